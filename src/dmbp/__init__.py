@@ -1,0 +1,42 @@
+"""dmbp explains what an image classifier saw.
+
+    import dmbp
+
+    explainer = dmbp.DMBP(model)                       # any nn.Module
+    maps = explainer.attribute(images, target=282)     # red speaks for the class, blue against it
+
+An implementation of "Generating Attribution Maps with Disentangled Masked Backpropagation"
+(Ruiz, Agudo and Moreno-Noguer, ICCV 2021).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dmbp.decompose import Decomposition, Settings, load
+from dmbp.errors import DMBPError
+from dmbp.linear import LinearNetwork, linearize
+
+if TYPE_CHECKING:
+    from dmbp.attribution import DMBP
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DMBP",
+    "DMBPError",
+    "Decomposition",
+    "LinearNetwork",
+    "Settings",
+    "__version__",
+    "linearize",
+    "load",
+]
+
+# Imported when first asked for: the core needs torch alone, these need captum.
+_LAZY = {"DMBP": "dmbp.attribution"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

@@ -1,0 +1,115 @@
+"""The command line: `dmbp explain`, `dmbp models`.
+
+Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dmbp import __version__
+from dmbp.errors import DMBPError
+
+app = typer.Typer(
+    help="Explain what an image classifier saw.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+_errors = Console(stderr=True, soft_wrap=True, highlight=False)
+_output = Console(soft_wrap=True, highlight=False)
+
+
+class Preset(StrEnum):
+    """The presets of DMBP."""
+
+    fast = "fast"
+    paper = "paper"
+
+
+class Objective(StrEnum):
+    """The objectives of DMBP."""
+
+    all = "all"
+    posneg = "posneg"
+    pos = "pos"
+
+
+@contextmanager
+def _one_sentence() -> Generator[None]:
+    """Turn an error the user can put right into one sentence and exit code 2."""
+    try:
+        yield
+    except DMBPError as error:
+        _errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
+        raise typer.Exit(2) from None
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Explain what an image classifier saw."""
+    if version:
+        _output.print(f"dmbp {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def explain(
+    photos: Annotated[list[Path], typer.Argument(help="Photographs to explain.")],
+    model: Annotated[
+        str, typer.Option(help="A name from `dmbp models`, or package.module:factory.")
+    ],
+    weights: Annotated[
+        Path | None, typer.Option(help="A .safetensors or .pth file for the model.")
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="A text file with a class name a line.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Class to explain, by number or name; may be repeated. Default: the top."
+        ),
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="fast, or the paper's settings.")] = Preset.fast,
+    objective: Annotated[Objective | None, typer.Option(help="What the masks learn.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="How long the masks learn.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="RMSProp's learning rate.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("dmbp-out"),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+) -> None:
+    """Explain photographs: a picture and a JSON file for each."""
+    from dmbp.explain import ExplainRequest, explain_photos
+
+    request = ExplainRequest(
+        photos=photos,
+        model=model,
+        weights=weights,
+        classes=classes,
+        targets=target or [],
+        preset=preset.value,
+        objective=objective.value if objective is not None else None,
+        iterations=iterations,
+        learning_rate=learning_rate,
+        device=device,
+        out=out,
+    )
+    with _one_sentence():
+        explain_photos(request, console=None if quiet else _output)
+
+
+@app.command()
+def models() -> None:
+    """List the models that can be asked for by name."""
+    from dmbp.models import model_names
+
+    for name in model_names():
+        _output.print(name)

@@ -1,0 +1,62 @@
+"""Photographs as people have them: any mode, any size, rotated by a flag, sometimes broken."""
+
+import warnings
+from pathlib import Path
+
+import numpy
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from dmbp.errors import PhotoError
+
+SMALLEST_SIDE = 16
+LARGEST_PIXELS = 150_000_000
+"""Above any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
+
+
+def read_photo(path: Path) -> Image.Image:
+    """An upright RGB image."""
+    if not path.exists():
+        raise PhotoError(f"there is no file {path}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                _check_size(path, *image.size)
+                image.load()
+                return _to_rgb(ImageOps.exif_transpose(image))
+    except UnidentifiedImageError as error:
+        raise PhotoError(f"{path} is not an image that can be read") from error
+    except Image.DecompressionBombError as error:
+        raise PhotoError(_too_large(path)) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise PhotoError(f"{path} cannot be read: {error}") from error
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    if min(width, height) < SMALLEST_SIDE:
+        raise PhotoError(
+            f"{path} is {width}×{height} pixels; a photo needs at least {SMALLEST_SIDE} a side"
+        )
+    if width * height > LARGEST_PIXELS:
+        raise PhotoError(_too_large(path))
+
+
+def _too_large(path: Path) -> str:
+    return f"{path} has more than {LARGEST_PIXELS // 1_000_000} megapixels; make it smaller first"
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        return _from_grey(numpy.asarray(image).astype(numpy.float64) / 65535)
+    if image.mode in ("I", "F"):  # no fixed range: black is the darkest pixel, white the brightest
+        values = numpy.asarray(image).astype(numpy.float64)
+        return _from_grey((values - values.min()) / max(float(numpy.ptp(values)), 1e-12))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_grey(brightness: numpy.ndarray) -> Image.Image:
+    return Image.fromarray(numpy.round(brightness * 255).astype(numpy.uint8)).convert("RGB")

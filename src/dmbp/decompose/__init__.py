@@ -1,0 +1,19 @@
+"""Disentangled masked backpropagation on a linear network."""
+
+from dmbp.decompose.decompose import decompose
+from dmbp.decompose.decomposition import Decomposition, History, concatenate
+from dmbp.decompose.reference import Reference
+from dmbp.decompose.settings import PRESETS, Combine, Settings
+from dmbp.decompose.storage import load
+
+__all__ = [
+    "PRESETS",
+    "Combine",
+    "Decomposition",
+    "History",
+    "Reference",
+    "Settings",
+    "concatenate",
+    "decompose",
+    "load",
+]

@@ -1,0 +1,66 @@
+"""Learns the masks of a linear network and reads the decomposition out (Algorithm 1)."""
+
+from collections.abc import Callable
+
+import torch
+
+from dmbp.decompose.decomposition import Decomposition, History
+from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.reference import reference_for
+from dmbp.decompose.settings import Settings
+from dmbp.engine import Engine, ReferenceEngine, Terms
+from dmbp.errors import CaptureError
+from dmbp.linear import LinearNetwork
+
+
+def decompose(
+    net: LinearNetwork,
+    settings: Settings,
+    *,
+    on_iteration: Callable[[], None] | None = None,
+) -> Decomposition:
+    """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
+    if not net.sites:
+        raise CaptureError(
+            "the model has no activation to put a mask on: it is affine, and "
+            "dmbp.linearize(model, inputs).pullback() is its whole explanation"
+        )
+    reference = reference_for(net.inputs, settings.reference)
+    engine: Engine = ReferenceEngine(
+        net,
+        initial_logits(net),
+        loss=OBJECTIVES[settings.objective],
+        learning_rate=settings.learning_rate,
+    )
+    past: list[Terms] = []
+    for _ in range(settings.iterations):
+        past.append(engine.step())
+        if on_iteration is not None:
+            on_iteration()
+    readout = engine.readout()
+    return Decomposition(
+        inputs=net.inputs,
+        reference=reference,
+        positive_map=readout.positive_map,
+        negative_map=readout.negative_map,
+        output=readout.terms.output,
+        positive_output=readout.terms.positive,
+        negative_output=readout.terms.negative,
+        history=_history(past, net),
+        targets=net.rows.labels,
+        image=net.rows.image,
+        exactness=net.exactness,
+        settings=settings,
+    )
+
+
+def _history(past: list[Terms], net: LinearNetwork) -> History:
+    if not past:
+        nothing = net.inputs.new_zeros((0, len(net.rows.labels)))
+        return History(nothing, nothing, nothing)
+    return History(
+        torch.stack([terms.positive for terms in past]),
+        torch.stack([terms.negative for terms in past]),
+        torch.stack([terms.nuisance for terms in past]),
+    )

@@ -1,0 +1,123 @@
+"""The result: a score split into positive, negative and nuisance terms, down to the pixels.
+
+d = dmbp.DMBP(model).explain(image, target=282)
+d.output, d.positive_output, d.negative_output, d.nuisance_output      # they add up
+d.attribution                                                          # red for, blue against
+d.save("cat.safetensors")
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.decompose.reference import Reference, reference_for
+from dmbp.decompose.settings import Combine, Settings
+from dmbp.linear.targets import OneTarget
+
+
+@dataclass(frozen=True)
+class History:
+    """The terms before each iteration; tensors of shape (iterations, rows)."""
+
+    positive: Tensor
+    negative: Tensor
+    nuisance: Tensor
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """DMBP's answer for every row: one target of one image.
+
+    `targets[r]` is what row r was asked and `image[r]` the image it was asked about. The terms have
+    shape (rows,), maps and attributions that of the inputs. `exactness` is the relative error of
+    the linear network against the model.
+    """
+
+    inputs: Tensor
+    reference: Tensor
+    positive_map: Tensor
+    negative_map: Tensor
+    output: Tensor
+    positive_output: Tensor
+    negative_output: Tensor
+    history: History
+    targets: tuple[OneTarget, ...]
+    image: tuple[int, ...]
+    exactness: float
+    settings: Settings
+
+    @property
+    def nuisance_output(self) -> Tensor:
+        """What neither stream carries; the last layer's own bias is counted in both and here
+        taken off once, so the three terms add up to the output.
+        """
+        return self.output - self.positive_output - self.negative_output
+
+    @property
+    def positive(self) -> Tensor:
+        """The positive stream's pixel attributions, ∇F⁺ ⊙ (x − reference)."""
+        return self._keep(self.positive_map * (self.inputs - self.reference), sign=1)
+
+    @property
+    def negative(self) -> Tensor:
+        """The negative stream's pixel attributions, ∇F⁻ ⊙ (x − reference)."""
+        return self._keep(self.negative_map * (self.inputs - self.reference), sign=-1)
+
+    @property
+    def attribution(self) -> Tensor:
+        """Signed pixel attributions: positive speaks for the target, negative against it."""
+        return self.positive + self.negative
+
+    def read(self, *, reference: Reference, combine: Combine) -> "Decomposition":
+        """The same decomposition read out with another reference or another combination."""
+        return replace(
+            self,
+            reference=reference_for(self.inputs, reference),
+            settings=replace(self.settings, reference=reference, combine=combine),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write to a safetensors file, which `dmbp.load` reads back."""
+        from dmbp.decompose.storage import save
+
+        save(self, path)
+
+    def plot(self, path: str | Path, **options: Any) -> None:
+        """Draw a picture: a panel of photo, attribution and linear maps for every row."""
+        from dmbp.render import plot_decomposition
+
+        plot_decomposition(self, path, **options)
+
+    def _keep(self, attribution: Tensor, *, sign: int) -> Tensor:
+        """Under "own_signs", only pixels whose channels add up to the stream's own sign."""
+        if self.settings.combine == "sum":
+            return attribution
+        pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
+        return attribution * (torch.sign(pixels) == sign)
+
+
+def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
+    """Decompositions of the same settings as one, rows in order."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: dict[str, Any] = {
+        field.name: torch.cat([getattr(part, field.name) for part in parts])
+        for field in fields(Decomposition)
+        if isinstance(getattr(parts[0], field.name), Tensor)
+    }
+    histories = {
+        field.name: torch.cat([getattr(part.history, field.name) for part in parts], dim=1)
+        for field in fields(History)
+    }
+    return replace(
+        parts[0],
+        **joined,
+        history=History(**histories),
+        targets=tuple(target for part in parts for target in part.targets),
+        image=tuple(image for part in parts for image in part.image),
+        exactness=max(part.exactness for part in parts),
+    )

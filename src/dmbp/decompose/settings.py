@@ -1,0 +1,59 @@
+"""How a decomposition is learned and read out; the two presets."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.reference import Reference
+from dmbp.errors import InputError
+from dmbp.names import known
+
+Combine = Literal["sum", "own_signs"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of DMBP; the defaults are the preset "fast".
+
+    `combine`: "sum" adds the two streams' attributions (the paper's a(x), Eq. 8); "own_signs" lets
+    the positive stream keep only pixels that speak for the target and the negative stream only
+    those that speak against it.
+    """
+
+    objective: str = "all"
+    iterations: int = 50
+    learning_rate: float = 0.05
+    reference: Reference = "blur"
+    combine: Combine = "own_signs"
+
+    def __post_init__(self) -> None:
+        known("objective", self.objective, OBJECTIVES)
+        known("combine", self.combine, ("sum", "own_signs"))
+        if self.iterations < 0:
+            raise InputError(f"iterations must be 0 or more, not {self.iterations}")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+
+    def described(self) -> dict[str, str | int | float]:
+        """The settings as plain values, for a file or a report."""
+        reference = self.reference
+        name = "zero" if reference is None else reference
+        return {
+            "objective": self.objective,
+            "iterations": self.iterations,
+            "learning_rate": self.learning_rate,
+            "reference": "tensor" if isinstance(name, Tensor) else name,
+            "combine": self.combine,
+        }
+
+
+PRESETS: Mapping[str, Settings] = {
+    "fast": Settings(),
+    # "RMSProp with a learning rate of 0.01 … A total number of 200 iterations" (Section 4);
+    # a(x) = ∇F⁺ ⊙ x + ∇F⁻ ⊙ x (Algorithm 1).
+    "paper": Settings(iterations=200, learning_rate=0.01, reference=None, combine="sum"),
+}

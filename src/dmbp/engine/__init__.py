@@ -1,0 +1,7 @@
+"""Engines: run a linear network's masked value and gradients, and learn its masks."""
+
+from dmbp.engine.engine import Engine, Logits, Loss
+from dmbp.engine.reference import ReferenceEngine
+from dmbp.engine.terms import Readout, Terms
+
+__all__ = ["Engine", "Logits", "Loss", "Readout", "ReferenceEngine", "Terms"]

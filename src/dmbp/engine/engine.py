@@ -1,0 +1,34 @@
+"""What an engine does: learn the masks of one linear network, an iteration at a time."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from dmbp.engine.terms import Readout, Terms
+
+Logits = Mapping[str, Tensor]
+"""The learned scalars, by site: σ = sigmoid(logit)."""
+
+Loss = Callable[[Terms], Tensor]
+"""What is minimised, a number for each row."""
+
+
+class Engine(Protocol):
+    """Minimises a loss of the terms over the masks with RMSProp.
+
+    Rows are independent: a batch learned together equals each row alone.
+    """
+
+    @property
+    def logits(self) -> Logits:
+        """The learned scalars as they stand."""
+        ...
+
+    def step(self) -> Terms:
+        """One iteration; the terms before it."""
+        ...
+
+    def readout(self) -> Readout:
+        """The terms and linear maps at the masks as they stand."""
+        ...

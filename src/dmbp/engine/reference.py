@@ -1,0 +1,79 @@
+"""The plain engine: autograd over the linear network, on any device and in any dtype.
+
+The faster engines are tested against this one. The two streams are sent through side by side, σ on
+one and 1−σ on the other. Their graphs share nothing but the masks, so when the loss's subgradient
+is zero for a stream in every row, that stream's backward pass is not run at all: the loss of the
+paper seeds (−2, 0) where y~ > 0 and (0, 2) where y~ < 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.engine import Logits, Loss
+from dmbp.engine.terms import Readout, Terms
+from dmbp.linear import LinearNetwork, Site
+
+
+class ReferenceEngine:
+    """Learns the masks of a linear network, starting from `logits`."""
+
+    def __init__(
+        self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
+    ) -> None:
+        self._net = net
+        self._logits = {name: tensor.detach().clone() for name, tensor in logits.items()}
+        self._loss = loss
+        self._optimiser = torch.optim.RMSprop(list(self._logits.values()), lr=learning_rate)
+        with torch.no_grad():
+            self._output = net.value()
+
+    @property
+    def logits(self) -> Logits:
+        """The learned scalars as they stand."""
+        return self._logits
+
+    @torch.enable_grad()
+    def step(self) -> Terms:
+        """One iteration of RMSProp; the terms before it."""
+        for tensor in self._logits.values():
+            tensor.requires_grad_(True)
+        streams = self._streams([self._net.inputs, self._net.inputs])
+        positive, negative = (stream.detach().requires_grad_() for stream in streams)
+        terms = Terms(self._output, positive, negative)
+        seeds = torch.autograd.grad(
+            self._loss(terms).sum(), [positive, negative], materialize_grads=True
+        )
+        self._descend(streams, seeds)
+        return Terms(self._output, positive.detach(), negative.detach())
+
+    @torch.enable_grad()
+    def readout(self) -> Readout:
+        """The terms and linear maps at the masks as they stand."""
+        for tensor in self._logits.values():
+            tensor.requires_grad_(False)
+        inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
+        positive, negative = self._streams(inputs)
+        maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
+        return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
+
+    def _streams(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return self._net.propagate(inputs, self._mask)
+
+    def _mask(self, site: Site, streams: list[Tensor]) -> list[Tensor]:
+        if site.name not in self._logits:
+            return streams
+        positive, negative = streams
+        mask = torch.sigmoid(self._logits[site.name])
+        return [positive * mask, negative * (1 - mask)]
+
+    def _descend(self, streams: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:
+        active = [k for k, seed in enumerate(seeds) if bool(seed.any())]
+        logits = list(self._logits.values())
+        gradients = torch.autograd.grad(
+            [streams[k] for k in active], logits, [seeds[k] for k in active], allow_unused=True
+        )
+        for tensor, gradient in zip(logits, gradients, strict=True):
+            tensor.grad = gradient
+        self._optimiser.step()

@@ -1,0 +1,56 @@
+"""Every exception dmbp raises on purpose, in one tree.
+
+    DMBPError
+    ├── TargetError             the class asked for does not exist, or does not fit the batch
+    ├── InputError              the input tensor, or an option, cannot be used
+    ├── ModelError              the model cannot be built, loaded or run
+    │   ├── WeightsError        its weights cannot be read or do not fit
+    │   └── CaptureError        it cannot be turned into a linear network
+    │       ├── UnsupportedOperation    one of its operations has no freezing rule
+    │       └── InexactCapture          the linear network does not reproduce the model
+    ├── PhotoError              a photograph cannot be read
+    └── OutputError             a result cannot be written
+
+Each message is one sentence or two for the person in front of the screen: what was met, where,
+and what to do about it.
+"""
+
+
+class DMBPError(Exception):
+    """Something the caller can put right; the message says how."""
+
+
+class TargetError(DMBPError, ValueError):
+    """The target does not exist or does not fit the batch."""
+
+
+class InputError(DMBPError, ValueError):
+    """The input tensor or an option cannot be used."""
+
+
+class ModelError(DMBPError):
+    """The model cannot be built, loaded or run."""
+
+
+class WeightsError(ModelError):
+    """The weights cannot be read or do not fit the model."""
+
+
+class CaptureError(ModelError):
+    """The model cannot be turned into a linear network."""
+
+
+class UnsupportedOperation(CaptureError):
+    """An operation of the model has no freezing rule."""
+
+
+class InexactCapture(CaptureError):
+    """The linear network does not reproduce the model's output."""
+
+
+class PhotoError(DMBPError):
+    """A photograph cannot be read."""
+
+
+class OutputError(DMBPError):
+    """A result cannot be written."""

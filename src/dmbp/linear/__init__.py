@@ -1,0 +1,17 @@
+"""A network as an affine map: capture, freezing at x, and the linear network itself."""
+
+from dmbp.linear.freeze import Site
+from dmbp.linear.linearize import Linearizer, linearize
+from dmbp.linear.network import LinearNetwork, Masks
+from dmbp.linear.targets import ClassWeights, Rows, Target
+
+__all__ = [
+    "ClassWeights",
+    "LinearNetwork",
+    "Linearizer",
+    "Masks",
+    "Rows",
+    "Site",
+    "Target",
+    "linearize",
+]

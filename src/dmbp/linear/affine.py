@@ -1,0 +1,140 @@
+"""Operations that are affine in the activations already: they stand for themselves.
+
+Some are linear in one argument only (a convolution in its input, not in its weight), some in either
+of two but not in both at once (a product). Where a call breaks that, it is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from dmbp.linear.rule import Call, Function
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An operation that is its own linear map.
+
+    `linear`: positions that may hold an activation (None: any). `bilinear`: two positions of which
+    only one may. `unless` gives the reason when a call is not affine after all. `function` replaces
+    the operation by an equal one that suits the linear network better.
+    """
+
+    linear: frozenset[int] | None = None
+    bilinear: tuple[int, int] | None = None
+    unless: Callable[[Call], str | None] | None = None
+    function: Function | None = None
+    kind: str = "affine"
+    masked: bool = False
+
+    def refusal(self, call: Call) -> str | None:
+        """Why this call is not affine in its activations, or None."""
+        if self.bilinear is not None and set(self.bilinear) <= call.active:
+            return "it multiplies two activations"
+        if self.linear is not None and not call.active <= self.linear:
+            return "it is not linear in an argument that depends on the input"
+        return self.unless(call) if self.unless is not None else None
+
+    def freeze(self, call: Call) -> Function:
+        """The operation itself."""
+        return self.function or call.function
+
+
+def _argument(call: Call, position: int, name: str, default: object) -> object:
+    if position < len(call.arguments):
+        return call.arguments[position]
+    return call.keywords.get(name, default)
+
+
+def _random_in_training(position: int) -> Callable[[Call], str | None]:
+    def reason(call: Call) -> str | None:
+        return "it is random" if _argument(call, position, "train", False) else None
+
+    return reason
+
+
+def _batch_statistics(call: Call) -> str | None:
+    if _argument(call, 5, "training", False):
+        return "it normalises by the statistics of the batch, so images depend on each other"
+    return None
+
+
+def _becomes_integer(call: Call) -> str | None:
+    for value in (*call.arguments[1:], *call.keywords.values()):
+        if isinstance(value, torch.dtype) and not value.is_floating_point:
+            return f"it rounds activations to {value}"
+    return None
+
+
+ANY = Affine()
+FIRST = Affine(linear=frozenset({0}))
+PRODUCT = Affine(bilinear=(0, 1))
+
+
+def _rows(rule: Affine, names: str) -> dict[str, Affine]:
+    return {f"aten.{name}": rule for name in names.split()}
+
+
+AFFINE: Mapping[str, Affine] = {
+    "getitem": FIRST,
+    **_rows(
+        FIRST,
+        """
+        conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
+        conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default
+        linear.default div.Tensor div.Scalar grid_sampler.default grid_sampler_2d.default
+        avg_pool1d.default avg_pool2d.default avg_pool3d.default
+        adaptive_avg_pool1d.default adaptive_avg_pool2d.default adaptive_avg_pool3d.default
+        _adaptive_avg_pool2d.default _adaptive_avg_pool3d.default
+        mean.dim sum.dim_IntList cumsum.default neg.default positive.default alias.default
+        pad.default constant_pad_nd.default
+        reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
+        replication_pad1d.default replication_pad2d.default replication_pad3d.default
+        upsample_nearest1d.default upsample_nearest1d.vec
+        upsample_nearest2d.default upsample_nearest2d.vec
+        upsample_nearest3d.default upsample_nearest3d.vec
+        _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec
+        _upsample_nearest_exact2d.default
+        upsample_linear1d.default upsample_linear1d.vec
+        upsample_bilinear2d.default upsample_bilinear2d.vec _upsample_bilinear2d_aa.vec
+        upsample_bicubic2d.default upsample_bicubic2d.vec _upsample_bicubic2d_aa.vec
+        upsample_trilinear3d.default upsample_trilinear3d.vec
+        reshape.default flatten.using_ints unflatten.int permute.default transpose.int t.default
+        numpy_T.default movedim.int movedim.intlist squeeze.default squeeze.dim squeeze.dims
+        unsqueeze.default expand.default repeat.default tile.default
+        slice.Tensor select.int narrow.default index.Tensor index_select.default
+        split.Tensor split.sizes split_with_sizes.default chunk.default unbind.int
+        roll.default flip.default pixel_shuffle.default pixel_unshuffle.default
+        channel_shuffle.default diagonal.default im2col.default unfold.default
+        clone.default contiguous.default detach.default lift_fresh_copy.default
+        masked_fill.Scalar
+        """,
+    ),
+    **_rows(ANY, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
+    **_rows(ANY, "cat.default stack.default hstack.default vstack.default where.self"),
+    **_rows(PRODUCT, "mul.Tensor mul.Scalar matmul.default mm.default bmm.default"),
+    **_rows(Affine(bilinear=(1, 2)), "addmm.default baddbmm.default"),
+    **_rows(
+        Affine(linear=frozenset({0}), unless=_batch_statistics),
+        "batch_norm.default _native_batch_norm_legit.default",
+    ),
+    **_rows(FIRST, "_native_batch_norm_legit_no_training.default"),
+    **_rows(
+        Affine(linear=frozenset({0}), unless=_random_in_training(2)),
+        "dropout.default feature_dropout.default alpha_dropout.default "
+        "feature_alpha_dropout.default native_dropout.default",
+    ),
+    **_rows(
+        Affine(linear=frozenset({0}), unless=_becomes_integer),
+        "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
+    ),
+    # The linear network may lay activations out in memory otherwise than the model does, and a view
+    # would then fail where a reshape copies.
+    **_rows(
+        Affine(linear=frozenset({0}), function=aten.reshape.default),
+        "view.default _unsafe_view.default",
+    ),
+}

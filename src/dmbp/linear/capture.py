@@ -1,0 +1,182 @@
+"""A model as a graph of ATen operations, by `torch.export`.
+
+The graph is exported once for all batch sizes and reads the model's own parameters. Hooks would
+miss `F.relu`, a module used twice, an in-place activation or a bare `x + y`; the graph has all.
+
+    graph = capture(model, torch.randn(1, 3, 64, 64))
+"""
+
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+from dmbp.errors import CaptureError, ModelError, UnsupportedOperation
+from dmbp.linear.inplace import without_inplace
+from dmbp.linear.rules import RULES, operation_name
+
+Model = nn.Module | ExportedProgram
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """Operations in order, the node that holds the output, and every tensor the model owns.
+
+    `constants` maps placeholders to the model's own parameters and buffers, not to copies.
+    """
+
+    graph: Graph
+    input: Node
+    output: Node
+    constants: Mapping[Node, Tensor]
+
+
+def capture(model: Model, inputs: Tensor) -> CapturedGraph:
+    """Export `model` for inputs like these, whatever their number."""
+    program = model if isinstance(model, ExportedProgram) else _export(model, inputs)
+    return _read(_known_operations(program))
+
+
+@contextmanager
+def evaluating(model: Model) -> Generator[None]:
+    """Put every module in evaluation mode, and back as it was on the way out."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    training = [module for module in modules if module.training]
+    if training:
+        warnings.warn(
+            "the model is in training mode; it is explained as model.eval() would run it",
+            stacklevel=4,
+        )
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def module_path(node: Node) -> str:
+    """Where in the model an operation stands: `layer1.0.relu`; empty at the top."""
+    stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return path.partition("@")[0]  # "@1" marks a module's second call
+
+
+def _export(model: nn.Module, inputs: Tensor) -> ExportedProgram:
+    # A batch of one would be taken for a constant of the model.
+    example = inputs if inputs.shape[0] > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
+        try:
+            return torch.export.export(
+                model, (example,), dynamic_shapes=({0: Dim.AUTO},), strict=False
+            )
+        except Exception as error:
+            _explain_failure(model, example, error)
+
+
+def _explain_failure(model: nn.Module, example: Tensor, error: Exception) -> NoReturn:
+    """Raise the reason why a model could not be exported: the model's own, or the export's."""
+    try:
+        model(example)
+    except Exception as own:
+        raise ModelError(
+            f"the model does not run on an input of shape {tuple(example.shape)}: {first_line(own)}"
+        ) from own
+    raise CaptureError(
+        "torch.export cannot turn the model into a graph "
+        f"(does forward() branch on tensor values?): {first_line(error)}"
+    ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _known_operations(program: ExportedProgram) -> ExportedProgram:
+    """Break operations that have no rule into smaller ones that may have."""
+    program = without_inplace(program)
+    unknown = _unknown(program)
+    if not unknown:
+        return program
+    decompositions = {
+        operation: function
+        for operation, function in torch.export.default_decompositions().items()
+        if operation_name(operation) not in RULES
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        smaller = program.run_decompositions(decompositions)
+    remaining = _unknown(smaller)
+    if remaining:
+        # The name the user knows is that of the operation before it was broken up.
+        places = {module_path(node): node for node in reversed(unknown)}
+        node = places.get(module_path(remaining[0]), remaining[0])
+        raise unsupported(node, "it has no rule")
+    return smaller
+
+
+def _unknown(program: ExportedProgram) -> list[Node]:
+    """Operations without a rule that depend on the input."""
+    signature = program.graph_signature
+    active = {n for n in program.graph.nodes if n.op == "placeholder"}
+    active = {n for n in active if n.name in signature.user_inputs}
+    unknown: list[Node] = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and active.intersection(node.all_input_nodes):
+            active.add(node)
+            if operation_name(node.target) not in RULES and not _of_shapes(node):
+                unknown.append(node)
+    return unknown
+
+
+def _of_shapes(node: Node) -> bool:
+    """Whether a node computes with sizes, not with tensors."""
+    return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
+
+
+def unsupported(node: Node, reason: str) -> UnsupportedOperation:
+    """The exception for an operation that cannot be frozen, naming it and its place."""
+    place = module_path(node)
+    where = f"at '{place}'" if place else "at the top of the model"
+    return UnsupportedOperation(
+        f"{operation_name(node.target)} {where} cannot be frozen at an input: {reason}. "
+        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."
+    )
+
+
+def _read(program: ExportedProgram) -> CapturedGraph:
+    specs = program.graph_signature.input_specs
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    constants: dict[Node, Tensor] = {}
+    inputs: list[Node] = []
+    for node, spec in zip(placeholders, specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(node)
+        elif spec.target in program.state_dict:
+            constants[node] = program.state_dict[spec.target]
+        else:
+            constants[node] = cast("Tensor", program.constants[str(spec.target)])
+    outputs = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    if len(inputs) != 1:
+        raise CaptureError(f"the model takes {len(inputs)} inputs; dmbp explains models of one")
+    return CapturedGraph(program.graph, inputs[0], _only_output(outputs), constants)
+
+
+def _only_output(outputs: Any) -> Node:
+    if not isinstance(outputs, tuple | list) or len(outputs) != 1:
+        raise CaptureError(
+            f"the model returns {len(outputs)} values; dmbp explains models that return one tensor "
+            "of shape (batch, classes)"
+        )
+    return outputs[0]

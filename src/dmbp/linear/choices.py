@@ -1,0 +1,141 @@
+"""Operations that pick one of several activations: at x the winner is known, and picking is linear.
+
+    max-pool(z) = z[winner(x)]              exactly, at x
+
+Of equal candidates the first wins, as in PyTorch's own pooling.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.linear.rule import Call, Function
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An operation that picks, given by a function that picks the same again."""
+
+    picker: Callable[..., Function]
+    kind: str = "choice"
+    masked: bool = False
+
+    def refusal(self, call: Call) -> str | None:
+        """Whoever wins at x can always be held."""
+        return None
+
+    def freeze(self, call: Call) -> Function:
+        """The function that picks x's winners."""
+        return self.picker(*call.arguments, **call.keywords)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Picks by index among the last `dimensions` dimensions, flattened.
+
+    `with_index` keeps the operation's form where it returns the index beside the values.
+    """
+
+    index: Tensor
+    dimensions: int
+    with_index: bool = False
+
+    def __call__(self, activation: Tensor, *_: object, **__: object) -> Any:
+        """The activation's elements that won at x."""
+        flat = activation.flatten(-self.dimensions)
+        chosen = flat.gather(-1, self.index.flatten(-self.dimensions)).view(self.index.shape)
+        return (chosen, self.index) if self.with_index else chosen
+
+
+@dataclass(frozen=True)
+class GatherAlong:
+    """Picks by index along one dimension."""
+
+    index: Tensor
+    dimension: int
+    keepdim: bool
+    with_index: bool = False
+
+    def __call__(self, activation: Tensor, *_: object, **__: object) -> Any:
+        """The activation's elements that won at x."""
+        chosen = activation.gather(self.dimension, self.index)
+        index = self.index
+        if not self.keepdim:
+            chosen, index = chosen.squeeze(self.dimension), index.squeeze(self.dimension)
+        return (chosen, index) if self.with_index else chosen
+
+
+@dataclass(frozen=True)
+class Either:
+    """Picks the first of two activations where it won at x."""
+
+    first: Tensor
+
+    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
+        """Element by element, the activation that won at x."""
+        return torch.where(self.first, first, second)
+
+
+def _pooling(pool: Function, dimensions: int, *, with_index: bool = False) -> Choice:
+    def picker(*arguments: Any, **keywords: Any) -> Function:
+        return Gather(pool(*arguments, **keywords)[1], dimensions, with_index)
+
+    return Choice(picker)
+
+
+def _along(best: Function, *, with_index: bool) -> Choice:
+    def picker(z: Tensor, dim: int, keepdim: bool = False) -> Function:
+        return GatherAlong(best(z, dim=dim, keepdim=True), dim, keepdim, with_index)
+
+    return Choice(picker)
+
+
+def _over_dimensions(best: Function) -> Choice:
+    def picker(z: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Function:
+        picked = sorted(d % z.dim() for d in (dim or range(z.dim())))
+        kept = [d for d in range(z.dim()) if d not in picked]
+
+        def flatten(activation: Tensor) -> Tensor:
+            return activation.permute(*kept, *picked).flatten(len(kept))
+
+        index = best(flatten(z), dim=-1, keepdim=True)
+        shape = [1 if d in picked else size for d, size in enumerate(z.shape)]
+        shape = shape if keepdim else [z.shape[d] for d in kept]
+        return lambda activation, *_, **__: flatten(activation).gather(-1, index).reshape(shape)
+
+    return Choice(picker)
+
+
+_POOLS = {
+    "max_pool1d": (aten.max_pool1d_with_indices.default, 1),
+    "max_pool2d": (aten.max_pool2d_with_indices.default, 2),
+    "max_pool3d": (aten.max_pool3d_with_indices.default, 3),
+}
+_ADAPTIVE_POOLS = {
+    "adaptive_max_pool1d": (aten.adaptive_max_pool1d.default, 1),
+    "adaptive_max_pool2d": (aten.adaptive_max_pool2d.default, 2),
+    "adaptive_max_pool3d": (aten.adaptive_max_pool3d.default, 3),
+}
+
+CHOICES: Mapping[str, Choice] = {
+    **{f"aten.{name}.default": _pooling(*pool) for name, pool in _POOLS.items()},
+    **{
+        f"aten.{name}_with_indices.default": _pooling(*pool, with_index=True)
+        for name, pool in _POOLS.items()
+    },
+    **{
+        f"aten.{name}.default": _pooling(*pool, with_index=True)
+        for name, pool in _ADAPTIVE_POOLS.items()
+    },
+    "aten.max.dim": _along(torch.argmax, with_index=True),
+    "aten.min.dim": _along(torch.argmin, with_index=True),
+    "aten.amax.default": _over_dimensions(torch.argmax),
+    "aten.amin.default": _over_dimensions(torch.argmin),
+    "aten.maximum.default": Choice(lambda a, b: Either(a >= b)),
+    "aten.minimum.default": Choice(lambda a, b: Either(a <= b)),
+}

@@ -1,0 +1,135 @@
+"""Piecewise linear activations: at x, each element lies on one piece, a slope and an offset.
+
+    φ(z) = slope(x) ⊙ z + offset(x)         exactly, at x
+
+ReLU's slope is the Heaviside step of the paper's Eq. 3, zero at zero. Where an activation saturates
+(ReLU6 at six) the offset carries the value and counts as a bias. Outputs of gates are the sites
+that masks sit on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.linear.rule import Call, Function
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The affine piece that every element lies on; shapes are those of the activation."""
+
+    slope: Tensor
+    offset: Tensor | None = None
+
+    def __call__(self, activation: Tensor, *_: object, **__: object) -> Tensor:
+        """The piece at another activation; the operation's settings are inside already."""
+        scaled = activation * self.slope
+        return scaled if self.offset is None else scaled + self.offset
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An activation function, given by the piece that each element is on."""
+
+    piece: Callable[..., Piece]
+    kind: str = "gate"
+    masked: bool = True
+
+    def refusal(self, call: Call) -> str | None:
+        """Why this call is no gate, or None."""
+        if call.active != frozenset[int | str]({0}):
+            return "its settings depend on the input"
+        return "it is random" if any(value is True for value in call.arguments[1:]) else None
+
+    def freeze(self, call: Call) -> Function:
+        """The piece at x."""
+        return self.piece(*call.arguments, **call.keywords)
+
+
+def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
+    """`torch.where` in the activation's dtype: two bare numbers would come out in the default."""
+    return torch.where(condition, torch.as_tensor(yes).to(like), torch.as_tensor(no).to(like))
+
+
+def _relu(z: Tensor) -> Piece:
+    return Piece(z > 0)
+
+
+def _leaky_relu(z: Tensor, negative_slope: float = 0.01) -> Piece:
+    return Piece(_where(z > 0, 1.0, negative_slope, z))
+
+
+def _prelu(z: Tensor, weight: Tensor) -> Piece:
+    per_channel = weight.reshape(-1, *(1,) * (z.dim() - 2)) if z.dim() > 1 else weight
+    return Piece(_where(z > 0, 1.0, per_channel, z))
+
+
+def _prelu_kernel(z: Tensor, weight: Tensor) -> Piece:
+    return Piece(_where(z > 0, 1.0, weight, z))
+
+
+def _rrelu(z: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) -> Piece:
+    return _leaky_relu(z, (lower + upper) / 2)
+
+
+def _clamp(z: Tensor, min: Any = None, max: Any = None) -> Piece:
+    offset = torch.zeros_like(z)
+    inside = torch.ones_like(z, dtype=torch.bool)
+    if min is not None:
+        inside, offset = z > min, _where(z > min, offset, min, z)
+    if max is not None:
+        inside, offset = inside & (z < max), _where(z < max, offset, max, z)
+    return Piece(inside, offset)
+
+
+def _hardtanh(z: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Piece:
+    return _clamp(z, min_val, max_val)
+
+
+def _relu6(z: Tensor) -> Piece:
+    return _clamp(z, 0.0, 6.0)
+
+
+def _clamp_max(z: Tensor, max: Any) -> Piece:
+    return _clamp(z, None, max)
+
+
+def _threshold(z: Tensor, threshold: float, value: float) -> Piece:
+    return Piece(z > threshold, _where(z > threshold, 0.0, value, z))
+
+
+def _absolute(z: Tensor) -> Piece:
+    return Piece(torch.sign(z))
+
+
+def _softshrink(z: Tensor, lambd: float = 0.5) -> Piece:
+    outside = z.abs() > lambd
+    return Piece(outside, _where(outside, -lambd * torch.sign(z), 0.0, z))
+
+
+def _hardshrink(z: Tensor, lambd: float = 0.5) -> Piece:
+    return Piece(z.abs() > lambd)
+
+
+GATES: Mapping[str, Gate] = {
+    "aten.relu.default": Gate(_relu),
+    "aten.relu6.default": Gate(_relu6),
+    "aten.leaky_relu.default": Gate(_leaky_relu),
+    "aten.prelu.default": Gate(_prelu),
+    "aten._prelu_kernel.default": Gate(_prelu_kernel),
+    "aten.rrelu.default": Gate(_rrelu),
+    "aten.hardtanh.default": Gate(_hardtanh),
+    "aten.clamp.default": Gate(_clamp),
+    "aten.clamp.Tensor": Gate(_clamp),
+    "aten.clamp_min.default": Gate(_clamp),
+    "aten.clamp_min.Tensor": Gate(_clamp),
+    "aten.clamp_max.default": Gate(_clamp_max),
+    "aten.clamp_max.Tensor": Gate(_clamp_max),
+    "aten.threshold.default": Gate(_threshold),
+    "aten.abs.default": Gate(_absolute),
+    "aten.softshrink.default": Gate(_softshrink),
+    "aten.hardshrink.default": Gate(_hardshrink),
+}

@@ -1,0 +1,132 @@
+"""From a model and inputs to a checked `LinearNetwork`.
+
+    net = linearize(model, images, target=282)
+
+A `Linearizer` keeps the captured graph of one model, so that asking again costs no second export.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dmbp.errors import InexactCapture, InputError, ModelError
+from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line
+from dmbp.linear.exactness import TOLERANCE, check
+from dmbp.linear.freeze import FrozenGraph, freeze
+from dmbp.linear.network import LinearNetwork
+from dmbp.linear.targets import Rows, Target, read_target
+
+
+def linearize(model: Model, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
+    """Freeze `model` at `inputs` and ask for `target`'s score.
+
+    Without a target each image's highest output is asked for. Raises a `CaptureError` where the
+    model cannot be reproduced exactly.
+    """
+    return Linearizer(model).linearize(inputs, target=target)
+
+
+class Linearizer:
+    """Linearises one model again and again."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._captured: dict[Any, CapturedGraph] = {}
+
+    def linearize(self, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
+        """Freeze the model at `inputs` and ask for `target`'s score."""
+        return self.freeze(*self.rows(inputs, target=target))
+
+    def rows(self, inputs: Tensor, *, target: Target = None) -> tuple[Tensor, Tensor, Rows]:
+        """The inputs as they will be used, the model's outputs there, and the questions asked."""
+        with evaluating(self.model), torch.inference_mode(False):
+            inputs = self._checked(inputs)
+            outputs = self.outputs(inputs)
+            return inputs, outputs, read_target(target, outputs=outputs)
+
+    def freeze(self, inputs: Tensor, outputs: Tensor, rows: Rows) -> LinearNetwork:
+        """The linear network of some rows: an image asked about twice stands in it twice."""
+        if rows.image != tuple(range(len(inputs))):
+            picked = torch.tensor(rows.image, device=inputs.device)
+            inputs, outputs = inputs[picked], outputs[picked]
+        with evaluating(self.model), torch.inference_mode(False):
+            frozen, exactness = self._frozen(inputs, outputs)
+        return LinearNetwork(frozen, inputs, rows, exactness)
+
+    def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
+        key = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
+        captured = self._captured.get(key)
+        if captured is not None:
+            try:
+                frozen = freeze(captured, inputs)
+                return frozen, check(captured, frozen, inputs, outputs)
+            except InexactCapture:
+                # The model has changed since: a new head, another attribute. Capture it anew.
+                del self._captured[key]
+        captured = capture(self.model, inputs)
+        frozen = freeze(captured, inputs)
+        exactness = check(captured, frozen, inputs, outputs)
+        self._captured[key] = captured
+        return frozen, exactness
+
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """The model's outputs, checked to be a finite tensor (images, classes)."""
+        model = self.model if isinstance(self.model, nn.Module) else self.model.module()
+        try:
+            outputs: Any = model(inputs)
+        except Exception as error:
+            raise ModelError(
+                f"the model does not run on an input of shape {tuple(inputs.shape)}: "
+                f"{first_line(error)}"
+            ) from error
+        return self._checked_outputs(outputs, len(inputs))
+
+    def _checked(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() < 2 or inputs.shape[0] == 0:
+            raise InputError(
+                "inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)"
+            )
+        if inputs.dtype not in TOLERANCE:
+            raise InputError(f"inputs must be floating point, not {inputs.dtype}")
+        if not torch.isfinite(inputs).all():
+            raise InputError("the inputs contain NaN or infinity")
+        for name, tensor in self._tensors():
+            if tensor.is_floating_point() and tensor.dtype != inputs.dtype:
+                raise InputError(
+                    f"the inputs are {inputs.dtype} but the model's {name!r} is {tensor.dtype}; "
+                    f"use inputs.to({tensor.dtype})"
+                )
+            if tensor.device != inputs.device:
+                raise InputError(
+                    f"the inputs are on {inputs.device} but the model's {name!r} is on "
+                    f"{tensor.device}; use inputs.to({str(tensor.device)!r})"
+                )
+        return inputs.clone() if inputs.is_inference() else inputs.detach()
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        if isinstance(self.model, nn.Module):
+            return [*self.model.named_parameters(), *self.model.named_buffers()]
+        return [(k, v) for k, v in self.model.state_dict.items() if isinstance(v, Tensor)]
+
+    def _checked_outputs(self, outputs: Any, images: int) -> Tensor:
+        if not isinstance(outputs, Tensor):
+            raise ModelError(
+                f"the model returns a {type(outputs).__name__}; dmbp explains models that return "
+                "one tensor of shape (batch, classes)"
+            )
+        if outputs.dim() != 2 or outputs.shape[0] != images:
+            raise ModelError(
+                f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "
+                "explains outputs of shape (batch, classes)"
+            )
+        if not torch.isfinite(outputs).all():
+            raise ModelError(self._where_not_finite())
+        return outputs
+
+    def _where_not_finite(self) -> str:
+        for name, tensor in self._tensors():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                return f"the model's weights contain NaN or infinity, first in {name!r}"
+        return "the model's output contains NaN or infinity for these inputs"

@@ -1,0 +1,100 @@
+"""The linear network: what a model is, around one input. Read this file first.
+
+Freeze at x everything that is not linear, and a network becomes an affine map that takes the same
+value at x. A mask σ on the output of every activation (a *site*) scales what passes there:
+
+    value()          y = F(x)                                the model's own score
+    value(masks)     y(σ) = w·[Σ_L Ŵ_L … Σ_1 Ŵ_1] x + …      Eq. 9, with all biases (Eq. 11)
+    pullback(masks)  ∇_x y(σ), the linear map from pixels to the score
+
+    >>> net = dmbp.linearize(model, images, target=3)
+    >>> net.value()                                     # equals model(images)[:, 3]
+    >>> net.value({net.sites[0].name: torch.zeros(net.sites[0].shape)})
+
+The paper computes y(σ) by a masked backward pass, Σ ∇F·x + Σ ∇b·b (Algorithm 1). A masked *forward*
+pass of the frozen network gives the same number and counts every bias, batch norm's hidden ones
+included, without listing them; its gradient needs one backward pass instead of two.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.errors import InputError
+from dmbp.linear.freeze import FrozenGraph, Site, fill
+from dmbp.linear.targets import Rows
+
+Masks = Mapping[str, Tensor]
+"""A mask for each site, by the site's name and of its shape; a site left out is not masked."""
+
+AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
+
+
+class LinearNetwork:
+    """A model frozen at a batch of inputs, asked for one score a row.
+
+    Every row keeps its own gates. `rows` says which image and which target each row is about, and
+    `exactness` by how much the network's output differs from the model's, relatively.
+    """
+
+    def __init__(self, frozen: FrozenGraph, inputs: Tensor, rows: Rows, exactness: float) -> None:
+        self.inputs = inputs
+        self.rows = rows
+        self.exactness = exactness
+        self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
+        self._frozen = frozen
+        self._weights = rows.weights(frozen.output)
+
+    def value(self, masks: Masks | None = None) -> Tensor:
+        """The target's score of every row, with each site scaled by its mask; shape (rows,)."""
+        return self.propagate([self.inputs], self._scaled_by(masks or {}))[0]
+
+    def pullback(self, masks: Masks | None = None) -> Tensor:
+        """The gradient of `value(masks)` in the input; shaped like the inputs."""
+        with torch.enable_grad():
+            inputs = self.inputs.detach().requires_grad_()
+            score = self.propagate([inputs], self._scaled_by(masks or {}))[0]
+            return torch.autograd.grad(score.sum(), inputs)[0]
+
+    def propagate(self, streams: Sequence[Tensor], at_site: AtSite) -> list[Tensor]:
+        """Send several inputs through the network side by side; the score of each, (rows,).
+
+        At every site, in order, `at_site` is handed the activations of all streams and returns
+        what goes on. This is the one way through the network: masks, their initialisation and
+        attribution rules are all something done at the sites.
+        """
+        outputs = run(self._frozen, streams, at_site)
+        return [(output * self._weights).sum(1) for output in outputs]
+
+    def _scaled_by(self, masks: Masks) -> AtSite:
+        unknown = set(masks) - {site.name for site in self.sites}
+        if unknown:
+            raise InputError(f"the network has no site named {sorted(unknown)[0]!r}")
+
+        def scale(site: Site, streams: list[Tensor]) -> list[Tensor]:
+            mask = masks.get(site.name)
+            return streams if mask is None else [stream * mask for stream in streams]
+
+        return scale
+
+
+def run(frozen: FrozenGraph, streams: Sequence[Tensor], at_site: AtSite | None) -> list[Tensor]:
+    """The frozen graph's outputs (rows, classes) for several inputs side by side."""
+    slots: list[dict[int, Any]] = [{0: stream} for stream in streams]
+    for step in frozen.steps:
+        results = [
+            step.function(
+                *fill(step.arguments, values),
+                **{name: fill(value, values) for name, value in step.keywords.items()},
+            )
+            for values in slots
+        ]
+        if step.site is not None and at_site is not None:
+            results = at_site(step.site, results)
+        for values, result in zip(slots, results, strict=True):
+            values[step.output] = result
+            for index in step.finished:
+                del values[index]
+    return [values[frozen.result] for values in slots]

@@ -1,0 +1,29 @@
+"""How each operation of a network is frozen at an input: the table that capture looks things up in.
+
+A row names an ATen operation and says what stands for it in the linear network:
+
+| kind     | frozen at x as                                                      | carries a mask |
+| -------- | ------------------------------------------------------------------- | -------------- |
+| affine   | itself                                                              | no             |
+| gate     | slope ⊙ z + offset, element by element; the offset counts as a bias | yes: a site    |
+| choice   | the winner's index                                                  | no             |
+| decision | its value at x: a comparison, a shape, an index                     | no             |
+
+An operation that is not in the table is refused by name. To add one, write its row in the file of
+its kind (`affine.py`, `gates.py`, `choices.py`, `decisions.py`); `CONTRIBUTING.md` shows how.
+"""
+
+from collections.abc import Mapping
+
+from dmbp.linear.affine import AFFINE
+from dmbp.linear.choices import CHOICES
+from dmbp.linear.decisions import DECISIONS
+from dmbp.linear.gates import GATES
+from dmbp.linear.rule import Rule
+
+RULES: Mapping[str, Rule] = {**AFFINE, **GATES, **CHOICES, **DECISIONS}
+
+
+def operation_name(target: object) -> str:
+    """The key of an operation in the table: `aten.add.Tensor`, `getitem`."""
+    return str(target) if "." in str(target) else getattr(target, "__name__", str(target))

@@ -1,0 +1,95 @@
+"""A classifier one can ask about: a module, how photos become its input, what it puts out."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from dmbp.errors import TargetError
+from dmbp.names import suggestion
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Short side to `resize`, the central `crop` × `crop`, RGB in [0, 1], then mean and std."""
+
+    resize: int = 256
+    crop: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    interpolation: Image.Resampling = Image.Resampling.BILINEAR
+
+    def view(self, photo: Image.Image) -> Image.Image:
+        """The part of the photo that the model sees, at the size it sees it."""
+        scale = self.resize / min(photo.size)
+        width, height = (max(self.crop, round(side * scale)) for side in photo.size)
+        resized = photo.resize((width, height), self.interpolation)
+        left, top = (width - self.crop) // 2, (height - self.crop) // 2
+        return resized.crop((left, top, left + self.crop, top + self.crop))
+
+    def tensor(self, view: Image.Image) -> Tensor:
+        """A view as the model's input, (1, 3, crop, crop)."""
+        pixels = torch.from_numpy(numpy.asarray(view, dtype=numpy.float32) / 255)
+        normalised = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
+        return normalised.permute(2, 0, 1)[None].contiguous()
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A module with all that is needed to ask it about a photo.
+
+    `activation` turns outputs into probabilities: softmax where one class is right, sigmoid where
+    several may be. Without `classes` the classes are known by number.
+    """
+
+    name: str
+    module: nn.Module
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    classes: tuple[str, ...] | None = None
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """The probability of every class."""
+        return outputs.softmax(-1) if self.activation == "softmax" else outputs.sigmoid()
+
+    def class_name(self, index: int) -> str:
+        """What to call a class."""
+        if self.classes is None or index >= len(self.classes):
+            return f"class {index}"
+        return self.classes[index]
+
+    def class_index(self, text: str, outputs: Tensor) -> int:
+        """The class meant by a number, a name, or a word of its name.
+
+        Of several classes with that word ("cat" among ImageNet's), the one with the highest of
+        `outputs` (classes,) is meant.
+        """
+        count = len(outputs)
+        if text.strip().lstrip("-").isdigit():
+            return _in_range(int(text), count)
+        if self.classes is None:
+            raise TargetError(
+                f"the model's classes have no names, so {text!r} cannot be looked up: give a "
+                f"number from 0 to {count - 1}, or the names with --classes"
+            )
+        wanted = text.strip().lower()
+        names = [name.lower() for name in self.classes]
+        matching = [k for k, name in enumerate(names) if name == wanted] or [
+            k for k, name in enumerate(names) if wanted in name.replace("-", " ").split()
+        ]
+        if not matching:
+            hint = suggestion(text, list(self.classes))
+            raise TargetError(f"the model has no class {text!r}; {hint}")
+        return max(matching, key=lambda k: float(outputs[k]))
+
+
+def _in_range(index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise TargetError(f"class {index} is out of range: the model has classes 0 to {count - 1}")
+    return index

@@ -1,0 +1,59 @@
+"""A user's own model: `package.module:factory`, a function without arguments.
+
+It returns an `nn.Module`, or a `dmbp.models.Classifier` where preprocessing or class names matter.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from dmbp.errors import ModelError
+from dmbp.models.classifier import Classifier
+from dmbp.models.state import fit, read_state
+
+
+def factory_classifier(name: str, weights: Path | None) -> Classifier:
+    """What the factory makes, with the weights of a file if one is given."""
+    made = _call(_find(name), name)
+    classifier = made if isinstance(made, Classifier) else None
+    module: Any = made if classifier is None else classifier.module
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{name} returned a {type(made).__name__}, not an nn.Module or a dmbp.models.Classifier"
+        )
+    if weights is not None:
+        fit(module, read_state(weights), str(weights))
+    module.eval()
+    return classifier or Classifier(name, module)
+
+
+def _find(name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ModelError(f"{name!r} is not of the form package.module:factory")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise ModelError(f"cannot import {module_name!r}: {error}") from error
+    except Exception as error:
+        raise ModelError(f"{module_name!r} raised {_said(error)} on import") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise ModelError(f"{module_name!r} has no function {attribute!r}")
+    return factory
+
+
+def _call(factory: Any, name: str) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        raise ModelError(f"{name} raised {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,82 @@
+"""Weights from a file into a module, or a sentence that says why they do not fit."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dmbp.errors import WeightsError
+
+State = Mapping[str, Tensor]
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+def read_state(path: Path) -> State:
+    """The tensors of a `.safetensors` file or of a `.pth` one, which is read without its code."""
+    if not path.is_file():
+        raise WeightsError(f"there is no weights file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            found: Any = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path} holds Python objects, not only weights; save it anew with "
+            "torch.save(model.state_dict(), ...)"
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
+        raise WeightsError(f"cannot read {path} as weights: {_first_line(error)}") from error
+    return _unwrapped(found, path)
+
+
+def fit(module: nn.Module, state: State, source: str, *, optional: tuple[str, ...] = ()) -> None:
+    """Load `state` into `module`; every key must match, but for `optional` prefixes."""
+    own = module.state_dict()
+    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in state if k not in own and not k.endswith("num_batches_tracked")]
+    missing = [k for k in missing if not k.startswith(optional)] if optional else missing
+    unexpected = [k for k in unexpected if not k.startswith(optional)] if optional else unexpected
+    if missing or unexpected:
+        raise WeightsError(f"{source} does not fit the model: {_difference(missing, unexpected)}")
+    for key in own:
+        if key in state and own[key].shape != state[key].shape:
+            raise WeightsError(
+                f"{source} does not fit the model: {key!r} is {tuple(state[key].shape)} in the "
+                f"file and {tuple(own[key].shape)} in the model"
+            )
+    # Files often hold half precision; the module's own dtype is what it computes in.
+    matching = {k: v.to(own[k].dtype) for k, v in state.items() if k in own}
+    module.load_state_dict(matching, strict=False)
+
+
+def _difference(missing: list[str], unexpected: list[str]) -> str:
+    parts: list[str] = []
+    if missing:
+        parts.append(f"{len(missing)} keys are missing, first {missing[0]!r}")
+    if unexpected:
+        parts.append(f"{len(unexpected)} are unexpected, first {unexpected[0]!r}")
+    return "; ".join(parts)
+
+
+def _unwrapped(found: Any, path: Path) -> State:
+    """The state dict inside a checkpoint, without the prefix that DataParallel leaves."""
+    for key in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise WeightsError(f"{path} holds no state dict (a mapping of names to tensors)")
+    if found and all(str(key).startswith("module.") for key in found):
+        return {str(key).removeprefix("module."): value for key, value in found.items()}
+    return {str(key): value for key, value in found.items()}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

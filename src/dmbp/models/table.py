@@ -1,0 +1,49 @@
+"""Every model that can be asked for by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from dmbp.errors import ModelError, WeightsError
+from dmbp.models.classifier import Classifier
+from dmbp.models.factory import factory_classifier
+from dmbp.models.keras_resnet50 import keras_resnet50_classifier
+from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
+from dmbp.names import suggestion
+
+Loader = Callable[[Path | None], Classifier]
+
+MODELS: Mapping[str, Loader] = {
+    "resnet50-keras": keras_resnet50_classifier,
+}
+"""Models of our own, beside torchvision's; a new one is one file and one line here."""
+
+
+def load_model(
+    name: str, *, weights: Path | None = None, classes: Path | None = None
+) -> Classifier:
+    """The model called `name`: ours, torchvision's, or a user's `package.module:factory`."""
+    if ":" in name:
+        classifier = factory_classifier(name, weights)
+    elif name in MODELS:
+        classifier = MODELS[name](weights)
+    elif name in torchvision_names():
+        classifier = torchvision_classifier(name, weights)
+    else:
+        hint = suggestion(name, model_names())
+        raise ModelError(f"there is no model {name!r}; {hint}")
+    return classifier if classes is None else replace(classifier, classes=read_classes(classes))
+
+
+def model_names() -> list[str]:
+    """Every name that `load_model` knows; a user's own go by `package.module:factory`."""
+    return [*MODELS, *torchvision_names()]
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Class names from a text file, one a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(f"cannot read class names from {path}: {error}") from error
+    return tuple(line.strip() for line in lines if line.strip())

@@ -1,0 +1,97 @@
+"""torchvision's classifiers by name, with their default weights or a file of one's own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import nn
+
+from dmbp.errors import ModelError, WeightsError
+from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.state import State, fit, read_state
+from dmbp.models.torchvision_import import import_torchvision
+from dmbp.names import known
+
+# Heads that help in training and do not touch the output in evaluation.
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+
+
+def torchvision_names() -> list[str]:
+    """The classifiers that torchvision has."""
+    models = import_torchvision().models
+    return list(models.list_models(module=models))
+
+
+def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
+    """A torchvision model with its default weights, or with those of a file."""
+    known("model", name, torchvision_names(), error=ModelError)
+    models = import_torchvision().models
+    default = models.get_model_weights(name).DEFAULT
+    if weights is None:
+        module, names = _downloaded(models, name, default), tuple(default.meta["categories"])
+    else:
+        module, names = _from_file(models, name, weights), tuple(default.meta["categories"])
+        names = names if _outputs(module) == len(names) else None
+    return Classifier(name, module.eval(), _preprocessing(default), names)
+
+
+def _downloaded(models: Any, name: str, weights: Any) -> nn.Module:
+    try:
+        return models.get_model(name, weights=weights)
+    except OSError as error:
+        raise WeightsError(
+            f"cannot download the weights of {name} ({error}); give a local file with --weights"
+        ) from error
+
+
+def _from_file(models: Any, name: str, path: Path) -> nn.Module:
+    state = read_state(path)
+    module = _build(models, name, {})
+    classes = _classes_in(module, state)
+    if classes is not None:
+        module = _build(models, name, {"num_classes": classes})
+    fit(module, state, str(path), optional=_AUXILIARY)
+    return module
+
+
+def _build(models: Any, name: str, options: dict[str, Any]) -> nn.Module:
+    if name in ("googlenet", "inception_v3"):
+        options = {**options, "init_weights": False}  # slow, and overwritten by the file
+    return models.get_model(name, weights=None, **options)
+
+
+def _classes_in(module: nn.Module, state: State) -> int | None:
+    """The number of classes a fine-tuned file has, where it is not the architecture's own."""
+    for key, tensor in reversed(module.state_dict().items()):
+        if tensor.dim() == 0 or key.startswith(_AUXILIARY):
+            continue
+        found = state.get(key)
+        if found is None or found.shape == tensor.shape or found.shape[1:] != tensor.shape[1:]:
+            return None
+        return int(found.shape[0])
+    return None
+
+
+def _outputs(module: nn.Module) -> int:
+    return [t for t in module.state_dict().values() if t.dim() > 0][-1].shape[0]
+
+
+def _preprocessing(weights: Any) -> Preprocessing:
+    """The preprocessing that torchvision publishes with these weights."""
+    preset: Any = weights.transforms()
+    resampling: dict[str, Image.Resampling] = {
+        "bilinear": Image.Resampling.BILINEAR,
+        "bicubic": Image.Resampling.BICUBIC,
+    }
+    return Preprocessing(
+        resize=_single(preset.resize_size),
+        crop=_single(preset.crop_size),
+        mean=tuple(preset.mean),
+        std=tuple(preset.std),
+        interpolation=resampling[preset.interpolation.value],
+    )
+
+
+def _single(size: int | Sequence[int]) -> int:
+    return size if isinstance(size, int) else size[0]

@@ -1,0 +1,126 @@
+"""One picture that explains one photo: photo, evidence, two linear maps, the score's terms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from dmbp.render.colour import (
+    AGAINST,
+    FOR,
+    NEITHER,
+    SIGNED,
+    Array,
+    linear_map_colours,
+    signed_over_photo,
+    smooth,
+    strongest,
+)
+
+
+@dataclass(frozen=True)
+class PanelRow:
+    """One target of one photo.
+
+    `photo`, `positive_map` and `negative_map` are (height, width, 3); `attribution` is
+    (height, width), signed. The terms are output, positive, negative and nuisance.
+    """
+
+    photo: Array
+    attribution: Array
+    positive_map: Array
+    negative_map: Array
+    terms: tuple[float, float, float, float]
+    photo_caption: str
+    target_caption: str
+
+
+@dataclass(frozen=True)
+class PanelStyle:
+    """How a panel looks.
+
+    `smoothing` is the Gaussian's sigma as a fraction of the map's side: single pixels are too fine
+    for the eye. It changes the picture only, no number.
+    """
+
+    smoothing: float = 0.008
+    faint: float = 0.45
+    row_height: float = 3.3
+
+
+def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
+    """A figure with a row for every target, all on one colour scale."""
+    style = style or PanelStyle()
+    maps = [smooth(row.attribution, style.smoothing * max(row.attribution.shape)) for row in rows]
+    scale = strongest(*maps)
+    figure = Figure(figsize=(15.5, style.row_height * len(rows) + 0.45), layout="constrained")
+    grid = figure.add_gridspec(
+        len(rows) + 1,
+        5,
+        width_ratios=[1, 1, 1, 1, 1.15],
+        height_ratios=[1.0] * len(rows) + [0.03],
+    )
+    for line, (row, attribution) in enumerate(zip(rows, maps, strict=True)):
+        photo, evidence, positive, negative, terms = (
+            figure.add_subplot(grid[line, column]) for column in range(5)
+        )
+        _image(photo, row.photo, row.photo_caption)
+        picture = signed_over_photo(attribution, row.photo, scale=scale, faint=style.faint)
+        _image(evidence, picture, row.target_caption)
+        _linear_maps(positive, negative, row)
+        _terms(terms, row)
+    _legend(figure, figure.add_subplot(grid[-1, 1]))
+    return figure
+
+
+def _image(axis: Axes, picture: Array, title: str) -> None:
+    axis.imshow(picture, interpolation="nearest")
+    axis.set_title(title, fontsize=11)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_edgecolor("#cccccc")
+
+
+def _linear_maps(positive: Axes, negative: Axes, row: PanelRow) -> None:
+    scale = strongest(row.positive_map, row.negative_map)
+    _image(positive, linear_map_colours(row.positive_map, scale=scale), "patterns for it, ∇F⁺")
+    _image(negative, linear_map_colours(row.negative_map, scale=scale), "patterns against it, ∇F⁻")
+
+
+def _terms(axis: Axes, row: PanelRow) -> None:
+    output, positive, negative, nuisance = row.terms
+    values = [positive, negative, nuisance, output]
+    names = ["for, y⁺", "against, y⁻", "neither, y~", "sum: score y"]
+    axis.barh(range(4), values, color=[FOR, AGAINST, NEITHER, "#222222"], height=0.55)
+    axis.axvline(0, color="#888888", linewidth=0.8)
+    axis.invert_yaxis()
+    axis.set_title("how the score adds up", fontsize=11)
+    reach = max(map(abs, values)) or 1.0
+    axis.set_xlim(-1.1 * reach, 1.1 * reach)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    # Name and number stand on the side of the axis that the bar leaves free.
+    for position, (name, value) in enumerate(zip(names, values, strict=True)):
+        side = -1 if value > 0 else 1
+        axis.text(
+            side * 0.05 * reach,
+            position,
+            f"{name}\n{value:+,.4g}",
+            va="center",
+            ha="right" if side < 0 else "left",
+            fontsize=10,
+        )
+    axis.spines[["top", "right", "bottom", "left"]].set_visible(False)
+    axis.set_box_aspect(1)
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    colours = ScalarMappable(Normalize(-1, 1), SIGNED)
+    bar = figure.colorbar(colours, cax=axis, orientation="horizontal")
+    bar.set_ticks([-1, 0, 1], labels=["against", "nothing", "for"])
+    bar.ax.tick_params(length=0, labelsize=10)
+    bar.outline.set_visible(False)
