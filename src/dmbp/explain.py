@@ -20,7 +20,7 @@ from dmbp import __version__
 from dmbp.attribution import DMBP
 from dmbp.data import read_photo
 from dmbp.decompose import Decomposition
-from dmbp.errors import InputError
+from dmbp.errors import InputError, OutputError
 from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier, load_model
 from dmbp.render import draw_panel, figure_bytes, panel_rows, write_whole
@@ -47,6 +47,8 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     """Explain every photo; all photos are read once before anything is written."""
     for path in request.photos:
         read_photo(path)
+    if request.out.exists() and not request.out.is_dir():
+        raise OutputError(f"cannot write to {request.out}: it is a file, not a folder")
     device = _device(request.device)
     classifier = load_model(request.model, weights=request.weights, classes=request.classes)
     classifier.module.to(device)

@@ -115,6 +115,8 @@ AFFINE: Mapping[str, Affine] = {
     ),
     **_rows(ANY, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
     **_rows(ANY, "cat.default stack.default hstack.default vstack.default where.self"),
+    # What writing through a view becomes.
+    **_rows(ANY, "slice_scatter.default select_scatter.default index_put.default copy.default"),
     **_rows(PRODUCT, "mul.Tensor mul.Scalar matmul.default mm.default bmm.default"),
     **_rows(Affine(bilinear=(1, 2)), "addmm.default baddbmm.default"),
     **_rows(

@@ -29,19 +29,34 @@ Model = nn.Module | ExportedProgram
 class CapturedGraph:
     """Operations in order, the node that holds the output, and every tensor the model owns.
 
-    `constants` maps placeholders to the model's own parameters and buffers, not to copies.
+    `constants` maps placeholders to the model's own parameters and buffers, not to copies. `batch`
+    is the batch size the graph is bound to, None where it serves any.
     """
 
     graph: Graph
     input: Node
     output: Node
     constants: Mapping[Node, Tensor]
+    batch: int | None
 
 
 def capture(model: Model, inputs: Tensor) -> CapturedGraph:
-    """Export `model` for inputs like these, whatever their number."""
-    program = model if isinstance(model, ExportedProgram) else _export(model, inputs)
-    return _read(_known_operations(program))
+    """Export `model` for inputs like these, and for any number of them if the model allows it."""
+    if isinstance(model, ExportedProgram):
+        captured = _read(_known_operations(model))
+        if captured.batch not in (None, len(inputs)):
+            raise CaptureError(
+                f"the program was exported for batches of {captured.batch}, not {len(inputs)}; "
+                "export it with a dynamic batch dimension"
+            )
+        return captured
+    # A batch of one would be taken for a constant of the model.
+    several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
+    captured = _read(_known_operations(_export(model, several, ({0: Dim.AUTO},))))
+    if captured.batch in (None, len(inputs)):
+        return captured
+    # The model counts its images in Python, say by int(x.shape[0]).
+    return _read(_known_operations(_export(model, inputs, None)))
 
 
 @contextmanager
@@ -70,14 +85,12 @@ def module_path(node: Node) -> str:
     return path.partition("@")[0]  # "@1" marks a module's second call
 
 
-def _export(model: nn.Module, inputs: Tensor) -> ExportedProgram:
-    # A batch of one would be taken for a constant of the model.
-    example = inputs if inputs.shape[0] > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
+def _export(model: nn.Module, example: Tensor, dynamic_shapes: Any) -> ExportedProgram:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
         try:
             return torch.export.export(
-                model, (example,), dynamic_shapes=({0: Dim.AUTO},), strict=False
+                model, (example,), dynamic_shapes=dynamic_shapes, strict=False
             )
         except Exception as error:
             _explain_failure(model, example, error)
@@ -170,7 +183,9 @@ def _read(program: ExportedProgram) -> CapturedGraph:
     outputs = next(node for node in program.graph.nodes if node.op == "output").args[0]
     if len(inputs) != 1:
         raise CaptureError(f"the model takes {len(inputs)} inputs; dmbp explains models of one")
-    return CapturedGraph(program.graph, inputs[0], _only_output(outputs), constants)
+    size = inputs[0].meta["val"].shape[0]
+    batch = size if isinstance(size, int) else size.node.maybe_as_int()
+    return CapturedGraph(program.graph, inputs[0], _only_output(outputs), constants, batch)
 
 
 def _only_output(outputs: Any) -> Node:

@@ -80,7 +80,7 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
 
     `audit` is shown each step, the arguments its operation was called with, and its result.
     """
-    values: dict[Node, Any] = {n: _plain(t) for n, t in captured.constants.items()}
+    values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
     slots: dict[Node, Slot] = {captured.input: Slot(0)}
     steps: list[Step] = []
@@ -112,11 +112,6 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
         raise unsupported(captured.output, "the output does not depend on the input")
     result = slots[captured.output].index
     return FrozenGraph(_with_finished(steps, result), result, values[captured.output])
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A tensor autograd can save: detached, and copied if it was made in inference mode."""
-    return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 def _call(node: Node, values: Mapping[Node, Any]) -> tuple[Function, Any, Any]:

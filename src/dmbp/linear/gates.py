@@ -50,8 +50,12 @@ class Gate:
 
 
 def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
-    """`torch.where` in the activation's dtype: two bare numbers would come out in the default."""
-    return torch.where(condition, torch.as_tensor(yes).to(like), torch.as_tensor(no).to(like))
+    """`torch.where` in the activation's own precision: bare numbers would pass through float32."""
+
+    def cast(value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+
+    return torch.where(condition, cast(yes), cast(no))
 
 
 def _relu(z: Tensor) -> Piece:

@@ -38,26 +38,28 @@ class Linearizer:
         """Freeze the model at `inputs` and ask for `target`'s score."""
         return self.freeze(*self.rows(inputs, target=target))
 
+    @torch.inference_mode(False)
     def rows(self, inputs: Tensor, *, target: Target = None) -> tuple[Tensor, Tensor, Rows]:
         """The inputs as they will be used, the model's outputs there, and the questions asked."""
-        with evaluating(self.model), torch.inference_mode(False):
+        with evaluating(self.model):
             inputs = self._checked(inputs)
             outputs = self.outputs(inputs)
             return inputs, outputs, read_target(target, outputs=outputs)
 
+    @torch.inference_mode(False)
     def freeze(self, inputs: Tensor, outputs: Tensor, rows: Rows) -> LinearNetwork:
         """The linear network of some rows: an image asked about twice stands in it twice."""
         if rows.image != tuple(range(len(inputs))):
             picked = torch.tensor(rows.image, device=inputs.device)
             inputs, outputs = inputs[picked], outputs[picked]
-        with evaluating(self.model), torch.inference_mode(False):
+        with evaluating(self.model):
             frozen, exactness = self._frozen(inputs, outputs)
         return LinearNetwork(frozen, inputs, rows, exactness)
 
     def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
         key = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
         captured = self._captured.get(key)
-        if captured is not None:
+        if captured is not None and captured.batch in (None, len(inputs)):
             try:
                 frozen = freeze(captured, inputs)
                 return frozen, check(captured, frozen, inputs, outputs)
@@ -93,6 +95,11 @@ class Linearizer:
         if not torch.isfinite(inputs).all():
             raise InputError("the inputs contain NaN or infinity")
         for name, tensor in self._tensors():
+            if tensor.is_inference():
+                raise ModelError(
+                    "the model was made in torch.inference_mode(), which torch.export cannot "
+                    "capture; copy.deepcopy(model) outside of that mode can be explained"
+                )
             if tensor.is_floating_point() and tensor.dtype != inputs.dtype:
                 raise InputError(
                     f"the inputs are {inputs.dtype} but the model's {name!r} is {tensor.dtype}; "

@@ -53,7 +53,7 @@ class LinearNetwork:
 
     def pullback(self, masks: Masks | None = None) -> Tensor:
         """The gradient of `value(masks)` in the input; shaped like the inputs."""
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             inputs = self.inputs.detach().requires_grad_()
             score = self.propagate([inputs], self._scaled_by(masks or {}))[0]
             return torch.autograd.grad(score.sum(), inputs)[0]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -31,8 +30,11 @@ def read_state(path: Path) -> State:
             f"{path} holds Python objects, not only weights; save it anew with "
             "torch.save(model.state_dict(), ...)"
         ) from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
-        raise WeightsError(f"cannot read {path} as weights: {_first_line(error)}") from error
+    except Exception as error:  # a foreign file makes the readers raise almost anything
+        said = str(error).partition("\n")[0]
+        raise WeightsError(
+            f"cannot read {path} as weights ({type(error).__name__}: {said})"
+        ) from error
     return _unwrapped(found, path)
 
 
@@ -76,7 +78,3 @@ def _unwrapped(found: Any, path: Path) -> State:
     if found and all(str(key).startswith("module.") for key in found):
         return {str(key).removeprefix("module."): value for key, value in found.items()}
     return {str(key): value for key, value in found.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

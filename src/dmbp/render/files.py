@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
             os.replace(part, path)
     except OSError as error:
         for part in parts.values():
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
         where = next(iter(contents)).parent
         raise OutputError(f"cannot write to {where}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Measurements, each with a command of its own; no test depends on a clock."""

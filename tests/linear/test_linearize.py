@@ -1,0 +1,210 @@
+"""Whatever state the model and torch are in: it works or says one clear sentence."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dmbp
+from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
+from dmbp.linear.gates import GATES, Gate, Piece
+from dmbp.linear.linearize import Linearizer
+from tests import nets
+
+IMAGES = (2, 3, 16, 16)
+
+
+def state_of(model: nn.Module) -> list[object]:
+    """All that must be as it was: values, gradients wanted, mode, hooks."""
+    return [
+        *((n, p.detach().clone(), p.requires_grad, p.grad) for n, p in model.named_parameters()),
+        *((n, b.clone()) for n, b in model.named_buffers()),
+        *((n, m.training, dict(m._forward_hooks)) for n, m in model.named_modules()),
+        *(
+            (n, dict(m._backward_hooks), dict(m.__dict__["_modules"]))
+            for n, m in model.named_modules()
+        ),
+    ]
+
+
+def same(before: list[object], after: list[object]) -> bool:
+    flat = zip(before, after, strict=True)
+    return all(
+        torch.equal(a, b) if isinstance(a, Tensor) else a == b
+        for one, two in flat
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+@pytest.mark.parametrize("make", [nets.ResidualNet, nets.InPlaceNet, nets.ReusedNet])
+def test_the_model_leaves_as_it_came(make: type[nn.Module]) -> None:
+    model = make().eval()
+    next(model.parameters()).requires_grad_(False)
+    model.register_forward_hook(lambda *_: None)
+    before = state_of(model)
+    dmbp.linearize(model, torch.randn(IMAGES), target=1).pullback()
+    assert same(before, state_of(model))
+
+
+def test_a_model_in_training_mode_is_explained_in_evaluation_mode() -> None:
+    model = nets.ResidualNet()
+    model.bn2.eval()
+    inputs = torch.randn(IMAGES)
+    before = state_of(model)
+    with pytest.warns(UserWarning, match="training mode"):
+        value = dmbp.linearize(model, inputs, target=1).value()
+    assert same(before, state_of(model))
+    assert torch.equal(value, model.eval()(inputs)[:, 1])
+
+
+def test_the_mode_is_restored_after_an_exception() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(), nn.SiLU(), nn.Flatten()).train()
+    before = state_of(model)
+    with pytest.warns(UserWarning, match="training mode"), pytest.raises(CaptureError):
+        dmbp.linearize(model, torch.randn(IMAGES), target=1)
+    assert same(before, state_of(model))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_gradients_may_be_switched_off(context: type) -> None:
+    inputs = torch.randn(IMAGES)
+    model = nets.ResidualNet().eval()
+    expected = dmbp.linearize(model, inputs, target=1).pullback()
+    with context():
+        assert torch.equal(dmbp.linearize(model, inputs.clone(), target=1).pullback(), expected)
+
+
+def test_a_model_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = nets.ResidualNet().eval()
+        inputs = torch.randn(IMAGES)
+    with pytest.raises(ModelError, match=r"made in torch.inference_mode.*copy.deepcopy"):
+        dmbp.linearize(model, inputs, target=1)
+    net = dmbp.linearize(copy.deepcopy(model), inputs, target=1)  # as the sentence says
+    assert net.pullback().shape == IMAGES
+
+
+def test_another_dtype_gets_a_sentence() -> None:
+    with pytest.raises(
+        InputError, match=r"float64 but the model's 'a.weight' is torch.float32; use"
+    ):
+        dmbp.linearize(nets.FunctionalNet().eval(), torch.randn(IMAGES).double(), target=1)
+
+
+def test_another_device_gets_a_sentence() -> None:
+    with pytest.raises(InputError, match=r"on cpu but the model's 'a.weight' is on meta; use"):
+        dmbp.linearize(nets.FunctionalNet().eval().to("meta"), torch.randn(IMAGES), target=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    model = nets.ResidualNet().to(dtype).eval()
+    net = dmbp.linearize(model, torch.randn(IMAGES, dtype=dtype), target=1)
+    assert net.value().dtype == dtype
+    assert net.pullback().dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sentence"),
+    [
+        (torch.full(IMAGES, torch.nan), "contain NaN"),
+        (torch.zeros(IMAGES, dtype=torch.int64), "floating point"),
+        (torch.zeros(0, 3, 16, 16), "batch dimension"),
+        (torch.zeros(3), "batch dimension"),
+    ],
+)
+def test_inputs_that_cannot_be_used(inputs: Tensor, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        dmbp.linearize(nets.FunctionalNet().eval(), inputs, target=0)
+
+
+def test_nan_weights_are_named() -> None:
+    model = nets.VGGLike().eval()
+    nn.init.constant_(model.features[3].weight, torch.nan)
+    with pytest.raises(ModelError, match=r"NaN or infinity, first in 'features\.3\.weight'"):
+        dmbp.linearize(model, torch.randn(IMAGES), target=0)
+
+
+class Returns(nn.Module):
+    def __init__(self, what: object) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor) -> object:
+        return self.what(x)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (lambda x: x.relu(), r"output has shape \(2, 3, 16, 16\)"),
+        (lambda x: x.mean((0, 2, 3)), r"output has shape \(3,\)"),
+        (lambda x: (x.mean((2, 3)), x), "returns a tuple"),
+        (lambda x: {"logits": x.mean((2, 3))}, "returns a dict"),
+        (lambda x: x @ torch.zeros(3, 3), "does not run on an input of shape"),
+        (lambda x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3)), "branch on tensor values"),
+    ],
+)
+def test_models_that_cannot_be_explained(what: object, sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        dmbp.linearize(Returns(what).eval(), torch.randn(IMAGES), target=0)
+
+
+def test_a_wrong_rule_is_caught_and_located(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exactness check is no decoration: a rule that is off by a little cannot pass."""
+    wrong = Gate(lambda z, *_: Piece((z > 0) * 1.001))
+    monkeypatch.setitem(GATES, "aten.relu.default", wrong)
+    monkeypatch.setitem(dmbp.linear.rules.RULES, "aten.relu.default", wrong)
+    with pytest.raises(InexactCapture, match=r"differs from the model's by .*, first at 'relu'"):
+        dmbp.linearize(nets.ReusedNet().eval(), torch.randn(IMAGES), target=0)
+
+
+def test_a_random_model_is_caught() -> None:
+    class Random(nets.FunctionalNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.rand(5)
+
+    with pytest.raises(InexactCapture, match="randomness"):
+        dmbp.linearize(Random().eval(), torch.randn(IMAGES), target=0)
+
+
+def test_a_model_changed_since_its_capture_is_captured_anew() -> None:
+    model = nets.FunctionalNet().eval()
+    linearizer = Linearizer(model)
+    inputs = torch.randn(IMAGES)
+    linearizer.linearize(inputs, target=0)
+    nn.init.normal_(model.fc.weight)  # in place: the graph reads the model's own tensors
+    assert torch.equal(linearizer.linearize(inputs, target=0).value(), model(inputs)[:, 0])
+    model.fc = nn.Linear(8, 7).eval()  # another head
+    assert torch.equal(linearizer.linearize(inputs, target=6).value(), model(inputs)[:, 6])
+
+
+class Counts(nets.ResidualNet):
+    """Its batch size is a Python number, which binds the exported graph to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.reshape(int(x.shape[0]), 3, 16, 16))
+
+
+def test_a_model_that_counts_its_images() -> None:
+    model, inputs = Counts().eval(), torch.randn(5, 3, 16, 16)
+    linearizer = Linearizer(model)
+    for count in (1, 5, 2, 1):
+        net = linearizer.linearize(inputs[:count], target=1)
+        assert torch.equal(net.value(), model(inputs[:count])[:, 1])
+
+
+def test_a_program_exported_for_another_batch_size() -> None:
+    program = torch.export.export(nets.ResidualNet().eval(), (torch.randn(IMAGES),))
+    with pytest.raises(ModelError, match=r"does not run on an input of shape \(3, 3, 16, 16\)"):
+        dmbp.linearize(program, torch.randn(3, 3, 16, 16), target=1)
+    d = dmbp.linearize(program, torch.randn(IMAGES), target=1)
+    assert d.exactness <= 1e-4
+
+
+def test_an_exported_program_is_a_model() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    program = torch.export.export(model, (inputs,))
+    net = dmbp.linearize(program, inputs, target=1)
+    assert torch.equal(net.value(), model(inputs)[:, 1])

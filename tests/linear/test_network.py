@@ -1,0 +1,67 @@
+"""The networks of the README's table, sites and their names, masks."""
+
+import pytest
+import torch
+from benchmarks.exactness import NETWORKS, measure
+from torch import nn
+
+import dmbp
+from tests import nets
+from tests.tolerance import FLOAT32, FLOAT64, relative
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_reproduced(name: str) -> None:
+    error, sites = measure(name, torch.float64)
+    assert error <= FLOAT64
+    assert sites > 0
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "functional", "in-place", "mlp"])
+def test_networks_are_reproduced_in_single_precision(name: str) -> None:
+    error, _ = measure(name, torch.float32)
+    assert error <= FLOAT32
+
+
+def test_a_reused_module_gives_one_site_a_call() -> None:
+    net = dmbp.linearize(nets.ReusedNet().eval(), torch.randn(1, 3, 8, 8), target=0)
+    assert [site.name for site in net.sites] == ["relu", "relu:2", "relu:3"]
+    assert net.sites[0].shape == (1, 8, 8, 8)
+
+
+def test_sites_are_named_by_module_path() -> None:
+    model = nn.Sequential(nets.FunctionalNet(), nn.Linear(5, 5), nn.ReLU())
+    net = dmbp.linearize(model.eval(), torch.randn(1, 3, 8, 8), target=0)
+    assert [site.name for site in net.sites] == ["0.relu", "0.relu:2", "0.relu:3", "2"]
+
+
+def test_masks_of_one_change_nothing_and_zero_leaves_the_last_bias() -> None:
+    model = nets.VGGLike().double().eval()
+    net = dmbp.linearize(model, torch.randn(2, 3, 16, 16, dtype=torch.float64), target=1)
+    ones = {site.name: torch.ones(site.shape, dtype=torch.float64) for site in net.sites}
+    zeros = {name: torch.zeros_like(mask) for name, mask in ones.items()}
+    assert torch.equal(net.value(ones), net.value())
+    assert torch.equal(net.value(zeros), model.classifier[2].bias[1].expand(2))
+
+
+def test_a_site_left_out_is_not_masked() -> None:
+    net = dmbp.linearize(nets.VGGLike().eval(), torch.randn(1, 3, 16, 16), target=1)
+    first, *others = net.sites
+    partial = {first.name: torch.full(first.shape, 0.5)}
+    full = {**partial, **{site.name: torch.ones(site.shape) for site in others}}
+    assert torch.equal(net.value(partial), net.value(full))
+
+
+def test_an_unknown_site_is_refused() -> None:
+    net = dmbp.linearize(nets.VGGLike().eval(), torch.randn(1, 3, 16, 16), target=1)
+    with pytest.raises(dmbp.errors.InputError, match="no site named 'head'"):
+        net.value({"head": torch.ones(1)})
+
+
+def test_every_image_keeps_its_own_gates() -> None:
+    model = nets.ResidualNet().double().eval()
+    inputs = torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    together = dmbp.linearize(model, inputs, target=2).pullback()
+    for k in range(3):
+        alone = dmbp.linearize(model, inputs[k : k + 1], target=2).pullback()
+        assert relative(together[k : k + 1], alone) <= FLOAT64

@@ -1,0 +1,200 @@
+"""Every kind of layer: its linear network is exact at x, affine everywhere, and its own adjoint."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import dmbp
+from dmbp.linear.freeze import freeze
+from dmbp.linear.linearize import Linearizer
+from dmbp.linear.network import run
+from tests.tolerance import FLOAT64, relative
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Wrapped(nn.Module):
+    """A convolution, the layer under test, and a mean over whatever comes out."""
+
+    def __init__(self, layer: nn.Module | Function, channels: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, channels, 3, padding=1)
+        self.layer = layer
+        self.last = nn.LazyLinear(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(self.first(x)).flatten(1))
+
+
+def _swap(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, 1)
+    return torch.cat([second, first], 1)
+
+
+def _shuffle(x: Tensor) -> Tensor:
+    batch, channels, height, width = x.shape
+    x = x.view(batch, 2, channels // 2, height, width).transpose(1, 2).contiguous()
+    return x.view(batch, channels, height, width)
+
+
+def _by_hand(x: Tensor) -> Tensor:
+    return x * (x > 0) + torch.where(x > 0.5, x, torch.zeros_like(x))
+
+
+LAYERS: dict[str, nn.Module | Function] = {
+    "relu module": nn.ReLU(),
+    "relu in place": nn.ReLU(inplace=True),
+    "relu function": functional.relu,
+    "relu method": Tensor.relu,
+    "relu by hand": _by_hand,
+    "relu6": nn.ReLU6(),
+    "hardtanh": nn.Hardtanh(-0.3, 0.4),
+    "leaky relu": nn.LeakyReLU(0.3),
+    "prelu": nn.PReLU(8),
+    "prelu shared": nn.PReLU(),
+    "rrelu": nn.RReLU(),
+    "threshold": nn.Threshold(0.1, -0.2),
+    "clamp": lambda x: x.clamp(-0.1, 0.3),
+    "clamp below": lambda x: x.clamp(min=0.1),
+    "clamp above": lambda x: torch.clamp_max(x, 0.1),
+    "absolute": torch.abs,
+    "softshrink": nn.Softshrink(0.1),
+    "hardshrink": nn.Hardshrink(0.1),
+    "batch norm": nn.BatchNorm2d(8),
+    "dropout": nn.Dropout(),
+    "dropout2d": nn.Dropout2d(),
+    "max pool": nn.MaxPool2d(3, 2, 1),
+    "max pool dilated": nn.MaxPool2d(2, 1, 0, 2),
+    "max pool ceil": nn.MaxPool2d(3, 2, ceil_mode=True),
+    "max pool 1d": lambda x: functional.max_pool1d(x.flatten(2), 2),
+    "max pool 3d": lambda x: functional.max_pool3d(x, 2),
+    "average pool": nn.AvgPool2d(3, 2, 1),
+    "adaptive average": nn.AdaptiveAvgPool2d((3, 2)),
+    "adaptive max": nn.AdaptiveMaxPool2d((3, 2)),
+    "maximum": lambda x: torch.maximum(x, -0.5 * x),
+    "minimum": lambda x: torch.minimum(x, -0.5 * x),
+    "amax": lambda x: x.amax((2, 3)),
+    "amax kept": lambda x: x.amax(1, keepdim=True),
+    "amin": lambda x: x.amin(-1),
+    "max over a dimension": lambda x: x.max(2).values,
+    "min over a dimension": lambda x: x.min(dim=1, keepdim=True)[0],
+    "depthwise": nn.Conv2d(8, 8, 3, padding=1, groups=8),
+    "grouped": nn.Conv2d(8, 4, 3, groups=2),
+    "dilated": nn.Conv2d(8, 4, 3, dilation=2),
+    "same padding": nn.Conv2d(8, 4, 3, padding="same"),
+    "circular padding": nn.Conv2d(8, 4, 3, padding=1, padding_mode="circular"),
+    "reflecting padding": nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"),
+    "transposed": nn.ConvTranspose2d(8, 4, 3, stride=2, output_padding=1),
+    "conv 1d": lambda x: functional.conv1d(x.flatten(2), torch.ones(2, 8, 3, dtype=x.dtype)),
+    "bilinear up": nn.Upsample(scale_factor=2, mode="bilinear"),
+    "nearest up": nn.Upsample(scale_factor=2, mode="nearest"),
+    "bicubic up": nn.Upsample(size=(9, 9), mode="bicubic", align_corners=True),
+    "interpolate down": lambda x: functional.interpolate(x, scale_factor=0.5, mode="bilinear"),
+    "pixel shuffle": nn.PixelShuffle(2),
+    "pad": nn.ZeroPad2d((1, 2, 0, 3)),
+    "pad with a constant": lambda x: functional.pad(x, (1, 1), value=0.5),
+    "split and concatenate": _swap,
+    "channel shuffle": _shuffle,
+    "permute": lambda x: x.permute(0, 2, 3, 1).reshape(x.shape[0], -1),
+    "slice": lambda x: x[:, 1:5, ::2, -3:],
+    "index": lambda x: x[:, [3, 1, 1]],
+    "flip and roll": lambda x: x.flip(-1).roll(1, 2),
+    "stack and unbind": lambda x: torch.stack(x.unbind(1), -1),
+    "constants": lambda x: 2.0 - x * 3.0 / 4.0 + 1.0,
+    "sum": lambda x: x.sum((2, 3)),
+    "matrix product": lambda x: x @ torch.ones(8, 2, dtype=x.dtype),
+    "einsum": lambda x: torch.einsum("bchw,cd->bdhw", x, torch.ones(8, 2, dtype=x.dtype)),
+    "masked fill": lambda x: x.masked_fill(torch.eye(8, dtype=torch.bool), 0.3),
+}
+
+
+@pytest.fixture(params=LAYERS, ids=str)
+def wrapped(request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor]:
+    model = Wrapped(LAYERS[request.param]).double().eval()
+    inputs = torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    model(inputs)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return model, inputs
+
+
+def test_value_is_the_models_output(wrapped: tuple[nn.Module, Tensor]) -> None:
+    model, inputs = wrapped
+    net = dmbp.linearize(model, inputs, target=2)
+    assert relative(net.value(), model(inputs)[:, 2]) <= FLOAT64
+
+
+def test_network_is_affine_and_pullback_its_slope(wrapped: tuple[nn.Module, Tensor]) -> None:
+    """F(x + d) − F(x) = ⟨pullback, d⟩ for a displacement far beyond any gate's flip."""
+    model, inputs = wrapped
+    net = dmbp.linearize(model, inputs, target=2)
+    masks = {site.name: torch.rand(site.shape, dtype=torch.float64) for site in net.sites}
+    displacement = 10 * torch.randn_like(inputs)
+    far = net.propagate([inputs + displacement], net._scaled_by(masks))[0]
+    along = (net.pullback(masks) * displacement).sum((1, 2, 3))
+    assert relative(far - net.value(masks), along) <= FLOAT64
+
+
+def test_pullback_is_the_models_gradient(wrapped: tuple[nn.Module, Tensor]) -> None:
+    model, inputs = wrapped
+    leaf = inputs.clone().requires_grad_()
+    gradient = torch.autograd.grad(model(leaf)[:, 2].sum(), leaf)[0]
+    assert relative(dmbp.linearize(model, inputs, target=2).pullback(), gradient) <= FLOAT64
+
+
+def test_one_capture_serves_every_batch_size(wrapped: tuple[nn.Module, Tensor]) -> None:
+    model, inputs = wrapped
+    linearizer = Linearizer(model)
+    linearizer.linearize(inputs, target=0)
+    (captured,) = linearizer._captured.values()
+    for count in (1, 2, 3):
+        frozen = freeze(captured, inputs[:count])
+        assert relative(run(frozen, [inputs[:count]], None)[0], model(inputs[:count])) <= FLOAT64
+
+
+def test_offsets_count_as_bias() -> None:
+    """Where ReLU6 is saturated its slope is zero and six is a bias that the mask scales."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU6(), nn.Linear(1, 1)).double().eval()
+    nn.init.constant_(model[0].weight, 1.0)
+    nn.init.constant_(model[2].weight, 2.0)
+    nn.init.constant_(model[2].bias, 0.5)
+    net = dmbp.linearize(model, torch.tensor([[9.0], [3.0]], dtype=torch.float64), target=0)
+    (site,) = net.sites
+    half = {site.name: torch.full(site.shape, 0.5, dtype=torch.float64)}
+    assert net.value().tolist() == [12.5, 6.5]
+    assert net.value(half).tolist() == [6.5, 3.5]
+    assert net.pullback(half).tolist() == [[0.0], [1.0]]
+
+
+REFUSED: dict[str, tuple[Function, str, str]] = {
+    "an FFT": (lambda x: torch.fft.rfft2(x).abs(), "aten.fft_rfft2", "no rule"),
+    "a sigmoid": (torch.sigmoid, "aten.sigmoid", "no rule"),
+    "a product": (lambda x: x * x.mean((2, 3), keepdim=True), "aten.mul", "multiplies two"),
+    "a quotient": (lambda x: 1.0 / (x + 9.0), "aten.", ""),
+    "a random layer": (lambda x: functional.dropout(x, 0.5, True), "aten.dropout", "it is random"),
+    "rounding": (lambda x: x.to(torch.int64).to(x.dtype), "aten.", ""),
+    "integer division": (lambda x: torch.div(x, 2.0, rounding_mode="floor"), "aten.div", "no rule"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_linear_is_refused_by_name(case: str) -> None:
+    layer, operation, reason = REFUSED[case]
+    model = Wrapped(layer).eval()
+    inputs = torch.randn(2, 3, 8, 8)
+    model(inputs)
+    with pytest.raises(dmbp.errors.UnsupportedOperation) as caught:
+        dmbp.linearize(model, inputs, target=0)
+    assert operation in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_refusal_names_the_module() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nn.SiLU()), nn.Flatten())
+    with pytest.raises(dmbp.errors.UnsupportedOperation, match=r"aten\.silu\.default at '1\.1'"):
+        dmbp.linearize(model.eval(), torch.randn(1, 3, 8, 8), target=0)

@@ -1,0 +1,62 @@
+"""Every way of saying which output is meant."""
+
+import pytest
+import torch
+
+import dmbp
+from dmbp.errors import TargetError
+from dmbp.linear.targets import Target, read_target
+from tests import nets
+
+OUTPUTS = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("target", "image", "labels"),
+    [
+        (None, (0, 1), (1, 0)),
+        (2, (0, 1), (2, 2)),
+        ([2, 0], (0, 1), (2, 0)),
+        ((2, 0), (0, 1), (2, 0)),
+        (torch.tensor([2, 0]), (0, 1), (2, 0)),
+        (torch.tensor(2), (0, 1), (2, 2)),
+        ([[2, 0], [1]], (0, 0, 1), (2, 0, 1)),
+        ({0: 1.0, 2: -1.0}, (0, 1), ({0: 1.0, 2: -1.0},) * 2),
+        ([{0: 0.5}, 1], (0, 1), ({0: 0.5}, 1)),
+    ],
+)
+def test_targets(target: Target, image: tuple[int, ...], labels: tuple[object, ...]) -> None:
+    rows = read_target(target, outputs=OUTPUTS)
+    assert (rows.image, rows.labels) == (image, labels)
+
+
+def test_several_targets_of_one_image() -> None:
+    rows = read_target([2, 0, 1], outputs=OUTPUTS[:1])
+    assert (rows.image, rows.labels) == ((0, 0, 0), (2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        (3, "class 3 is out of range: the model has classes 0 to 2"),
+        (-1, "class -1 is out of range"),
+        ([0, 1, 2], "3 targets were given for 2 images"),
+        ([[0, 1]], "1 targets were given for 2 images"),
+        ("cat", "not 'cat'"),
+        (1.5, "not 1.5"),
+        (True, "not True"),
+        ({}, "at least one class"),
+        ({7: 1.0}, "class 7 is out of range"),
+        (torch.tensor([0.5, 1.0]), "not torch.float32 values"),
+    ],
+)
+def test_targets_that_do_not_exist(target: Target, sentence: str) -> None:
+    with pytest.raises(TargetError, match=sentence):
+        read_target(target, outputs=OUTPUTS)
+
+
+def test_a_weighted_target_is_that_sum_of_outputs() -> None:
+    model, inputs = nets.ResidualNet().double().eval(), torch.randn(2, 3, 8, 8).double()
+    net = dmbp.linearize(model, inputs, target={1: 1.0, 3: -0.5})
+    outputs = model(inputs)
+    torch.testing.assert_close(net.value(), outputs[:, 1] - 0.5 * outputs[:, 3])

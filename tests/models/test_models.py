@@ -1,0 +1,188 @@
+"""Models by name, from a file, from a user's own module; and all the ways that goes wrong."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from dmbp.errors import ModelError, TargetError, WeightsError
+from dmbp.models import Classifier, Preprocessing, load_model, model_names
+from dmbp.models.keras_resnet50 import keras_resnet50
+from dmbp.models.torchvision_import import import_torchvision
+
+
+def squeezenet(classes: int = 1000) -> nn.Module:
+    return import_torchvision().models.squeezenet1_1(weights=None, num_classes=classes)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "squeezenet.safetensors"
+    save_file(squeezenet().state_dict(), path)
+    return path
+
+
+def test_weights_from_a_file(weights: Path) -> None:
+    classifier = load_model("squeezenet1_1", weights=weights)
+    assert classifier.class_name(0) == "tench"
+    assert classifier.preprocessing.crop == 224
+    assert not classifier.module.training
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: {"state_dict": s}, lambda s: {"model": s}])
+def test_checkpoints_in_their_usual_wrappings(tmp_path: Path, wrap: object) -> None:
+    state = {f"module.{name}": tensor for name, tensor in squeezenet().state_dict().items()}
+    torch.save(wrap(state), tmp_path / "a.pth")
+    load_model("squeezenet1_1", weights=tmp_path / "a.pth")
+
+
+def test_a_fine_tuned_head_is_recognised(tmp_path: Path) -> None:
+    model = import_torchvision().models.resnet18(weights=None, num_classes=3)
+    torch.save(model.state_dict(), tmp_path / "pets.pth")
+    (tmp_path / "names.txt").write_text("cat\ndog\nhamster\n")
+    classifier = load_model(
+        "resnet18", weights=tmp_path / "pets.pth", classes=tmp_path / "names.txt"
+    )
+    assert classifier.module(torch.zeros(1, 3, 64, 64)).shape == (1, 3)
+    assert classifier.class_index("hamster", torch.zeros(3)) == 2
+    nameless = load_model("resnet18", weights=tmp_path / "pets.pth")
+    assert nameless.class_name(2) == "class 2"
+
+
+def test_weights_of_another_architecture(weights: Path) -> None:
+    with pytest.raises(WeightsError) as caught:
+        load_model("resnet18", weights=weights)
+    assert "missing, first 'conv1.weight'" in str(caught.value)
+    assert "unexpected, first 'classifier.1.bias'" in str(caught.value)
+
+
+def test_weights_of_another_shape(tmp_path: Path) -> None:
+    state = squeezenet().state_dict()
+    state["features.0.weight"] = torch.zeros(64, 1, 3, 3)
+    save_file(state, tmp_path / "grey.safetensors")
+    with pytest.raises(WeightsError, match=r"'features.0.weight' is \(64, 1, 3, 3\)"):
+        load_model("squeezenet1_1", weights=tmp_path / "grey.safetensors")
+
+
+def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "text.pth").write_text("hello")
+    (tmp_path / "text.safetensors").write_text("hello")
+    torch.save(squeezenet(), tmp_path / "pickled.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    for name, sentence in [
+        ("missing.pth", "there is no weights file"),
+        ("text.pth", "cannot read|holds Python objects"),
+        ("text.safetensors", "cannot read"),
+        ("pickled.pth", "holds Python objects"),
+        ("list.pth", "holds no state dict"),
+    ]:
+        with pytest.raises(WeightsError, match=sentence):
+            load_model("squeezenet1_1", weights=tmp_path / name)
+
+
+def test_unknown_models_get_the_nearest_names() -> None:
+    with pytest.raises(ModelError, match="no model 'resnet5'; did you mean 'resnet50'"):
+        load_model("resnet5")
+    assert "resnet50-keras" in model_names()
+    assert "fcn_resnet50" not in model_names()
+
+
+def test_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.download_url_to_file", offline)
+    with pytest.raises(WeightsError, match=r"cannot download the weights of resnet18 .*--weights"):
+        load_model("resnet18")
+
+
+def test_keras_resnet50_needs_a_file() -> None:
+    with pytest.raises(WeightsError, match="give a file with --weights"):
+        load_model("resnet50-keras")
+    module = keras_resnet50()
+    assert module.layer2[0].conv1.stride == (2, 2)
+    assert module.layer2[0].conv2.stride == (1, 1)
+
+
+FACTORY = """
+from torch import nn
+from dmbp.models import Classifier, Preprocessing
+def plain(): return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+def full(): return Classifier("mine", nn.Linear(2, 2), Preprocessing(32, 32), ("yes", "no"))
+def wrong(): return "a string"
+def broken(): raise KeyError("path")
+number = 3
+"""
+
+
+def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "her_models.py").write_text(FACTORY)
+    (tmp_path / "her_bug.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert isinstance(load_model("her_models:plain").module, nn.Module)
+    assert load_model("her_models:full").classes == ("yes", "no")
+    for name, sentence in [
+        ("her_models:wrong", "returned a str, not an nn.Module"),
+        ("her_models:broken", "raised KeyError: 'path'"),
+        ("her_models:none", "has no function 'none'"),
+        ("her_models:number", "has no function 'number'"),
+        ("her_modls:plain", "cannot import 'her_modls'"),
+        ("her_bug:plain", "raised ZeroDivisionError"),
+        (":plain", "not of the form"),
+    ]:
+        with pytest.raises(ModelError, match=sentence):
+            load_model(name)
+
+
+CLASSIFIER = Classifier(
+    "pets", nn.Identity(), classes=("tabby cat", "tiger cat", "goldfish", "sea-horse")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [("0", 0), ("goldfish", 2), ("Goldfish ", 2), ("cat", 1), ("tabby", 0), ("horse", 3)],
+)
+def test_classes_by_number_name_or_word(text: str, index: int) -> None:
+    assert CLASSIFIER.class_index(text, torch.tensor([1.0, 2.0, 0.0, 0.0])) == index
+
+
+def test_classes_that_do_not_exist() -> None:
+    outputs = torch.zeros(4)
+    for text, sentence in [
+        ("goldfsh", "no class 'goldfsh'; did you mean 'goldfish'"),
+        ("zebra", "no class 'zebra'; there are tabby cat"),
+        ("4", "class 4 is out of range: the model has classes 0 to 3"),
+        ("-1", "out of range"),
+    ]:
+        with pytest.raises(TargetError, match=sentence):
+            CLASSIFIER.class_index(text, outputs)
+    with pytest.raises(TargetError, match="no names"):
+        Classifier("x", nn.Identity()).class_index("cat", outputs)
+
+
+@pytest.mark.parametrize("size", [(640, 480), (20, 300), (224, 224), (17, 17)])
+def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
+    preprocessing = Preprocessing()
+    view = preprocessing.view(Image.new("RGB", size, (255, 0, 0)))
+    tensor = preprocessing.tensor(view)
+    assert view.size == (224, 224)
+    assert tensor.shape == (1, 3, 224, 224)
+    assert tensor[0, 0, 0, 0] == pytest.approx((1 - 0.485) / 0.229)
+
+
+def test_preprocessing_is_torchvisions() -> None:
+    models = import_torchvision().models
+    photo = Image.effect_noise((500, 333), 60).convert("RGB")
+    weights = models.ResNet50_Weights.IMAGENET1K_V1
+    from dmbp.models.torchvision_models import _preprocessing
+
+    preprocessing = _preprocessing(weights)
+    ours = preprocessing.tensor(preprocessing.view(photo))
+    assert (ours - weights.transforms()(photo)).abs().max() < 1e-5

@@ -1,0 +1,158 @@
+"""Small networks, most of which hook-based tools get silently wrong."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class FunctionalNet(nn.Module):
+    """No ReLU module at all: a function, a method and a torch function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 8, 3, padding=1)
+        self.c = nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.a(x))
+        x = self.b(x).relu()
+        x = torch.relu(self.c(x))
+        return self.fc(x.mean((2, 3)))
+
+
+class ReusedNet(nn.Module):
+    """One ReLU module called three times, as in torchvision's ResNet blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            [nn.Conv2d(3 if k == 0 else 8, 8, 3, padding=1) for k in range(3)]
+        )
+        self.relu = nn.ReLU()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = self.relu(conv(x))
+        return self.fc(functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class InPlaceNet(nn.Module):
+    """In-place activations, one of them on a tensor that is read again, one on a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 8, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.a(x))
+        y = self.b(x)
+        functional.relu(y, inplace=True)
+        y = y + x  # reads what the line above wrote
+        y[:, :4].clamp_(max=0.3)  # writes through a view
+        y += 0.1
+        return self.fc(y.flatten(2).mean(2))
+
+
+class LeakyNet(nn.Module):
+    """LeakyReLU and PReLU by channel: slopes other than zero and one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.leaky = nn.LeakyReLU(0.2)
+        self.b = nn.Conv2d(8, 8, 3, padding=1)
+        self.prelu = nn.PReLU(8)
+        self.fc = nn.Linear(8, 5)
+        nn.init.uniform_(self.prelu.weight, -0.5, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.prelu(self.b(self.leaky(self.a(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+class MLP(nn.Sequential):
+    """No image at all; a linear part in front."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__(
+            nn.Linear(7, width),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 4),
+        )
+
+
+class VGGLike(nn.Module):
+    """Convolutions with bias, max-pooling and a hidden fully connected layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        self.classifier = nn.Sequential(nn.Linear(128, 10), nn.ReLU(), nn.Linear(10, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).flatten(1))
+
+
+class ResidualNet(nn.Module):
+    """Two residual blocks with batch norm whose statistics are not trivial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.conv2, self.bn2 = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.conv3, self.bn3 = nn.Conv2d(6, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8)
+        self.conv4, self.bn4 = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 5)
+        randomise_statistics(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.bn1(self.conv1(x)))
+        x = functional.relu(self.bn2(self.conv2(x)) + x)
+        x = functional.relu(self.bn3(self.conv3(x)) + self.bn4(self.conv4(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+class FireNet(nn.Module):
+    """Two activated branches concatenated, overlapping max-pooling, a ReLU before the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2)
+        self.squeeze = nn.Conv2d(8, 4, 1)
+        self.one = nn.Conv2d(4, 6, 1)
+        self.three = nn.Conv2d(4, 6, 3, padding=1)
+        self.last = nn.Conv2d(12, 5, 1)
+        nn.init.constant_(self.last.bias, 0.3)  # or a class may be silent everywhere
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.stem(x)), 3, 2, ceil_mode=True)
+        x = functional.relu(self.squeeze(x))
+        branches = [functional.relu(self.one(x)), functional.relu(self.three(x))]
+        x = functional.relu(self.last(torch.cat(branches, 1)))
+        return x.mean((2, 3))
+
+
+def randomise_statistics(model: nn.Module) -> None:
+    """Batch norm as after training: means, variances, weights and biases that all matter."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, 0, 0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.1)

@@ -1,0 +1,101 @@
+"""Pictures: colours mean what the legend says, files are whole or absent."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+
+import dmbp
+from dmbp.errors import InputError, OutputError
+from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
+from dmbp.render.decomposition import target_text
+from dmbp.render.files import write_whole
+from tests import nets
+
+
+def test_red_for_blue_against_white_for_nothing() -> None:
+    photo = numpy.ones((1, 3, 3))
+    picture = signed_over_photo(numpy.array([[1.0, 0.0, -1.0]]), photo, scale=1.0, faint=0.5)
+    red, white, blue = picture[0]
+    assert red[0] > red[2] + 0.2
+    assert blue[2] > blue[0] + 0.2
+    assert white.tolist() == [1, 1, 1]
+
+
+def test_both_arms_of_the_scale_are_equally_strong() -> None:
+    """Lightness (CIE L*, from relative luminance) at equal strengths, for and against."""
+    for strength in (0.25, 0.5, 1.0):
+        picture = signed_over_photo(
+            numpy.array([[strength, -strength]]), numpy.ones((1, 2, 3)), scale=1.0, faint=0.0
+        )
+        linear = numpy.where(
+            picture <= 0.04045, picture / 12.92, ((picture + 0.055) / 1.055) ** 2.4
+        )
+        lightness = 116 * numpy.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+        assert abs(lightness[0, 0] - lightness[0, 1]) < 8
+
+
+def test_the_strongest_half_per_cent_is_clipped() -> None:
+    values = numpy.concatenate([numpy.ones(999), [1e6]])
+    assert strongest(values) == pytest.approx(1.0)
+    assert strongest(numpy.zeros(4)) == 1.0
+
+
+def test_smoothing_keeps_the_sum_inside() -> None:
+    dot = numpy.zeros((41, 41))
+    dot[20, 20] = 1
+    spread = smooth(dot, 2.0)
+    assert spread.sum() == pytest.approx(1)
+    assert spread.max() < 0.1
+    assert smooth(dot, 0) is dot
+
+
+def test_linear_maps_lie_around_grey() -> None:
+    colours = linear_map_colours(numpy.array([[[0.0, 2.0, -9.0]]]), scale=2.0)
+    assert colours.tolist() == [[[0.5, 1.0, 0.0]]]
+
+
+def test_targets_by_their_numbers() -> None:
+    assert target_text(7) == "class 7"
+    assert target_text({285: 1.0, 243: -1.0}) == "+1·285 -1·243"
+
+
+@pytest.mark.parametrize(("channels", "name"), [(3, "a.png"), (1, "a.svg"), (3, "a.pdf")])
+def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(channels, 3, 1), nets.FunctionalNet()).eval()
+    d = dmbp.DMBP(model, iterations=2).explain(torch.randn(2, channels, 16, 16), target=1)
+    d.plot(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    if name.endswith("png"):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.size[0] > 1000
+
+
+def test_what_cannot_be_drawn(tmp_path: Path) -> None:
+    d = dmbp.DMBP(nets.MLP().eval(), iterations=1).explain(torch.randn(1, 7), target=0)
+    with pytest.raises(InputError, match="only images"):
+        d.plot(tmp_path / "a.png")
+    image = dmbp.DMBP(nets.ResidualNet().eval(), iterations=1).explain(
+        torch.randn(1, 3, 8, 8), target=0
+    )
+    with pytest.raises(OutputError, match=r"'\.bmp'"):
+        image.plot(tmp_path / "a.bmp")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_written_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "second" in path.name:
+            raise OSError(28, "No space left on device")
+        return written(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        write_whole({tmp_path / "first": b"1", tmp_path / "second": b"2"})
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,180 @@
+"""The command line: what comes out, and one sentence with exit code 2 for all that can go wrong."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner, Result
+
+from dmbp.cli import app
+from dmbp.models.torchvision_import import import_torchvision
+
+MODELS = """
+import torch
+from torch import nn
+from dmbp.models import Classifier, Preprocessing
+
+def net(*layers):
+    torch.manual_seed(0)
+    layers = layers or (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), *layers)
+
+def good(): return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
+def spectral():
+    class Spectral(nn.Module):
+        def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
+    return net(nn.ReLU(), Spectral())
+def segmenter(): return net(nn.ReLU())
+def poisoned():
+    model = net()
+    nn.init.constant_(model[0].weight, float("nan"))
+    return model
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cli_models.py").write_text(MODELS)
+    noise = numpy.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=numpy.uint8)
+    Image.fromarray(noise).save(tmp_path / "photo.jpg")
+    Image.fromarray(noise).convert("L").save(tmp_path / "photo.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def explain(*arguments: str, model: str = "cli_models:good") -> Result:
+    return run("explain", "--model", model, "--iterations", "3", *arguments)
+
+
+def test_a_picture_and_a_record_for_every_photo(folder: Path) -> None:
+    result = explain("photo.jpg", "photo.png", "--out", "results")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("predicted") == 2
+    names = sorted(path.name for path in (folder / "results").iterdir())
+    assert names == ["photo-2.json", "photo-2.png", "photo.json", "photo.png"]
+    record = json.loads((folder / "results" / "photo.json").read_text())
+    (target,) = record["targets"]
+    terms = target["terms"]
+    total = terms["positive"] + terms["negative"] + terms["nuisance"]
+    assert total == pytest.approx(terms["output"], rel=1e-4)
+    assert target["name"] == record["predicted"]["name"]
+    assert record["exactness"] <= 1e-4
+    assert record["settings"]["iterations"] == 3
+    with Image.open(folder / "results" / "photo.png") as picture:
+        assert picture.format == "PNG"
+
+
+def test_targets_and_settings(folder: Path) -> None:
+    result = explain(
+        "photo.jpg", "--target", "cat", "--target", "2", "--preset", "paper", "--objective", "pos"
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads((folder / "dmbp-out" / "photo.json").read_text())
+    assert [target["name"] for target in record["targets"]] == ["cat", "hamster"]
+    assert record["settings"]["objective"] == "pos"
+    assert record["settings"]["reference"] == "zero"
+
+
+def test_quiet_prints_nothing(folder: Path) -> None:
+    result = explain("photo.jpg", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_models_and_version() -> None:
+    assert "resnet50" in run("models").output.split()
+    assert run("--version").output.startswith("dmbp ")
+
+
+def _bad(folder: Path) -> None:
+    (folder / "cut.jpg").write_bytes((folder / "photo.jpg").read_bytes()[:1500])
+    Image.new("L", (1, 1)).save(folder / "dot.png")
+    Image.new("1", (20_000, 10_000)).save(folder / "huge.png")
+    (folder / "a_file").write_text("")
+    squeezenet = import_torchvision().models.squeezenet1_1(weights=None)
+    save_file(squeezenet.state_dict(), folder / "squeezenet.safetensors")
+
+
+BAD: dict[str, tuple[list[str], str, str]] = {
+    "missing photo": (["nowhere.jpg"], "cli_models:good", "there is no file nowhere.jpg"),
+    "truncated photo": (["cut.jpg"], "cli_models:good", "cut.jpg cannot be read"),
+    "no photo": (["cli_models.py"], "cli_models:good", "is not an image"),
+    "tiny photo": (["dot.png"], "cli_models:good", "1×1 pixels"),
+    "huge photo": (["huge.png"], "cli_models:good", "more than 150 megapixels"),
+    "one bad of two": (["photo.jpg", "dot.png"], "cli_models:good", "1×1 pixels"),
+    "nan weights": (["photo.jpg"], "cli_models:poisoned", "NaN or infinity, first in '0.weight'"),
+    "other weights": (
+        ["photo.jpg", "--weights", "squeezenet.safetensors"],
+        "alexnet",
+        "missing, first 'features.3.weight'",
+    ),
+    "missing weights": (
+        ["photo.jpg", "--weights", "no.pth"],
+        "resnet18",
+        "there is no weights file",
+    ),
+    "unknown model": (["photo.jpg"], "resnet500", "did you mean 'resnet50'"),
+    "class out of range": (["photo.jpg", "--target", "3"], "cli_models:good", "classes 0 to 2"),
+    "misspelt class": (["photo.jpg", "--target", "hamstr"], "cli_models:good", "mean 'hamster'"),
+    "unsupported": (["photo.jpg"], "cli_models:spectral", "aten.fft_rfft2.default at '2'"),
+    "no classes": (["photo.jpg"], "cli_models:segmenter", "output has shape (1, 4, 222, 222)"),
+    "device": (["photo.jpg", "--device", "cuda:9"], "cli_models:good", "'cuda:9' is not available"),
+    "no device": (["photo.jpg", "--device", "tpux"], "cli_models:good", "'tpux' is not available"),
+    "iterations": (["photo.jpg", "--iterations", "-2"], "cli_models:good", "iterations must be"),
+    "out is a file": (
+        ["photo.jpg", "--out", "a_file"],
+        "cli_models:good",
+        "cannot write to a_file",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_sentence_and_leaves_nothing(folder: Path, case: str) -> None:
+    _bad(folder)
+    arguments, model, sentence = BAD[case]
+    before = sorted(folder.rglob("*"))
+    result = explain(*arguments, model=model)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.startswith("dmbp: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    after = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+    assert after == before
+
+
+def test_no_room_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = explain("photo.jpg")
+    assert result.exit_code == 2
+    assert "cannot write to dmbp-out: No space left on device" in result.stderr
+    assert not list((folder / "dmbp-out").iterdir())
+
+
+def test_the_command_is_installed() -> None:
+    """As a user calls it, in a process of its own."""
+    import sys
+
+    command = Path(sys.executable).with_name("dmbp")
+    done = subprocess.run(
+        [command, "explain", "no.jpg", "--model", "x"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "dmbp: there is no file no.jpg\n"
+
+
+def test_torch_threads_are_left_alone(folder: Path) -> None:
+    threads = torch.get_num_threads()
+    explain("photo.jpg")
+    assert torch.get_num_threads() == threads
