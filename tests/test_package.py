@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "dmbp"
 
 # Each imports only from those before it.
 LAYERS = ("errors", "names", "linear", "engine", "decompose", "attribution", "models", "data")
-LAYERS = (*LAYERS, "render", "explain", "cli")
+LAYERS = (*LAYERS, "render", "explain", "demo", "cli")
 
 # A decomposition draws and saves itself: the one look downwards, inside a function.
 EXCEPTIONS = {("decompose/decomposition.py", "render")}

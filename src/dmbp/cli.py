@@ -64,8 +64,9 @@ def main(
 def explain(
     photos: Annotated[list[Path], typer.Argument(help="Photographs to explain.")],
     model: Annotated[
-        str, typer.Option(help="A name from `dmbp models`, or package.module:factory.")
-    ],
+        str | None,
+        typer.Option(help="A name from `dmbp models`, or package.module:factory."),
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="A .safetensors or .pth file for the model.")
     ] = None,
@@ -88,10 +89,13 @@ def explain(
 ) -> None:
     """Explain photographs: a picture and a JSON file for each."""
     from dmbp.explain import ExplainRequest, explain_photos
+    from dmbp.models import DEFAULT
 
+    if model is None and not quiet:
+        _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
     request = ExplainRequest(
         photos=photos,
-        model=model,
+        model=model or DEFAULT,
         weights=weights,
         classes=classes,
         targets=target or [],
@@ -104,6 +108,17 @@ def explain(
     )
     with _one_sentence():
         explain_photos(request, console=None if quiet else _output)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("dmbp-demo"),
+) -> None:
+    """Explain sample photos with the model in the box."""
+    from dmbp.demo import run_demo
+
+    with _one_sentence():
+        run_demo(out, console=_output)
 
 
 @app.command()

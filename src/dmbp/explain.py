@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +47,7 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     """Explain every photo; all photos are read once before anything is written."""
     for path in request.photos:
         read_photo(path)
-    if request.out.exists() and not request.out.is_dir():
-        raise OutputError(f"cannot write to {request.out}: it is a file, not a folder")
+    check_folder(request.out)
     device = _device(request.device)
     classifier = load_model(request.model, weights=request.weights, classes=request.classes)
     classifier.module.to(device)
@@ -59,26 +58,55 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
         iterations=request.iterations,
         learning_rate=request.learning_rate,
     )
-    with _progress(console, len(request.photos) * explainer.settings.iterations) as advance:
+    with progress(console, len(request.photos) * explainer.settings.iterations) as advance:
         for path, stem in zip(request.photos, _stems(request.photos), strict=True):
-            explanation = _explain(path, classifier, explainer, request.targets, device, advance)
-            picture, record = request.out / f"{stem}.png", request.out / f"{stem}.json"
-            write_whole({picture: explanation.picture(), record: explanation.record(request.model)})
+            photo = read_photo(path)
+            explanation = explain_photo(
+                photo, str(path), classifier, explainer, request.targets, advance
+            )
+            picture = explanation.write(request.out, stem)
             if console is not None:
                 console.print(f"{path}: {explanation.sentence()} → {picture}")
 
 
+def explain_photo(
+    photo: Image.Image,
+    name: str,
+    classifier: Classifier,
+    explainer: DMBP,
+    wanted: list[str],
+    advance: Callable[[], None] | None = None,
+) -> "Explanation":
+    """Explain one photo for the classes wanted, or for the top one."""
+    started = time.perf_counter()
+    view = classifier.preprocessing.view(photo)
+    device = next(classifier.module.parameters()).device
+    inputs = classifier.preprocessing.tensor(view).to(device)
+    outputs = Linearizer(classifier.module).outputs(inputs)[0]
+    targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
+    read = time.perf_counter()
+    decomposition = explainer.explain(inputs, target=targets, on_iteration=advance)
+    seconds = {"reading": read - started, "explaining": time.perf_counter() - read}
+    return Explanation(name, view, classifier, outputs, targets, decomposition, seconds)
+
+
 @dataclass(frozen=True)
-class _Explanation:
+class Explanation:
     """One photo's answer."""
 
-    path: Path
+    name: str
     view: Image.Image
     classifier: Classifier
     outputs: Tensor
     targets: list[int]
     decomposition: Decomposition
     seconds: dict[str, float]
+
+    def write(self, folder: Path, stem: str) -> Path:
+        """Write the picture and the record; the picture's path."""
+        picture = folder / f"{stem}.png"
+        write_whole({picture: self.picture(), folder / f"{stem}.json": self.record()})
+        return picture
 
     def sentence(self) -> str:
         """What was predicted and what was explained."""
@@ -96,12 +124,12 @@ class _Explanation:
         )
         return figure_bytes(draw_panel(rows), ".png")
 
-    def record(self, model: str) -> bytes:
+    def record(self) -> bytes:
         """Terms, exactness, settings and timings as a JSON file's content."""
         d = self.decomposition
         about = {
-            "photo": str(self.path),
-            "model": model,
+            "photo": self.name,
+            "model": self.classifier.name,
             "predicted": self._about(self._best()),
             "targets": [
                 {
@@ -140,23 +168,10 @@ class _Explanation:
         }
 
 
-def _explain(
-    path: Path,
-    classifier: Classifier,
-    explainer: DMBP,
-    wanted: list[str],
-    device: torch.device,
-    advance: Any,
-) -> _Explanation:
-    started = time.perf_counter()
-    view = classifier.preprocessing.view(read_photo(path))
-    inputs = classifier.preprocessing.tensor(view).to(device)
-    outputs = Linearizer(classifier.module).outputs(inputs)[0]
-    targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
-    read = time.perf_counter()
-    decomposition = explainer.explain(inputs, target=targets, on_iteration=advance)
-    seconds = {"reading": read - started, "explaining": time.perf_counter() - read}
-    return _Explanation(path, view, classifier, outputs, targets, decomposition, seconds)
+def check_folder(path: Path) -> None:
+    """Refuse a folder for results that cannot be one, before any work is done."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"cannot write to {path}: it is a file, not a folder")
 
 
 def _device(name: str) -> torch.device:
@@ -179,10 +194,11 @@ def _stems(photos: list[Path]) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(console: Console | None, total: int) -> Generator[Any]:
+def progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
+    """A bar that vanishes when done; nothing at all without a console."""
     if console is None:
         yield None
         return
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("explaining", total=total)
-        yield lambda: progress.advance(task)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("explaining", total=total)
+        yield lambda: bar.advance(task)

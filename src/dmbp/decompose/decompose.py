@@ -12,8 +12,10 @@ from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, ReferenceEngine, Terms
 from dmbp.errors import CaptureError
 from dmbp.linear import LinearNetwork
+from dmbp.linear.precision import full_precision
 
 
+@full_precision()
 def decompose(
     net: LinearNetwork,
     settings: Settings,

@@ -15,6 +15,7 @@ from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first
 from dmbp.linear.exactness import TOLERANCE, check
 from dmbp.linear.freeze import FrozenGraph, freeze
 from dmbp.linear.network import LinearNetwork
+from dmbp.linear.precision import full_precision
 from dmbp.linear.targets import Rows, Target, read_target
 
 
@@ -38,6 +39,7 @@ class Linearizer:
         """Freeze the model at `inputs` and ask for `target`'s score."""
         return self.freeze(*self.rows(inputs, target=target))
 
+    @full_precision()
     @torch.inference_mode(False)
     def rows(self, inputs: Tensor, *, target: Target = None) -> tuple[Tensor, Tensor, Rows]:
         """The inputs as they will be used, the model's outputs there, and the questions asked."""
@@ -46,6 +48,7 @@ class Linearizer:
             outputs = self.outputs(inputs)
             return inputs, outputs, read_target(target, outputs=outputs)
 
+    @full_precision()
     @torch.inference_mode(False)
     def freeze(self, inputs: Tensor, outputs: Tensor, rows: Rows) -> LinearNetwork:
         """The linear network of some rows: an image asked about twice stands in it twice."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dmbp.errors import InputError
 from dmbp.linear.freeze import FrozenGraph, Site, fill
+from dmbp.linear.precision import full_precision
 from dmbp.linear.targets import Rows
 
 Masks = Mapping[str, Tensor]
@@ -47,10 +48,12 @@ class LinearNetwork:
         self._frozen = frozen
         self._weights = rows.weights(frozen.output)
 
+    @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:
         """The target's score of every row, with each site scaled by its mask; shape (rows,)."""
         return self.propagate([self.inputs], self._scaled_by(masks or {}))[0]
 
+    @full_precision()
     def pullback(self, masks: Masks | None = None) -> Tensor:
         """The gradient of `value(masks)` in the input; shaped like the inputs."""
         with torch.inference_mode(False), torch.enable_grad():

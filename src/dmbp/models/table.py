@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dmbp.errors import ModelError, WeightsError
+from dmbp.models import embedded
 from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
@@ -13,7 +14,10 @@ from dmbp.names import suggestion
 
 Loader = Callable[[Path | None], Classifier]
 
+DEFAULT = embedded.NAME
+
 MODELS: Mapping[str, Loader] = {
+    embedded.NAME: embedded.embedded_classifier,
     "resnet50-keras": keras_resnet50_classifier,
 }
 """Models of our own, beside torchvision's; a new one is one file and one line here."""

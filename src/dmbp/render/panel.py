@@ -46,7 +46,7 @@ class PanelStyle:
     for the eye. It changes the picture only, no number.
     """
 
-    smoothing: float = 0.008
+    smoothing: float = 0.01
     faint: float = 0.45
     row_height: float = 3.3
 

@@ -1,0 +1,43 @@
+"""The model in the box: whole, recognising, and honest when damaged."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dmbp.data import sample_photos
+from dmbp.errors import WeightsError
+from dmbp.models import DEFAULT, embedded, load_model, model_names
+
+LARGEST_FILE = 8_000_000
+
+
+def test_it_comes_first_and_is_small() -> None:
+    assert model_names()[0] == DEFAULT == "voc160"
+    file = Path(embedded.__file__).parent / embedded.FILE
+    assert file.stat().st_size <= LARGEST_FILE
+    assert file.with_suffix(".md").exists()
+
+
+@pytest.mark.parametrize("name", ["cat", "astronaut", "motorcycle"])
+def test_it_recognises_the_samples(name: str) -> None:
+    classifier = load_model(DEFAULT)
+    photo, (wanted,) = sample_photos()[name]
+    inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
+    with torch.no_grad():
+        outputs = classifier.module(inputs)[0]
+    assert classifier.class_name(int(outputs.argmax())) == wanted
+    assert classifier.probabilities(outputs).max() > 0.9
+
+
+def test_a_damaged_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = bytearray((Path(embedded.__file__).parent / embedded.FILE).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "weights").mkdir()
+    (tmp_path / embedded.FILE).write_bytes(content)
+    monkeypatch.setattr(embedded, "files", lambda _: tmp_path)
+    with pytest.raises(WeightsError, match="model in the box is damaged"):
+        load_model(DEFAULT)
+    (tmp_path / embedded.FILE).unlink()
+    with pytest.raises(WeightsError, match="model in the box is missing"):
+        load_model(DEFAULT)

@@ -1,0 +1,57 @@
+"""The demonstration: pictures appear, and the evidence is where it should be."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import dmbp
+from dmbp.data import sample_photos
+from dmbp.demo import run_demo
+from dmbp.errors import OutputError, PhotoError
+from dmbp.models import DEFAULT, load_model
+
+ON_ITS_OWN_HALF = 0.9
+
+
+def test_pictures_of_every_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_demo(tmp_path / "demo", console=Console(soft_wrap=True))
+    names = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
+    assert names == ["astronaut.png", "cat.png", "collage.png", "motorcycle.png"]
+    printed = capsys.readouterr().out
+    assert str(tmp_path / "demo") in printed
+    assert "dmbp explain PHOTO" in printed
+
+
+def test_evidence_for_one_is_evidence_against_the_other() -> None:
+    """Red on the cat and blue on the person for "cat"; the other way round for "person"."""
+    classifier = load_model(DEFAULT)
+    photo, classes = sample_photos()["collage"]
+    inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
+    targets = [classifier.class_index(name, torch.zeros(20)) for name in classes]
+    d = dmbp.DMBP(classifier.module).explain(inputs, target=targets)
+    cat, person = d.attribution.sum(1)
+    left, right = slice(0, 80), slice(80, 160)
+    assert _share(cat.clamp(min=0), left) >= ON_ITS_OWN_HALF
+    assert _share(cat.clamp(max=0), right) >= ON_ITS_OWN_HALF
+    assert _share(person.clamp(min=0), right) >= ON_ITS_OWN_HALF
+    assert _share(person.clamp(max=0), left) >= ON_ITS_OWN_HALF
+
+
+def _share(attribution: Tensor, columns: slice) -> float:
+    return float(attribution[:, columns].sum() / attribution.sum())
+
+
+def test_without_scikit_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "skimage.data", None)
+    with pytest.raises(PhotoError, match=r"pip install 'dmbp\[demo\]'"):
+        run_demo(tmp_path, console=Console())
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("")
+    with pytest.raises(OutputError, match="it is a file"):
+        run_demo(tmp_path / "demo", console=Console())
