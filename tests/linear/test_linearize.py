@@ -203,6 +203,42 @@ def test_a_program_exported_for_another_batch_size() -> None:
     assert d.exactness <= 1e-4
 
 
+def test_a_callers_program_is_not_changed() -> None:
+    model, inputs = nets.ReusedNet().eval(), torch.randn(IMAGES)
+    model.relu.inplace = True
+    program = torch.export.export(model, (inputs,))
+    before = str(program.graph)
+    assert "relu_" in before
+    dmbp.linearize(program, inputs, target=1)
+    assert str(program.graph) == before
+
+
+class Counter(nets.ResidualNet):
+    """Updates a buffer of its own on every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1.0)
+        return super().forward(x)
+
+
+class WithoutGradients(nets.ResidualNet):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Counter, WithoutGradients])
+def test_models_with_habits(make: type[nn.Module]) -> None:
+    model, inputs = make().eval(), torch.randn(IMAGES)
+    net = dmbp.linearize(model, inputs, target=1)
+    assert torch.equal(net.value(), model(inputs)[:, 1])
+    assert net.pullback().abs().max() > 0
+
+
 def test_an_exported_program_is_a_model() -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
     program = torch.export.export(model, (inputs,))

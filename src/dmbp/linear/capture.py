@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
 from dmbp.errors import CaptureError, ModelError, UnsupportedOperation
@@ -43,7 +43,7 @@ class CapturedGraph:
 def capture(model: Model, inputs: Tensor) -> CapturedGraph:
     """Export `model` for inputs like these, and for any number of them if the model allows it."""
     if isinstance(model, ExportedProgram):
-        captured = _read(_known_operations(model))
+        captured = _read(_known_operations(without_inplace(model, ours=False)))
         if captured.batch not in (None, len(inputs)):
             raise CaptureError(
                 f"the program was exported for batches of {captured.batch}, not {len(inputs)}; "
@@ -89,11 +89,12 @@ def _export(model: nn.Module, example: Tensor, dynamic_shapes: Any) -> ExportedP
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
         try:
-            return torch.export.export(
+            program = torch.export.export(
                 model, (example,), dynamic_shapes=dynamic_shapes, strict=False
             )
         except Exception as error:
             _explain_failure(model, example, error)
+        return without_inplace(program, ours=True)
 
 
 def _explain_failure(model: nn.Module, example: Tensor, error: Exception) -> NoReturn:
@@ -118,7 +119,6 @@ def first_line(error: Exception) -> str:
 
 def _known_operations(program: ExportedProgram) -> ExportedProgram:
     """Break operations that have no rule into smaller ones that may have."""
-    program = without_inplace(program)
     unknown = _unknown(program)
     if not unknown:
         return program
@@ -180,16 +180,23 @@ def _read(program: ExportedProgram) -> CapturedGraph:
             constants[node] = program.state_dict[spec.target]
         else:
             constants[node] = cast("Tensor", program.constants[str(spec.target)])
-    outputs = next(node for node in program.graph.nodes if node.op == "output").args[0]
     if len(inputs) != 1:
         raise CaptureError(f"the model takes {len(inputs)} inputs; dmbp explains models of one")
     size = inputs[0].meta["val"].shape[0]
     batch = size if isinstance(size, int) else size.node.maybe_as_int()
-    return CapturedGraph(program.graph, inputs[0], _only_output(outputs), constants, batch)
+    return CapturedGraph(program.graph, inputs[0], _output(program), constants, batch)
 
 
-def _only_output(outputs: Any) -> Node:
-    if not isinstance(outputs, tuple | list) or len(outputs) != 1:
+def _output(program: ExportedProgram) -> Node:
+    """The node of the one tensor that the model returns; buffers it updates do not count."""
+    returned: Any = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    specs = program.graph_signature.output_specs
+    outputs = [
+        node
+        for node, spec in zip(returned, specs, strict=True)
+        if spec.kind is OutputKind.USER_OUTPUT
+    ]
+    if len(outputs) != 1:
         raise CaptureError(
             f"the model returns {len(outputs)} values; dmbp explains models that return one tensor "
             "of shape (batch, classes)"

@@ -22,13 +22,18 @@ _FRESH = frozenset(
 )
 
 
-def without_inplace(program: ExportedProgram) -> ExportedProgram:
-    """The same program with every in-place operation replaced by its functional twin."""
+def without_inplace(program: ExportedProgram, *, ours: bool) -> ExportedProgram:
+    """The same program with every in-place operation replaced by its functional twin.
+
+    A program that is not `ours` to change is copied instead.
+    """
     nodes = list(program.graph.nodes)
-    mutating = [node for node in nodes if isinstance(node.target, OpOverload) and _mutates(node)]
+    mutating = [node for node in nodes if _mutates(node)]
+    if not mutating:
+        return program
     twins = {node: _twin(node) for node in mutating}
     order = {node: position for position, node in enumerate(nodes)}
-    if all(twins[node] is not None and _unseen(node, order) for node in mutating):
+    if ours and all(twins[node] is not None and _unseen(node, order) for node in mutating):
         for node, twin in twins.items():
             node.target = twin
         return program
