@@ -84,6 +84,41 @@ def test_targets_and_settings(folder: Path) -> None:
     assert record["settings"]["reference"] == "zero"
 
 
+def test_everything_that_can_be_written(folder: Path) -> None:
+    result = explain(
+        *("photo.jpg", "--target", "cat", "--target", "dog", "--report", "--raw", "--gif"),
+        *("--picture", "svg", "--colours", "purple-orange", "--overlay", "0.2", "--smooth", "0"),
+    )
+    assert result.exit_code == 0, result.output
+    out = folder / "dmbp-out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("photo-cat-map.png", "photo-cat.gif", "photo-dog-map.png", "photo-dog.gif"),
+        *("photo.json", "photo.npy", "photo.svg", "report.html"),
+    ]
+    maps = numpy.load(out / "photo.npy")
+    assert maps.shape == (2, 3, 32, 32)
+    with Image.open(out / "photo-cat-map.png") as image:
+        levels = numpy.asarray(image).astype(float) - 32768
+    pixels = maps[0].sum(0)
+    assert numpy.abs(levels / 32767 - pixels / numpy.abs(pixels).max()).max() < 1e-4
+    with Image.open(out / "photo-dog.gif") as gif:
+        assert gif.n_frames == 29
+    assert "photo.jpg" in (out / "report.html").read_text()
+
+
+def test_a_folder_of_photos(folder: Path) -> None:
+    (folder / "album").mkdir()
+    for name in ("b.jpg", "a.png"):
+        (folder / "album" / name).write_bytes((folder / "photo.jpg").read_bytes())
+    (folder / "album" / "notes.txt").write_text("no photo")
+    result = explain("album", "--report", "--out", "results")
+    assert result.exit_code == 0, result.output
+    names = sorted(path.name for path in (folder / "results").iterdir())
+    assert names == ["a.json", "a.png", "b.json", "b.png", "report.html"]
+    page = (folder / "results" / "report.html").read_text()
+    assert page.index("album/a.png") < page.index("album/b.jpg")
+
+
 def test_quiet_prints_nothing(folder: Path) -> None:
     result = explain("photo.jpg", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
@@ -99,6 +134,7 @@ def _bad(folder: Path) -> None:
     Image.new("L", (1, 1)).save(folder / "dot.png")
     Image.new("1", (20_000, 10_000)).save(folder / "huge.png")
     (folder / "a_file").write_text("")
+    (folder / "nothing").mkdir()
     squeezenet = import_torchvision().models.squeezenet1_1(weights=None)
     save_file(squeezenet.state_dict(), folder / "squeezenet.safetensors")
 
@@ -128,6 +164,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "no classes": (["photo.jpg"], "cli_models:segmenter", "output has shape (1, 4, 222, 222)"),
     "device": (["photo.jpg", "--device", "cuda:9"], "cli_models:good", "'cuda:9' is not available"),
     "no device": (["photo.jpg", "--device", "tpux"], "cli_models:good", "'tpux' is not available"),
+    "empty folder": (["nothing"], "cli_models:good", "no photos in the folder nothing"),
     "iterations": (["photo.jpg", "--iterations", "-2"], "cli_models:good", "iterations must be"),
     "out is a file": (
         ["photo.jpg", "--out", "a_file"],

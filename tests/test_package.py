@@ -13,8 +13,8 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src" / "dmbp"
 
 # Each imports only from those before it.
-LAYERS = ("errors", "names", "linear", "engine", "decompose", "attribution", "models", "data")
-LAYERS = (*LAYERS, "render", "explain", "demo", "cli")
+LAYERS = ("errors", "names", "linear", "engine", "decompose", "attribution", "metrics", "models")
+LAYERS = (*LAYERS, "data", "render", "explanation", "explain", "demo", "cli")
 
 # A decomposition draws and saves itself: the one look downwards, inside a function.
 EXCEPTIONS = {("decompose/decomposition.py", "render")}

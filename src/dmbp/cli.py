@@ -40,6 +40,21 @@ class Objective(StrEnum):
     pos = "pos"
 
 
+class Picture(StrEnum):
+    """File formats of pictures."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"
+
+
+class Colours(StrEnum):
+    """The colour scales."""
+
+    red_blue = "red-blue"
+    purple_orange = "purple-orange"
+
+
 @contextmanager
 def _one_sentence() -> Generator[None]:
     """Turn an error the user can put right into one sentence and exit code 2."""
@@ -62,7 +77,7 @@ def main(
 
 @app.command()
 def explain(
-    photos: Annotated[list[Path], typer.Argument(help="Photographs to explain.")],
+    photos: Annotated[list[Path], typer.Argument(help="Photographs, or folders of them.")],
     model: Annotated[
         str | None,
         typer.Option(help="A name from `dmbp models`, or package.module:factory."),
@@ -85,11 +100,23 @@ def explain(
     learning_rate: Annotated[float | None, typer.Option(help="RMSProp's learning rate.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("dmbp-out"),
+    report: Annotated[bool, typer.Option("--report", help="Also one HTML page of all.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Also the maps: .npy, 16-bit PNG.")] = False,
+    gif: Annotated[bool, typer.Option("--gif", help="Also a GIF of pixels put in.")] = False,
+    picture: Annotated[Picture, typer.Option(help="Format of the picture.")] = Picture.png,
+    colours: Annotated[Colours, typer.Option(help="Colours for and against.")] = Colours.red_blue,
+    overlay: Annotated[
+        float, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
+    ] = 0.45,
+    smooth: Annotated[
+        float, typer.Option(min=0, max=0.2, help="Smoothing of the picture, as a part of its side.")
+    ] = 0.01,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Explain photographs: a picture and a JSON file for each."""
-    from dmbp.explain import ExplainRequest, explain_photos
+    from dmbp.explain import ExplainRequest, Outputs, explain_photos
     from dmbp.models import DEFAULT
+    from dmbp.render import PALETTES, PanelStyle
 
     if model is None and not quiet:
         _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
@@ -104,7 +131,14 @@ def explain(
         iterations=iterations,
         learning_rate=learning_rate,
         device=device,
-        out=out,
+        outputs=Outputs(
+            out,
+            PanelStyle(smoothing=smooth, faint=overlay, palette=PALETTES[colours.value]),
+            suffix=f".{picture.value}",
+            report=report,
+            raw=raw,
+            gif=gif,
+        ),
     )
     with _one_sentence():
         explain_photos(request, console=None if quiet else _output)

@@ -1,29 +1,40 @@
 """What `dmbp explain` does: photos in, a picture and a JSON file for each out."""
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
-from torch import Tensor
 
 from dmbp import __version__
 from dmbp.attribution import DMBP
-from dmbp.data import read_photo
-from dmbp.decompose import Decomposition
+from dmbp.data import photo_paths, read_photo
 from dmbp.errors import InputError, OutputError
+from dmbp.explanation import Explanation
 from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier, load_model
-from dmbp.render import draw_panel, figure_bytes, panel_rows, write_whole
+from dmbp.render import PanelStyle, report_html, write_whole
+
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is written, and how it looks."""
+
+    folder: Path
+    style: PanelStyle
+    suffix: str = ".png"
+    report: bool = False
+    raw: bool = False
+    gif: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,14 +51,15 @@ class ExplainRequest:
     iterations: int | None
     learning_rate: float | None
     device: str
-    out: Path
+    outputs: Outputs
 
 
 def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     """Explain every photo; all photos are read once before anything is written."""
-    for path in request.photos:
+    paths = photo_paths(request.photos)
+    for path in paths:
         read_photo(path)
-    check_folder(request.out)
+    check_folder(request.outputs.folder)
     device = _device(request.device)
     classifier = load_model(request.model, weights=request.weights, classes=request.classes)
     classifier.module.to(device)
@@ -58,15 +70,41 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
         iterations=request.iterations,
         learning_rate=request.learning_rate,
     )
-    with progress(console, len(request.photos) * explainer.settings.iterations) as advance:
-        for path, stem in zip(request.photos, _stems(request.photos), strict=True):
-            photo = read_photo(path)
-            explanation = explain_photo(
-                photo, str(path), classifier, explainer, request.targets, advance
-            )
-            picture = explanation.write(request.out, stem)
+    questions = [(stem, path, request.targets) for stem, path in _stems(paths)]
+    explain_all(questions, classifier, explainer, request.outputs, console=console)
+
+
+def explain_all(
+    questions: Sequence[tuple[str, Path | Image.Image, Sequence[str]]],
+    classifier: Classifier,
+    explainer: DMBP,
+    outputs: Outputs,
+    *,
+    console: Console | None,
+) -> None:
+    """Explain photos, each given as (name for its files, photo, classes asked about)."""
+    answers: list[Explanation] = []
+    with _progress(console, len(questions) * explainer.settings.iterations) as advance:
+        for stem, source, wanted in questions:
+            photo = source if isinstance(source, Image.Image) else read_photo(source)
+            name = stem if isinstance(source, Image.Image) else str(source)
+            answer = explain_photo(photo, name, classifier, explainer, wanted, advance)
+            picture = _write(answer, outputs, stem)
+            if outputs.report:
+                answers.append(answer)
             if console is not None:
-                console.print(f"{path}: {explanation.sentence()} → {picture}")
+                console.print(f"{name}: {answer.sentence()} → {picture}")
+    if outputs.report:
+        page = report_html(
+            [answer.report_photo() for answer in answers],
+            model=classifier.name,
+            settings=explainer.settings.described(),
+            versions={"dmbp": __version__, "torch": torch.__version__},
+            style=outputs.style,
+        )
+        write_whole({outputs.folder / REPORT: page})
+        if console is not None:
+            console.print(f"report → {outputs.folder / REPORT}")
 
 
 def explain_photo(
@@ -74,9 +112,9 @@ def explain_photo(
     name: str,
     classifier: Classifier,
     explainer: DMBP,
-    wanted: list[str],
+    wanted: Sequence[str],
     advance: Callable[[], None] | None = None,
-) -> "Explanation":
+) -> Explanation:
     """Explain one photo for the classes wanted, or for the top one."""
     started = time.perf_counter()
     view = classifier.preprocessing.view(photo)
@@ -90,88 +128,25 @@ def explain_photo(
     return Explanation(name, view, classifier, outputs, targets, decomposition, seconds)
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """One photo's answer."""
-
-    name: str
-    view: Image.Image
-    classifier: Classifier
-    outputs: Tensor
-    targets: list[int]
-    decomposition: Decomposition
-    seconds: dict[str, float]
-
-    def write(self, folder: Path, stem: str) -> Path:
-        """Write the picture and the record; the picture's path."""
-        picture = folder / f"{stem}.png"
-        write_whole({picture: self.picture(), folder / f"{stem}.json": self.record()})
-        return picture
-
-    def sentence(self) -> str:
-        """What was predicted and what was explained."""
-        asked = ", ".join(self._named(target) for target in self.targets)
-        return f"predicted {self._named(self._best())}; explained {asked}"
-
-    def picture(self) -> bytes:
-        """The panel as a PNG file's content."""
-        photo = numpy.asarray(self.view, dtype=numpy.float64) / 255
-        rows = panel_rows(
-            self.decomposition,
-            photos=[photo] * len(self.targets),
-            photo_captions=[f"predicted: {self._named(self._best())}"] * len(self.targets),
-            target_captions=[f"for and against: {self._named(target)}" for target in self.targets],
-        )
-        return figure_bytes(draw_panel(rows), ".png")
-
-    def record(self) -> bytes:
-        """Terms, exactness, settings and timings as a JSON file's content."""
-        d = self.decomposition
-        about = {
-            "photo": self.name,
-            "model": self.classifier.name,
-            "predicted": self._about(self._best()),
-            "targets": [
-                {
-                    **self._about(target),
-                    "terms": {
-                        "output": d.output[row].item(),
-                        "positive": d.positive_output[row].item(),
-                        "negative": d.negative_output[row].item(),
-                        "nuisance": d.nuisance_output[row].item(),
-                    },
-                }
-                for row, target in enumerate(self.targets)
-            ],
-            "exactness": d.exactness,
-            "settings": d.settings.described(),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "dmbp": __version__,
-            "torch": torch.__version__,
-        }
-        return (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
-
-    def _best(self) -> int:
-        return int(self.outputs.argmax())
-
-    def _probability(self, index: int) -> float:
-        return float(self.classifier.probabilities(self.outputs)[index])
-
-    def _named(self, index: int) -> str:
-        return f"{self.classifier.class_name(index)} ({self._probability(index):.0%})"
-
-    def _about(self, index: int) -> dict[str, Any]:
-        return {
-            "class": index,
-            "name": self.classifier.class_name(index),
-            "probability": self._probability(index),
-        }
-
-
 def check_folder(path: Path) -> None:
     """Refuse a folder for results that cannot be one, before any work is done."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"cannot write to {path}: it is a file, not a folder")
+
+
+def _write(answer: Explanation, outputs: Outputs, stem: str) -> Path:
+    folder = outputs.folder
+    picture = folder / f"{stem}{outputs.suffix}"
+    files = {
+        picture: answer.picture(outputs.style, suffix=outputs.suffix),
+        folder / f"{stem}.json": answer.record(),
+    }
+    if outputs.raw:
+        files |= answer.raw_files(folder, stem)
+    if outputs.gif:
+        files |= answer.gif_files(folder, stem)
+    write_whole(files)
+    return picture
 
 
 def _device(name: str) -> torch.device:
@@ -179,22 +154,22 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"device {name!r} is not available: {str(error).splitlines()[0]}"
-        ) from error
+        said = str(error).splitlines()[0]
+        raise InputError(f"device {name!r} is not available: {said}") from error
     return device
 
 
-def _stems(photos: list[Path]) -> Iterator[str]:
+def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """File names without ending, numbered where two photos share one."""
     seen: Counter[str] = Counter()
-    for path in photos:
+    for path in paths:
         seen[path.stem] += 1
-        yield path.stem if seen[path.stem] == 1 else f"{path.stem}-{seen[path.stem]}"
+        number = seen[path.stem]
+        yield (path.stem if number == 1 else f"{path.stem}-{number}"), path
 
 
 @contextmanager
-def progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
+def _progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
     """A bar that vanishes when done; nothing at all without a console."""
     if console is None:
         yield None

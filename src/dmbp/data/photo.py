@@ -1,6 +1,7 @@
 """Photographs as people have them: any mode, any size, rotated by a flag, sometimes broken."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -11,6 +12,23 @@ from dmbp.errors import PhotoError
 SMALLEST_SIDE = 16
 LARGEST_PIXELS = 150_000_000
 """Above any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
+
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def photo_paths(given: Sequence[Path]) -> list[Path]:
+    """The files given, and for a folder the photos in it, by name."""
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in ENDINGS)
+            if not inside:
+                raise PhotoError(f"there are no photos in the folder {path}")
+            found += inside
+        else:
+            found.append(path)
+    return found
 
 
 def read_photo(path: Path) -> Image.Image:

@@ -1,15 +1,24 @@
 """Pictures of attributions."""
 
+from dmbp.render.animation import insertion_gif
+from dmbp.render.colour import PALETTES, Palette
 from dmbp.render.decomposition import panel_rows, plot_decomposition
 from dmbp.render.files import figure_bytes, write_whole
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
+from dmbp.render.report import ReportPhoto, ReportTarget, report_html
 
 __all__ = [
+    "PALETTES",
+    "Palette",
     "PanelRow",
     "PanelStyle",
+    "ReportPhoto",
+    "ReportTarget",
     "draw_panel",
     "figure_bytes",
+    "insertion_gif",
     "panel_rows",
     "plot_decomposition",
+    "report_html",
     "write_whole",
 ]

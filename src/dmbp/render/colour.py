@@ -1,8 +1,11 @@
-"""Attributions as colours: red speaks for the class, blue against it, white says nothing.
+"""Attributions as colours: one hue speaks for the class, one against it, white says nothing.
 
-Both arms darken evenly from white, so equal strengths look equally strong, also to colour-blind
-eyes: the two hues differ in blue against yellow-red, which all but a few people see.
+Both arms of a palette darken evenly from white, so equal strengths look equally strong. Red and
+blue are told apart by all but a few people; purple and orange are the second choice.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy
 import torch
@@ -12,17 +15,49 @@ from torch.nn import functional
 
 Array = NDArray[numpy.float64]
 
-FOR, AGAINST, NEITHER = "#b2182b", "#2166ac", "#8c8c8c"
 
-# Colour steps of equal lightness on both sides of white (ColorBrewer's RdBu with a white middle).
-SIGNED = LinearSegmentedColormap.from_list(
-    "signed",
-    [
-        *("#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0"),
-        "#ffffff",
-        *("#fddbc7", "#f4a582", "#d6604d", "#b2182b", "#67001f"),
-    ],
-)
+@dataclass(frozen=True)
+class Palette:
+    """A diverging scale, from strongly against (dark) over white to strongly for (dark)."""
+
+    against: tuple[str, ...]
+    toward: tuple[str, ...]
+    positive_word: str
+    negative_word: str
+    neither: str = "#8c8c8c"
+
+    @property
+    def scale(self) -> LinearSegmentedColormap:
+        """The colour scale over [0, 1], white in the middle."""
+        return LinearSegmentedColormap.from_list("", [*self.against, "#ffffff", *self.toward])
+
+    @property
+    def positive(self) -> str:
+        """The colour of bars and words that speak for the class."""
+        return self.toward[-2]
+
+    @property
+    def negative(self) -> str:
+        """The colour of bars and words that speak against the class."""
+        return self.against[1]
+
+
+# CIE lightness 24, 42, 60, 77 and 91 on both sides, at one hue each.
+PALETTES: Mapping[str, Palette] = {
+    "red-blue": Palette(
+        ("#003d5e", "#00699f", "#2c98dd", "#90c3f5", "#d6e7fc"),
+        ("#fededa", "#ffa79e", "#ef635d", "#c0212d", "#731018"),
+        positive_word="red",
+        negative_word="blue",
+    ),
+    "purple-orange": Palette(
+        ("#572f0d", "#965112", "#d77924", "#f5af7a", "#fce0ce"),
+        ("#ebe1f7", "#cdb4ed", "#a37fd9", "#7350af", "#442a73"),
+        positive_word="purple",
+        negative_word="orange",
+    ),
+}
+RED_BLUE = PALETTES["red-blue"]
 
 CLIP_PERCENTILE = 99.5
 """The strongest half per cent of pixels share the darkest colour; else outliers take it all."""
@@ -50,13 +85,15 @@ def smooth(array: Array, sigma: float) -> Array:
     return image[0, 0].numpy()
 
 
-def signed_over_photo(attribution: Array, photo: Array, *, scale: float, faint: float) -> Array:
+def signed_over_photo(
+    attribution: Array, photo: Array, *, scale: float, faint: float, palette: Palette = RED_BLUE
+) -> Array:
     """A signed map (height, width) over a pale grey copy of the photo; RGB in [0, 1].
 
     `faint` is how much of the photo shows where nothing speaks: 0 is white.
     """
     strength = numpy.clip(attribution / scale, -1, 1)
-    colour = SIGNED(0.5 + 0.5 * strength)[..., :3]
+    colour = palette.scale(0.5 + 0.5 * strength)[..., :3]
     grey = photo.mean(-1, keepdims=True)
     background = 1 - faint * (1 - grey)
     opacity = numpy.abs(strength)[..., None] ** 0.5  # weak evidence still tints the photo

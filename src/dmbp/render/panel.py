@@ -9,11 +9,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import (
-    AGAINST,
-    FOR,
-    NEITHER,
-    SIGNED,
+    RED_BLUE,
     Array,
+    Palette,
     linear_map_colours,
     signed_over_photo,
     smooth,
@@ -43,11 +41,13 @@ class PanelStyle:
     """How a panel looks.
 
     `smoothing` is the Gaussian's sigma as a fraction of the map's side: single pixels are too fine
-    for the eye. It changes the picture only, no number.
+    for the eye. It changes the picture only, no number. `faint` is how much of the photo shows
+    under the map, from 0 (white) to 1.
     """
 
     smoothing: float = 0.01
     faint: float = 0.45
+    palette: Palette = RED_BLUE
     row_height: float = 3.3
 
 
@@ -68,11 +68,13 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
             figure.add_subplot(grid[line, column]) for column in range(5)
         )
         _image(photo, row.photo, row.photo_caption)
-        picture = signed_over_photo(attribution, row.photo, scale=scale, faint=style.faint)
+        picture = signed_over_photo(
+            attribution, row.photo, scale=scale, faint=style.faint, palette=style.palette
+        )
         _image(evidence, picture, row.target_caption)
         _linear_maps(positive, negative, row)
-        _terms(terms, row)
-    _legend(figure, figure.add_subplot(grid[-1, 1]))
+        _terms(terms, row, style.palette)
+    _legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     return figure
 
 
@@ -91,11 +93,12 @@ def _linear_maps(positive: Axes, negative: Axes, row: PanelRow) -> None:
     _image(negative, linear_map_colours(row.negative_map, scale=scale), "patterns against it, ∇F⁻")
 
 
-def _terms(axis: Axes, row: PanelRow) -> None:
+def _terms(axis: Axes, row: PanelRow, palette: Palette) -> None:
     output, positive, negative, nuisance = row.terms
     values = [positive, negative, nuisance, output]
     names = ["for, y⁺", "against, y⁻", "neither, y~", "sum: score y"]
-    axis.barh(range(4), values, color=[FOR, AGAINST, NEITHER, "#222222"], height=0.55)
+    colours = [palette.positive, palette.negative, palette.neither, "#222222"]
+    axis.barh(range(4), values, color=colours, height=0.55)
     axis.axvline(0, color="#888888", linewidth=0.8)
     axis.invert_yaxis()
     axis.set_title("how the score adds up", fontsize=11)
@@ -118,8 +121,8 @@ def _terms(axis: Axes, row: PanelRow) -> None:
     axis.set_box_aspect(1)
 
 
-def _legend(figure: Figure, axis: Axes) -> None:
-    colours = ScalarMappable(Normalize(-1, 1), SIGNED)
+def _legend(figure: Figure, axis: Axes, palette: Palette) -> None:
+    colours = ScalarMappable(Normalize(-1, 1), palette.scale)
     bar = figure.colorbar(colours, cax=axis, orientation="horizontal")
     bar.set_ticks([-1, 0, 1], labels=["against", "nothing", "for"])
     bar.ax.tick_params(length=0, labelsize=10)

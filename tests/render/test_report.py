@@ -1,0 +1,86 @@
+"""The report: one file that asks for nothing, says everything, and escapes what it is told."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy
+import pytest
+
+from dmbp.render import PALETTES, PanelRow, PanelStyle, ReportPhoto, ReportTarget, report_html
+from dmbp.render.chart import Line, line_chart
+
+
+def target(name: str) -> ReportTarget:
+    picture = numpy.random.default_rng(0).random((16, 16, 3))
+    row = PanelRow(
+        picture, picture[..., 0] - 0.5, picture, -picture, (1.5, 3.0, -1.0, -0.5), "photo", name
+    )
+    history = {"y⁺": [1.0, 3.0], "y⁻": [0.0, -1.0], "y~": [0.5, -0.5]}
+    return ReportTarget(row, name, 0.8, history, [0.1, 0.5, 0.8], 0.475, 0.0, 1.2)
+
+
+def page(style: PanelStyle | None = None) -> str:
+    photos = [
+        ReportPhoto("a<b>.jpg", "cat (80%)", [target("cat"), target("dog & co")]),
+        ReportPhoto("second.jpg", "dog (80%)", [target("dog")]),
+    ]
+    settings = {"iterations": 50}
+    return report_html(
+        photos, model="net", settings=settings, versions={"dmbp": "1"}, style=style
+    ).decode()
+
+
+class _Collector(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
+
+
+def test_it_asks_for_nothing() -> None:
+    collector = _Collector()
+    collector.feed(page())
+    assert collector.addresses
+    assert all(address.startswith("data:image/") for address in collector.addresses)
+    assert "http" not in re.sub(r"http-equiv", "", page())
+    assert "default-src 'none'" in page()
+    assert collector.tags.count("select") == 2
+    assert collector.tags.count("input") == 3
+
+
+def test_it_says_everything() -> None:
+    text = page()
+    for said in ("a&lt;b&gt;.jpg", "dog &amp; co", "cat (80%)", "80.0%", "+3", "-1", "0.475", "50"):
+        assert said in text
+    assert "<b>.jpg" not in text
+
+
+def test_the_palettes_words_follow_its_colours() -> None:
+    text = page(PanelStyle(palette=PALETTES["purple-orange"]))
+    assert "purple speaks for" in text
+    assert "orange against" in text
+
+
+def test_a_chart_by_hand() -> None:
+    svg = line_chart(
+        [Line("p", "#000", [0.0, 1.0])], across="pixels", last="all", limits=(0.0, 1.0)
+    )
+    assert 'points="52.0,136.0 292.0,8.0"' in svg
+    assert line_chart([Line("flat", "#000", [])], across="a", last="0").startswith("<svg")
+
+
+@pytest.mark.parametrize("name", PALETTES)
+def test_both_arms_of_every_scale_darken_alike(name: str) -> None:
+    """CIE L* at equal strengths, for and against, from relative luminance."""
+    scale = PALETTES[name].scale
+    for strength in (0.2, 0.4, 0.6, 0.8, 1.0):
+        colours = numpy.array([scale(0.5 + 0.5 * strength)[:3], scale(0.5 - 0.5 * strength)[:3]])
+        linear = numpy.where(
+            colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4
+        )
+        lightness = 116 * numpy.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+        assert abs(lightness[0] - lightness[1]) < 2
