@@ -9,6 +9,7 @@ from PIL import Image
 
 import dmbp
 from dmbp.errors import InputError, OutputError
+from dmbp.render import plot_linear_map, split_by_sign
 from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
 from dmbp.render.decomposition import target_text
 from dmbp.render.files import write_whole
@@ -86,3 +87,17 @@ def test_files_are_written_together_or_not_at_all(
     with pytest.raises(OutputError, match="No space left on device"):
         write_whole({tmp_path / "first": b"1", tmp_path / "second": b"2"})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_linear_map_is_split_by_its_pixels_signs(tmp_path: Path) -> None:
+    inputs = torch.tensor([[[[1.0, 1.0]], [[1.0, 1.0]], [[0.0, 0.0]]]])
+    linear_map = torch.tensor([[[[2.0, 1.0]], [[-1.0, -3.0]], [[5.0, 5.0]]]])
+    positive, negative = split_by_sign(inputs, linear_map)
+    assert positive[0, :, 0].tolist() == [[2.0, 0.0], [-1.0, 0.0], [5.0, 0.0]]
+    assert torch.equal(positive + negative, linear_map)
+    model, images = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+    gradient = dmbp.linearize(model, images, target=1).pullback()
+    plot_linear_map(images, gradient, tmp_path / "gradient.png", reference="blur")
+    assert (tmp_path / "gradient.png").exists()
+    with pytest.raises(InputError, match="does not fit inputs"):
+        plot_linear_map(images, gradient[:, :, 1:], tmp_path / "no.png")

@@ -4,6 +4,7 @@ from dmbp.render.animation import insertion_gif
 from dmbp.render.colour import PALETTES, Palette
 from dmbp.render.decomposition import panel_rows, plot_decomposition
 from dmbp.render.files import figure_bytes, write_whole
+from dmbp.render.linear_map import plot_linear_map, split_by_sign
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.report import ReportPhoto, ReportTarget, report_html
 
@@ -19,6 +20,8 @@ __all__ = [
     "insertion_gif",
     "panel_rows",
     "plot_decomposition",
+    "plot_linear_map",
     "report_html",
+    "split_by_sign",
     "write_whole",
 ]

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy
-from torch import Tensor
-
 from dmbp.decompose import Decomposition
-from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget
 from dmbp.render.colour import Array
 from dmbp.render.files import figure_bytes, write_whole
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
+from dmbp.render.pictures import check_drawable, picture, stretched
 
 
 def plot_decomposition(
@@ -41,11 +38,7 @@ def panel_rows(
 ) -> list[PanelRow]:
     """The panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
-    if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
-        raise InputError(
-            f"only images of one or three channels can be drawn, not inputs of shape "
-            f"{tuple(inputs.shape)}"
-        )
+    check_drawable(inputs)
     terms = zip(
         decomposition.output.tolist(),
         decomposition.positive_output.tolist(),
@@ -56,10 +49,10 @@ def panel_rows(
     attributions = decomposition.attribution.sum(1)
     return [
         PanelRow(
-            photo=photos[k] if photos is not None else _stretched(inputs[k]),
+            photo=photos[k] if photos is not None else stretched(inputs[k]),
             attribution=attributions[k].detach().cpu().double().numpy(),
-            positive_map=_channels_last(decomposition.positive_map[k]),
-            negative_map=_channels_last(decomposition.negative_map[k]),
+            positive_map=picture(decomposition.positive_map[k]),
+            negative_map=picture(decomposition.negative_map[k]),
             terms=term,
             photo_caption=photo_captions[k] if photo_captions is not None else "input",
             target_caption=(
@@ -77,14 +70,3 @@ def target_text(target: OneTarget) -> str:
     if isinstance(target, int):
         return f"class {target}"
     return " ".join(f"{weight:+g}·{index}" for index, weight in target.items())
-
-
-def _channels_last(image: Tensor) -> Array:
-    array = image.detach().cpu().double().permute(1, 2, 0).numpy()
-    return numpy.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
-
-
-def _stretched(image: Tensor) -> Array:
-    array = _channels_last(image)
-    low, high = array.min(), array.max()
-    return (array - low) / max(high - low, 1e-12)

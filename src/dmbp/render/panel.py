@@ -24,14 +24,14 @@ class PanelRow:
     """One target of one photo.
 
     `photo`, `positive_map` and `negative_map` are (height, width, 3); `attribution` is
-    (height, width), signed. The terms are output, positive, negative and nuisance.
+    (height, width), signed. The terms are output, positive, negative and nuisance, where known.
     """
 
     photo: Array
     attribution: Array
     positive_map: Array
     negative_map: Array
-    terms: tuple[float, float, float, float]
+    terms: tuple[float, float, float, float] | None
     photo_caption: str
     target_caption: str
 
@@ -56,16 +56,18 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     style = style or PanelStyle()
     maps = [smooth(row.attribution, style.smoothing * max(row.attribution.shape)) for row in rows]
     scale = strongest(*maps)
-    figure = Figure(figsize=(15.5, style.row_height * len(rows) + 0.45), layout="constrained")
+    columns = [1.0, 1.0, 1.0, 1.0] + [1.15] * any(row.terms is not None for row in rows)
+    size = style.row_height * 0.91 * sum(columns), style.row_height * len(rows) + 0.45
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
-        5,
-        width_ratios=[1, 1, 1, 1, 1.15],
+        len(columns),
+        width_ratios=columns,
         height_ratios=[1.0] * len(rows) + [0.03],
     )
     for line, (row, attribution) in enumerate(zip(rows, maps, strict=True)):
-        photo, evidence, positive, negative, terms = (
-            figure.add_subplot(grid[line, column]) for column in range(5)
+        photo, evidence, positive, negative = (
+            figure.add_subplot(grid[line, column]) for column in range(4)
         )
         _image(photo, row.photo, row.photo_caption)
         picture = signed_over_photo(
@@ -73,7 +75,8 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         )
         _image(evidence, picture, row.target_caption)
         _linear_maps(positive, negative, row)
-        _terms(terms, row, style.palette)
+        if row.terms is not None:
+            _terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     _legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     return figure
 
@@ -93,8 +96,8 @@ def _linear_maps(positive: Axes, negative: Axes, row: PanelRow) -> None:
     _image(negative, linear_map_colours(row.negative_map, scale=scale), "patterns against it, ∇F⁻")
 
 
-def _terms(axis: Axes, row: PanelRow, palette: Palette) -> None:
-    output, positive, negative, nuisance = row.terms
+def _terms(axis: Axes, terms: tuple[float, float, float, float], palette: Palette) -> None:
+    output, positive, negative, nuisance = terms
     values = [positive, negative, nuisance, output]
     names = ["for, y⁺", "against, y⁻", "neither, y~", "sum: score y"]
     colours = [palette.positive, palette.negative, palette.neither, "#222222"]

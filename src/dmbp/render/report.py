@@ -124,6 +124,7 @@ def _target(
 
 
 def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
+    assert row.terms is not None
     output, positive, negative, nuisance = row.terms
     reach = max(map(abs, row.terms)) or 1.0
     named = (
