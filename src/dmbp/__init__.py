@@ -1,9 +1,9 @@
 """dmbp explains what an image classifier saw.
 
-    import dmbp
-
-    explainer = dmbp.DMBP(model)                       # any nn.Module
-    maps = explainer.attribute(images, target=282)     # red speaks for the class, blue against it
+    >>> explainer = dmbp.DMBP(model)                       # any nn.Module
+    >>> maps = explainer.attribute(images, target=3)       # positive speaks for the class
+    >>> maps.shape == images.shape
+    True
 
 An implementation of "Generating Attribution Maps with Disentangled Masked Backpropagation"
 (Ruiz, Agudo and Moreno-Noguer, ICCV 2021).

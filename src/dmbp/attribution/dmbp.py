@@ -1,8 +1,10 @@
 """DMBP behind Captum's interface.
 
-    explainer = dmbp.DMBP(model)
-    maps = explainer.attribute(images, target=282)          # signed, shaped like the images
-    d = explainer.explain(images, target=[282, 285])        # everything: terms, maps, history
+    >>> explainer = DMBP(model, preset="paper", iterations=20)
+    >>> maps = explainer.attribute(images, target=3)       # signed, shaped like the images
+    >>> d = explainer.explain(images, target=[[3, 4]])     # everything: terms, maps, history
+    >>> d.history.positive.shape                           # by iteration, for both targets
+    torch.Size([20, 2])
 
 Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Masked
 Backpropagation", ICCV 2021.

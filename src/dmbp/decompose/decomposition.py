@@ -1,9 +1,11 @@
 """The result: a score split into positive, negative and nuisance terms, down to the pixels.
 
-d = dmbp.DMBP(model).explain(image, target=282)
-d.output, d.positive_output, d.negative_output, d.nuisance_output      # they add up
-d.attribution                                                          # red for, blue against
-d.save("cat.safetensors")
+>>> d = dmbp.DMBP(model).explain(images, target=3)
+>>> total = d.positive_output + d.negative_output + d.nuisance_output
+>>> torch.allclose(total, d.output, atol=1e-4)
+True
+>>> torch.equal(d.attribution, d.positive + d.negative)
+True
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,8 @@
 The graph is exported once for all batch sizes and reads the model's own parameters. Hooks would
 miss `F.relu`, a module used twice, an in-place activation or a bare `x + y`; the graph has all.
 
-    graph = capture(model, torch.randn(1, 3, 64, 64))
+    >>> capture(model, images).batch is None               # it serves any number of images
+    True
 """
 
 import warnings

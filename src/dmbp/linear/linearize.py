@@ -1,6 +1,7 @@
 """From a model and inputs to a checked `LinearNetwork`.
 
-    net = linearize(model, images, target=282)
+    >>> [site.name for site in linearize(model, images, target=3).sites]
+    ['1']
 
 A `Linearizer` keeps the captured graph of one model, so that asking again costs no second export.
 """

@@ -3,9 +3,11 @@
 A target becomes a row of weights over the outputs, so the score asked about is always
 `(outputs * weights).sum(1)`.
 
-    rows = read_target([282, 285], images=1, classes=1000)    # one image, two questions
-    rows.weights.shape                                        # (2, 1000)
-    rows.image                                                # [0, 0]
+    >>> rows = read_target([2, {0: 1.0, 1: -1.0}], outputs=torch.zeros(1, 3))
+    >>> rows.image                                         # one image, two questions
+    (0, 0)
+    >>> rows.weights(torch.zeros(())).tolist()
+    [[0.0, 0.0, 1.0], [1.0, -1.0, 0.0]]
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,8 @@ where p_k is the probability of the target once k/n of the pixels are in. All ch
 in together, ordered by their sum, the strongest first. Of equal pixels the one further up, then
 further left, goes first, so a score depends on neither batch nor device.
 
-    scores = insertion(model, images, 282, explainer.attribute(images, target=282))     # (B,)
+    >>> insertion(model, images, 3, torch.randn(images.shape)).shape
+    torch.Size([1])
 
 Petsiuk, Das and Saenko, "RISE", BMVC 2018; the settings are those of its evaluation.
 """

@@ -1,7 +1,9 @@
 """Any other method's linear map as a panel, split by the sign of what each pixel contributes.
 
-    gradient = dmbp.linearize(model, images, target=282).pullback()
-    plot_linear_map(images, gradient, "gradient.png")
+    >>> gradient = dmbp.linearize(model, images, target=3).pullback()
+    >>> positive, negative = split_by_sign(images, gradient)
+    >>> torch.equal(positive + negative, gradient)
+    True
 
 DMBP has a map for each sign. For other methods the paper's supplement decomposes the one they have
 "according to the sign of the obtained pixel-level attributions".
