@@ -119,6 +119,13 @@ def test_a_folder_of_photos(folder: Path) -> None:
     assert page.index("album/a.png") < page.index("album/b.jpg")
 
 
+def test_brackets_in_a_name_are_printed_as_they_are(folder: Path) -> None:
+    (folder / "with [red] brackets.jpg").write_bytes((folder / "photo.jpg").read_bytes())
+    result = explain("with [red] brackets.jpg")
+    assert "dmbp-out/with [red] brackets.png" in result.output
+    assert (folder / "dmbp-out" / "with [red] brackets.png").exists()
+
+
 def test_quiet_prints_nothing(folder: Path) -> None:
     result = explain("photo.jpg", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
@@ -135,6 +142,8 @@ def _bad(folder: Path) -> None:
     Image.new("1", (20_000, 10_000)).save(folder / "huge.png")
     (folder / "a_file").write_text("")
     (folder / "nothing").mkdir()
+    (folder / "taken" / "photo.json").mkdir(parents=True)
+    (folder / "names.txt").write_text("a\nb\n")
     squeezenet = import_torchvision().models.squeezenet1_1(weights=None)
     save_file(squeezenet.state_dict(), folder / "squeezenet.safetensors")
 
@@ -164,8 +173,23 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "no classes": (["photo.jpg"], "cli_models:segmenter", "output has shape (1, 4, 222, 222)"),
     "device": (["photo.jpg", "--device", "cuda:9"], "cli_models:good", "'cuda:9' is not available"),
     "no device": (["photo.jpg", "--device", "tpux"], "cli_models:good", "'tpux' is not available"),
+    "too few names": (
+        ["photo.jpg", "--classes", "names.txt", "--target", "b"],
+        "cli_models:good",
+        "2 class names were given for a model with 3 outputs",
+    ),
+    "a folder in the way": (
+        ["photo.jpg", "--out", "taken"],
+        "cli_models:good",
+        "a folder has that",
+    ),
+    "meta": (["photo.jpg", "--device", "meta"], "cli_models:good", "computes nothing"),
     "empty folder": (["nothing"], "cli_models:good", "no photos in the folder nothing"),
-    "iterations": (["photo.jpg", "--iterations", "-2"], "cli_models:good", "iterations must be"),
+    "iterations": (
+        ["photo.jpg", "--iterations", "-2"],
+        "cli_models:good",
+        "iterations must be a whole number",
+    ),
     "out is a file": (
         ["photo.jpg", "--out", "a_file"],
         "cli_models:good",

@@ -20,9 +20,10 @@ app = typer.Typer(
     help="Explain what an image classifier saw.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,  # usage errors in a line or two, not in a box
 )
-_errors = Console(stderr=True, soft_wrap=True, highlight=False)
-_output = Console(soft_wrap=True, highlight=False)
+_errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+_output = Console(soft_wrap=True, highlight=False, markup=False)
 
 
 class Preset(StrEnum):

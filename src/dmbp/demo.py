@@ -11,7 +11,7 @@ from dmbp.models import DEFAULT, load_model
 from dmbp.render import PanelStyle
 
 NEXT = """
-Try next, on a photo of yours:
+Try next, on a photo of yours (after `source .venv/bin/activate`, if you came by `make demo`):
   dmbp explain PHOTO                                   the same model
   dmbp explain FOLDER --report                         many photos on one page
   dmbp explain PHOTO --target person                   another question

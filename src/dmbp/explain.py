@@ -1,5 +1,6 @@
 """What `dmbp explain` does: photos in, a picture and a JSON file for each out."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,7 +17,7 @@ from rich.progress import Progress
 from dmbp import __version__
 from dmbp.attribution import DMBP
 from dmbp.data import photo_paths, read_photo
-from dmbp.errors import InputError, OutputError
+from dmbp.errors import InputError, OutputError, TargetError
 from dmbp.explanation import Explanation
 from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier, load_model
@@ -118,9 +119,15 @@ def explain_photo(
     """Explain one photo for the classes wanted, or for the top one."""
     started = time.perf_counter()
     view = classifier.preprocessing.view(photo)
-    device = next(classifier.module.parameters()).device
-    inputs = classifier.preprocessing.tensor(view).to(device)
+    parameter = next(classifier.module.parameters(), None)
+    inputs = classifier.preprocessing.tensor(view)
+    inputs = inputs if parameter is None else inputs.to(parameter.device)
     outputs = Linearizer(classifier.module).outputs(inputs)[0]
+    if classifier.classes is not None and len(classifier.classes) != len(outputs):
+        raise TargetError(
+            f"{len(classifier.classes)} class names were given for a model with "
+            f"{len(outputs)} outputs"
+        )
     targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
     read = time.perf_counter()
     decomposition = explainer.explain(inputs, target=targets, on_iteration=advance)
@@ -132,6 +139,9 @@ def check_folder(path: Path) -> None:
     """Refuse a folder for results that cannot be one, before any work is done."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"cannot write to {path}: it is a file, not a folder")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        raise OutputError(f"cannot write to {path}: {existing} may not be written to")
 
 
 def _write(answer: Explanation, outputs: Outputs, stem: str) -> Path:
@@ -154,8 +164,10 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
+        said = str(error).splitlines()[0].partition(". ")[0][:100]
         raise InputError(f"device {name!r} is not available: {said}") from error
+    if device.type == "meta":
+        raise InputError("device 'meta' computes nothing; use cpu or cuda")
     return device
 
 

@@ -46,7 +46,7 @@ class Explanation:
     def sentence(self) -> str:
         """What was predicted and what was explained."""
         asked = ", ".join(self._named(target) for target in self.targets)
-        return f"predicted {self._named(self._best())}; explained {asked}"
+        return f"{self._verdict()}; explained {asked}"
 
     def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
         """The panel as a file's content."""
@@ -134,7 +134,7 @@ class Explanation:
             )
             for row, (target, panel_row) in enumerate(zip(self.targets, self._rows(), strict=True))
         ]
-        return ReportPhoto(self.name, self._named(self._best()), targets)
+        return ReportPhoto(self.name, self._verdict(), targets)
 
     @cached_property
     def _insertion(self) -> list[list[float]]:
@@ -153,7 +153,7 @@ class Explanation:
         return panel_rows(
             self.decomposition,
             photos=[photo] * len(self.targets),
-            photo_captions=[f"predicted: {self._named(self._best())}"] * len(self.targets),
+            photo_captions=[self._verdict()] * len(self.targets),
             target_captions=[f"for and against: {self._named(target)}" for target in self.targets],
         )
 
@@ -165,6 +165,12 @@ class Explanation:
         preprocessing = self.classifier.preprocessing
         pixels = image.detach().cpu().double().permute(1, 2, 0).numpy()
         return pixels * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
+
+    def _verdict(self) -> str:
+        """The prediction; where classes do not compete and none is likely, there is none."""
+        best = self._best()
+        sure = self.classifier.activation == "softmax" or self._probability(best) >= 0.5
+        return f"{'predicted' if sure else 'nothing sure, most likely'} {self._named(best)}"
 
     def _best(self) -> int:
         return int(self.outputs.argmax())

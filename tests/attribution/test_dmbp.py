@@ -44,6 +44,26 @@ def test_contract(make: type[nn.Module], dtype: torch.dtype) -> None:
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    full = dmbp.DMBP(model, iterations=10).explain(inputs, target=1)
+    half = dmbp.DMBP(model.to(dtype), iterations=10).explain(inputs.to(dtype), target=1)
+    assert half.attribution.dtype == dtype
+    assert torch.isfinite(half.attribution).all()
+    assert relative(half.positive_output.float(), full.positive_output) < 0.1
+
+
+def test_terms_too_large_for_the_dtype_get_a_sentence() -> None:
+    """The score is zero, but what speaks for it is 120 000, and float16 ends at 65 504."""
+    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1, bias=False)).half().eval()
+    nn.init.ones_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    model[2].weight.data[:] = torch.tensor([30_000.0] * 4 + [-30_000.0] * 4)
+    with pytest.raises(InputError, match="grew beyond what"):
+        dmbp.DMBP(model).explain(torch.ones(1, 1).half(), target=0)
+
+
 def test_it_is_a_captum_attribution() -> None:
     explainer = dmbp.DMBP(nets.ResidualNet().eval(), iterations=3)
     assert isinstance(explainer, Attribution)

@@ -88,7 +88,8 @@ def test_no_iterations_reads_out_the_initial_masks() -> None:
     [
         ({"objective": "posnge"}, "no objective 'posnge'; did you mean 'posneg'"),
         ({"combine": "add"}, "no combine 'add'"),
-        ({"iterations": -1}, "iterations must be 0 or more"),
+        ({"iterations": -1}, "iterations must be a whole number from 0"),
+        ({"iterations": 2.5}, "iterations must be a whole number"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
     ],

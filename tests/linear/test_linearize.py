@@ -231,12 +231,63 @@ class WithoutGradients(nets.ResidualNet):
             return super().forward(x)
 
 
-@pytest.mark.parametrize("make", [Counter, WithoutGradients])
+class WithGradients(nets.ResidualNet):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(True):
+            return super().forward(x)
+
+
+class WritesIntoItsInput(nets.ResidualNet):
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 0.3
+        return super().forward(x.relu_())
+
+
+@pytest.mark.parametrize("make", [Counter, WithoutGradients, WithGradients, WritesIntoItsInput])
 def test_models_with_habits(make: type[nn.Module]) -> None:
     model, inputs = make().eval(), torch.randn(IMAGES)
+    before = inputs.clone()
     net = dmbp.linearize(model, inputs, target=1)
-    assert torch.equal(net.value(), model(inputs)[:, 1])
+    assert torch.equal(inputs, before)
+    assert torch.equal(net.value(), model(inputs.clone())[:, 1])
     assert net.pullback().abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "mix", [lambda h: h - h.mean(0, keepdim=True), lambda h: h + h.flip(0), lambda h: h.roll(1, 0)]
+)
+@pytest.mark.parametrize("images", [1, 3])
+def test_images_that_see_each_other_are_refused(mix: object, images: int) -> None:
+    class Mixing(nets.ResidualNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(mix(x))
+
+    with pytest.raises(CaptureError, match="other images of its batch"):
+        dmbp.linearize(Mixing().eval(), torch.randn(images, 3, 16, 16), target=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports
+def test_wrappers_are_taken_off() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    for wrapped in (nn.DataParallel(model), torch.compile(model)):
+        assert torch.equal(dmbp.linearize(wrapped, inputs, target=1).value(), model(inputs)[:, 1])
+
+
+def test_what_is_no_model_and_no_input() -> None:
+    with pytest.raises(ModelError, match="an ExportedProgram, not <function"):
+        dmbp.linearize(lambda x: x, torch.randn(IMAGES), target=1)
+    with pytest.raises(ModelError, match="run the model once first"):
+        dmbp.linearize(nn.Sequential(nn.LazyLinear(2)).eval(), torch.randn(2, 3), target=1)
+    model = nets.ResidualNet().eval()
+    for inputs in (None, "photo.jpg", torch.randn(IMAGES).numpy(), torch.randn(2, 3).to_sparse()):
+        with pytest.raises(InputError, match="must be a dense tensor"):
+            dmbp.linearize(model, inputs, target=1)
+
+
+def test_a_final_softmax_is_pointed_out() -> None:
+    model = nn.Sequential(nets.ResidualNet(), nn.Softmax(1)).eval()
+    with pytest.raises(CaptureError, match="last layer, explain the model without it"):
+        dmbp.linearize(model, torch.randn(IMAGES), target=1)
 
 
 def test_an_exported_program_is_a_model() -> None:

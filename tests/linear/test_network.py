@@ -56,6 +56,8 @@ def test_an_unknown_site_is_refused() -> None:
     net = dmbp.linearize(nets.VGGLike().eval(), torch.randn(1, 3, 16, 16), target=1)
     with pytest.raises(dmbp.errors.InputError, match="no site named 'head'"):
         net.value({"head": torch.ones(1)})
+    with pytest.raises(dmbp.errors.InputError, match=r"has shape \(1,\), its site"):
+        net.value({net.sites[0].name: torch.ones(1)})
 
 
 def test_every_image_keeps_its_own_gates() -> None:

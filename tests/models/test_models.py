@@ -35,9 +35,10 @@ def test_weights_from_a_file(weights: Path) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda s: s, lambda s: {"state_dict": s}, lambda s: {"model": s}])
 def test_checkpoints_in_their_usual_wrappings(tmp_path: Path, wrap: object) -> None:
-    state = {f"module.{name}": tensor for name, tensor in squeezenet().state_dict().items()}
-    torch.save(wrap(state), tmp_path / "a.pth")
-    load_model("squeezenet1_1", weights=tmp_path / "a.pth")
+    for prefix in ("", "module.", "model."):
+        state = {prefix + name: tensor for name, tensor in squeezenet().state_dict().items()}
+        torch.save(wrap(state), tmp_path / "a.pth")
+        load_model("squeezenet1_1", weights=tmp_path / "a.pth")
 
 
 def test_a_fine_tuned_head_is_recognised(tmp_path: Path) -> None:
@@ -71,12 +72,15 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
 def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     (tmp_path / "text.pth").write_text("hello")
     (tmp_path / "text.safetensors").write_text("hello")
+    Image.new("RGB", (50, 50)).save(tmp_path / "photo.pth", "JPEG")
     torch.save(squeezenet(), tmp_path / "pickled.pth")
     torch.save([1, 2], tmp_path / "list.pth")
     for name, sentence in [
         ("missing.pth", "there is no weights file"),
-        ("text.pth", "cannot read|holds Python objects"),
-        ("text.safetensors", "cannot read"),
+        ("text.pth", "not a file of weights"),
+        ("photo.pth", "not a file of weights"),
+        ("text.safetensors", "not a file of weights"),
+        (".", "is a folder"),
         ("pickled.pth", "holds Python objects"),
         ("list.pth", "holds no state dict"),
     ]:
@@ -160,11 +164,16 @@ def test_classes_that_do_not_exist() -> None:
         ("zebra", "no class 'zebra'; there are tabby cat"),
         ("4", "class 4 is out of range: the model has classes 0 to 3"),
         ("-1", "out of range"),
+        ("²", "no class '²'"),
     ]:
         with pytest.raises(TargetError, match=sentence):
             CLASSIFIER.class_index(text, outputs)
     with pytest.raises(TargetError, match="no names"):
         Classifier("x", nn.Identity()).class_index("cat", outputs)
+
+
+def test_a_single_output_is_a_yes_or_no() -> None:
+    assert Classifier("x", nn.Identity()).probabilities(torch.tensor([-0.5])).item() < 0.5
 
 
 @pytest.mark.parametrize("size", [(640, 480), (20, 300), (224, 224), (17, 17)])

@@ -54,7 +54,7 @@ def test_it_asks_for_nothing() -> None:
 
 def test_it_says_everything() -> None:
     text = page()
-    for said in ("a&lt;b&gt;.jpg", "dog &amp; co", "cat (80%)", "80.0%", "+3", "-1", "0.475", "50"):
+    for said in ("a&lt;b&gt;.jpg", "dog &amp; co", "cat (80%)", "80.0%", "+3.00", "-1.00", "0.475"):
         assert said in text
     assert "<b>.jpg" not in text
 

@@ -24,14 +24,14 @@ def sample_photos() -> dict[str, tuple[Image.Image, tuple[str, ...]]]:
     astronaut = Image.fromarray(data.astronaut())
     motorcycle = Image.fromarray(data.stereo_motorcycle()[0])
     return {
-        "cat": (cat, ("cat",)),
-        "astronaut": (astronaut, ("person",)),
-        "motorcycle": (motorcycle, ("motorbike",)),
         # The whole face of each, squeezed a little to fit half a square.
         "collage": (
             _side_by_side(cat.crop((130, 0, 370, 300)), astronaut.crop((128, 0, 384, 512))),
             ("cat", "person"),
         ),
+        "motorcycle": (motorcycle, ("motorbike",)),
+        "astronaut": (astronaut, ("person",)),
+        "cat": (cat, ("cat",)),
     }
 
 

@@ -10,7 +10,7 @@ from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.reference import reference_for
 from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, ReferenceEngine, Terms
-from dmbp.errors import CaptureError
+from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.precision import full_precision
 
@@ -25,8 +25,9 @@ def decompose(
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
     if not net.sites:
         raise CaptureError(
-            "the model has no activation to put a mask on: it is affine, and "
-            "dmbp.linearize(model, inputs).pullback() is its whole explanation"
+            "the model has no activation to put a mask on: where it is affine, "
+            "dmbp.linearize(model, inputs).pullback() is its whole explanation; where a ReLU is "
+            "written by hand, as x * (x > 0), use torch.relu"
         )
     reference = reference_for(net.inputs, settings.reference)
     engine: Engine = ReferenceEngine(
@@ -41,6 +42,11 @@ def decompose(
         if on_iteration is not None:
             on_iteration()
     readout = engine.readout()
+    if not torch.isfinite(torch.stack([readout.terms.positive, readout.terms.negative])).all():
+        raise InputError(
+            f"the terms grew beyond what {net.inputs.dtype} can hold; use float32, or a smaller "
+            "learning rate"
+        )
     return Decomposition(
         inputs=net.inputs,
         reference=reference,

@@ -33,8 +33,8 @@ class Settings:
     def __post_init__(self) -> None:
         known("objective", self.objective, OBJECTIVES)
         known("combine", self.combine, ("sum", "own_signs"))
-        if self.iterations < 0:
-            raise InputError(f"iterations must be 0 or more, not {self.iterations}")
+        if not isinstance(self.iterations, int) or self.iterations < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"iterations must be a whole number from 0, not {self.iterations}")
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
             raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
 

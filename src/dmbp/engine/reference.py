@@ -23,7 +23,9 @@ class ReferenceEngine:
         self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
     ) -> None:
         self._net = net
-        self._logits = {name: tensor.detach().clone() for name, tensor in logits.items()}
+        # Half precision has no room for RMSProp's squares; a copy, which descends in place.
+        least = torch.promote_types(net.inputs.dtype, torch.float32)
+        self._logits = {n: t.detach().to(least, copy=True) for n, t in logits.items()}
         self._loss = loss
         self._optimiser = torch.optim.RMSprop(list(self._logits.values()), lr=learning_rate)
         with torch.no_grad():
@@ -65,7 +67,7 @@ class ReferenceEngine:
         if site.name not in self._logits:
             return streams
         positive, negative = streams
-        mask = torch.sigmoid(self._logits[site.name])
+        mask = torch.sigmoid(self._logits[site.name]).to(positive.dtype)
         return [positive * mask, negative * (1 - mask)]
 
     def _descend(self, streams: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from dmbp.linear.rule import Call, Function
 
@@ -69,6 +70,15 @@ def _becomes_integer(call: Call) -> str | None:
     return None
 
 
+def _overwritten(old: Tensor, new: Tensor, *_: object) -> Tensor:
+    """`aten.copy`, which autograd does not know."""
+    return new.to(old.dtype).expand(old.shape)
+
+
+def _passed_on(activation: Tensor) -> Tensor:
+    return activation
+
+
 ANY = Affine()
 FIRST = Affine(linear=frozenset({0}))
 PRODUCT = Affine(bilinear=(0, 1))
@@ -109,14 +119,17 @@ AFFINE: Mapping[str, Affine] = {
         split.Tensor split.sizes split_with_sizes.default chunk.default unbind.int
         roll.default flip.default pixel_shuffle.default pixel_unshuffle.default
         channel_shuffle.default diagonal.default im2col.default unfold.default
-        clone.default contiguous.default detach.default lift_fresh_copy.default
+        clone.default contiguous.default lift_fresh_copy.default
         masked_fill.Scalar
         """,
     ),
     **_rows(ANY, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
     **_rows(ANY, "cat.default stack.default hstack.default vstack.default where.self"),
     # What writing through a view becomes.
-    **_rows(ANY, "slice_scatter.default select_scatter.default index_put.default copy.default"),
+    **_rows(ANY, "slice_scatter.default select_scatter.default index_put.default"),
+    **_rows(Affine(function=_overwritten), "copy.default"),
+    # A model may keep gradients out of a path in training; its value passes there all the same.
+    **_rows(Affine(function=_passed_on), "detach.default"),
     **_rows(PRODUCT, "mul.Tensor mul.Scalar matmul.default mm.default bmm.default"),
     **_rows(Affine(bilinear=(1, 2)), "addmm.default baddbmm.default"),
     **_rows(

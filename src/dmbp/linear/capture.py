@@ -60,6 +60,16 @@ def capture(model: Model, inputs: Tensor) -> CapturedGraph:
     return _read(_known_operations(_export(model, inputs, None)))
 
 
+def unwrapped(model: Any) -> Model:
+    """The model inside DataParallel or `torch.compile`, which have no graph of their own."""
+    while isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, nn.Module | ExportedProgram):
+        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {model!r:.60}")
+    return model
+
+
 @contextmanager
 def evaluating(model: Model) -> Generator[None]:
     """Put every module in evaluation mode, and back as it was on the way out."""
@@ -87,15 +97,23 @@ def module_path(node: Node) -> str:
 
 
 def _export(model: nn.Module, example: Tensor, dynamic_shapes: Any) -> ExportedProgram:
-    with warnings.catch_warnings(), torch.no_grad():
+    # A model that switches gradients on or off inside is wrapped up there, unless they are so
+    # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
         try:
-            program = torch.export.export(
-                model, (example,), dynamic_shapes=dynamic_shapes, strict=False
-            )
+            with torch.no_grad():
+                program = torch.export.export(
+                    model, (example,), dynamic_shapes=dynamic_shapes, strict=False
+                )
+            if any("set_grad_enabled" in str(node.target) for node in program.graph.nodes):
+                with torch.enable_grad():
+                    program = torch.export.export(
+                        model, (example,), dynamic_shapes=dynamic_shapes, strict=False
+                    )
+            return without_inplace(program, ours=True)
         except Exception as error:
             _explain_failure(model, example, error)
-        return without_inplace(program, ours=True)
 
 
 def _explain_failure(model: nn.Module, example: Tensor, error: Exception) -> NoReturn:
@@ -130,7 +148,10 @@ def _known_operations(program: ExportedProgram) -> ExportedProgram:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        smaller = program.run_decompositions(decompositions)
+        try:
+            smaller = program.run_decompositions(decompositions)
+        except Exception as error:
+            raise unsupported(unknown[0], "it has no rule") from error
     remaining = _unknown(smaller)
     if remaining:
         # The name the user knows is that of the operation before it was broken up.
@@ -147,10 +168,13 @@ def _unknown(program: ExportedProgram) -> list[Node]:
     active = {n for n in active if n.name in signature.user_inputs}
     unknown: list[Node] = []
     for node in program.graph.nodes:
-        if node.op == "call_function" and active.intersection(node.all_input_nodes):
+        if node.op != "call_function" or not active.intersection(node.all_input_nodes):
+            continue
+        rule = RULES.get(operation_name(node.target))
+        if rule is None and not _of_shapes(node):
+            unknown.append(node)
+        if rule is not None and rule.kind != "decision":  # a decision is a constant from here on
             active.add(node)
-            if operation_name(node.target) not in RULES and not _of_shapes(node):
-                unknown.append(node)
     return unknown
 
 
@@ -159,12 +183,17 @@ def _of_shapes(node: Node) -> bool:
     return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
+_LAST_LAYERS = ("aten.softmax.int", "aten.log_softmax.int", "aten.sigmoid.default")
+
+
 def unsupported(node: Node, reason: str) -> UnsupportedOperation:
     """The exception for an operation that cannot be frozen, naming it and its place."""
     place = module_path(node)
     where = f"at '{place}'" if place else "at the top of the model"
+    name = operation_name(node.target)
+    hint = "If it is the last layer, explain the model without it. " if name in _LAST_LAYERS else ""
     return UnsupportedOperation(
-        f"{operation_name(node.target)} {where} cannot be frozen at an input: {reason}. "
+        f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
         "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."
     )
 

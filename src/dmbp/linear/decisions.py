@@ -26,7 +26,8 @@ class Decision:
 
 
 _NAMES = """
-    sym_size.int gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar
+    sym_size.int _assert_tensor_metadata.default
+    gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar
     eq.Tensor eq.Scalar ne.Tensor ne.Scalar logical_not.default logical_and.default
     logical_or.default logical_xor.default bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default
     sign.default argmax.default argmin.default isnan.default isinf.default

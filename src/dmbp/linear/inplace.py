@@ -27,13 +27,11 @@ def without_inplace(program: ExportedProgram, *, ours: bool) -> ExportedProgram:
 
     A program that is not `ours` to change is copied instead.
     """
-    nodes = list(program.graph.nodes)
-    mutating = [node for node in nodes if _mutates(node)]
+    mutating = [node for node in program.graph.nodes if _mutates(node)]
     if not mutating:
         return program
     twins = {node: _twin(node) for node in mutating}
-    order = {node: position for position, node in enumerate(nodes)}
-    if ours and all(twins[node] is not None and _unseen(node, order) for node in mutating):
+    if ours and all(twins[node] is not None and _unseen(node) for node in mutating):
         for node, twin in twins.items():
             node.target = twin
         return program
@@ -54,10 +52,11 @@ def _twin(node: Node) -> OpOverload | None:
     return getattr(packet, node.target._overloadname, None)
 
 
-def _unseen(node: Node, order: dict[Node, int]) -> bool:
-    """Whether nobody reads what the operation wrote over, neither later nor through a view."""
+def _unseen(node: Node) -> bool:
+    """Whether nobody else reads the tensor that the operation writes over, or a view of it."""
     source = node.args[0]
     if not isinstance(source, Node) or not isinstance(source.target, OpOverload):
         return False
-    is_last = max(source.users, key=order.__getitem__) is node
-    return is_last and source.target._schema.name in _FRESH
+    # An in-place operation passes on a tensor that was fresh, if it was unseen itself.
+    fresh = source.target._schema.name.removesuffix("_") in _FRESH
+    return fresh and list(source.users) == [node]

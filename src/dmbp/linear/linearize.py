@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from dmbp.errors import InexactCapture, InputError, ModelError
-from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line
-from dmbp.linear.exactness import TOLERANCE, check
+from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
+from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line, unwrapped
+from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.precision import full_precision
@@ -33,7 +34,7 @@ class Linearizer:
     """Linearises one model again and again."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
+        self.model = unwrapped(model)
         self._captured: dict[Any, CapturedGraph] = {}
 
     def linearize(self, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
@@ -73,6 +74,7 @@ class Linearizer:
         captured = capture(self.model, inputs)
         frozen = freeze(captured, inputs)
         exactness = check(captured, frozen, inputs, outputs)
+        self._check_independence(inputs, outputs)
         self._captured[key] = captured
         return frozen, exactness
 
@@ -81,7 +83,7 @@ class Linearizer:
         """The model's outputs, checked to be a finite tensor (images, classes)."""
         model = self.model if isinstance(self.model, nn.Module) else self.model.module()
         try:
-            outputs: Any = model(inputs)
+            outputs: Any = model(inputs.clone())  # some write into their input
         except Exception as error:
             raise ModelError(
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "
@@ -89,7 +91,23 @@ class Linearizer:
             ) from error
         return self._checked_outputs(outputs, len(inputs))
 
+    def _check_independence(self, inputs: Tensor, outputs: Tensor) -> None:
+        """Refuse a model that lets the images of a batch see each other."""
+        try:
+            beside_another = self.outputs(torch.cat([inputs[:1], -inputs[:1].flip(-1)]))[:1]
+            alone = self.outputs(inputs[:1])
+        except ModelError:
+            return  # it takes batches of one size only, and was run on that
+        tolerance = TOLERANCE[inputs.dtype]
+        if max(relative_error(other, alone) for other in (beside_another, outputs[:1])) > tolerance:
+            raise CaptureError(
+                "an image's output changes with the other images of its batch, so no explanation "
+                "of one image exists; does forward() average or mix over the batch?"
+            )
+
     def _checked(self, inputs: Tensor) -> Tensor:
+        if not isinstance(inputs, Tensor) or inputs.layout is not torch.strided:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"inputs must be a dense tensor, not {type(inputs).__name__}")
         if inputs.dim() < 2 or inputs.shape[0] == 0:
             raise InputError(
                 "inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)"
@@ -99,6 +117,8 @@ class Linearizer:
         if not torch.isfinite(inputs).all():
             raise InputError("the inputs contain NaN or infinity")
         for name, tensor in self._tensors():
+            if is_lazy(tensor):
+                raise ModelError(f"the model's {name!r} is not made yet: run the model once first")
             if tensor.is_inference():
                 raise ModelError(
                     "the model was made in torch.inference_mode(), which torch.export cannot "
@@ -134,7 +154,7 @@ class Linearizer:
             )
         if not torch.isfinite(outputs).all():
             raise ModelError(self._where_not_finite())
-        return outputs
+        return outputs.detach()
 
     def _where_not_finite(self) -> str:
         for name, tensor in self._tensors():

@@ -77,6 +77,12 @@ class LinearNetwork:
         unknown = set(masks) - {site.name for site in self.sites}
         if unknown:
             raise InputError(f"the network has no site named {sorted(unknown)[0]!r}")
+        for site in self.sites:
+            if site.name in masks and tuple(masks[site.name].shape) != site.shape:
+                raise InputError(
+                    f"the mask of {site.name!r} has shape {tuple(masks[site.name].shape)}, "
+                    f"its site {site.shape}"
+                )
 
         def scale(site: Site, streams: list[Tensor]) -> list[Tensor]:
             mask = masks.get(site.name)

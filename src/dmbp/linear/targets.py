@@ -10,6 +10,7 @@ A target becomes a row of weights over the outputs, so the score asked about is 
     [[0.0, 0.0, 1.0], [1.0, -1.0, 0.0]]
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -71,6 +72,8 @@ def _questions(target: Target, images: int, outputs: Tensor) -> list[list[OneTar
         return [[cast("OneTarget", target)]] * images
     if images == 1 and not any(_is_list(item) for item in target):
         target = [list(cast("Sequence[OneTarget]", target))]
+    if not target or any(_is_list(item) and not item for item in target):
+        raise TargetError("the list of targets is empty")
     if len(target) != images:
         raise TargetError(f"{len(target)} targets were given for {images} images")
     return [
@@ -88,9 +91,12 @@ def _as_weights(label: OneTarget) -> ClassWeights:
 
 
 def _check(label: Any, classes: int) -> None:
-    if isinstance(label, Mapping) and not label:
-        raise TargetError("a target of weighted classes needs at least one class")
-    for index in _as_weights(label):
+    weights: Mapping[Any, Any] = _as_weights(label)
+    if not all(isinstance(w, int | float) and math.isfinite(w) for w in weights.values()):
+        raise TargetError(f"the weights of classes must be finite numbers, not {label!r}")
+    if not any(weights.values()):
+        raise TargetError("a target of weighted classes needs a class with a weight other than 0")
+    for index in weights:
         if isinstance(index, bool) or not hasattr(index, "__index__"):
             raise TargetError(
                 f"a target is a class index or a mapping of class indices to weights, not {index!r}"

@@ -55,8 +55,10 @@ class Classifier:
     activation: Literal["softmax", "sigmoid"] = "softmax"
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """The probability of every class."""
-        return outputs.softmax(-1) if self.activation == "softmax" else outputs.sigmoid()
+        """The probability of every class; a single output is a yes or no, never a softmax."""
+        if self.activation == "softmax" and outputs.shape[-1] > 1:
+            return outputs.softmax(-1)
+        return outputs.sigmoid()
 
     def class_name(self, index: int) -> str:
         """What to call a class."""
@@ -71,7 +73,7 @@ class Classifier:
         `outputs` (classes,) is meant.
         """
         count = len(outputs)
-        if text.strip().lstrip("-").isdigit():
+        if text.strip().removeprefix("-").isdecimal():
             return _in_range(int(text), count)
         if self.classes is None:
             raise TargetError(

@@ -13,11 +13,14 @@ from dmbp.errors import WeightsError
 
 State = Mapping[str, Tensor]
 
+_PREFIXES = ("module.", "model.")  # DataParallel's and Lightning's
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
 def read_state(path: Path) -> State:
     """The tensors of a `.safetensors` file or of a `.pth` one, which is read without its code."""
+    if path.is_dir():
+        raise WeightsError(f"{path} is a folder, not a weights file")
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
     try:
@@ -25,15 +28,12 @@ def read_state(path: Path) -> State:
             found: Any = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # a foreign file makes the readers raise almost anything
+        if not isinstance(error, pickle.UnpicklingError) or "GLOBAL" not in str(error):
+            raise WeightsError(f"{path} is not a file of weights that can be read") from error
         raise WeightsError(
             f"{path} holds Python objects, not only weights; save it anew with "
             "torch.save(model.state_dict(), ...)"
-        ) from error
-    except Exception as error:  # a foreign file makes the readers raise almost anything
-        said = str(error).partition("\n")[0]
-        raise WeightsError(
-            f"cannot read {path} as weights ({type(error).__name__}: {said})"
         ) from error
     return _unwrapped(found, path)
 
@@ -68,13 +68,15 @@ def _difference(missing: list[str], unexpected: list[str]) -> str:
 
 
 def _unwrapped(found: Any, path: Path) -> State:
-    """The state dict inside a checkpoint, without the prefix that DataParallel leaves."""
+    """The state dict inside a checkpoint, without the prefix that a wrapper leaves."""
     for key in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
             break
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
         raise WeightsError(f"{path} holds no state dict (a mapping of names to tensors)")
-    if found and all(str(key).startswith("module.") for key in found):
-        return {str(key).removeprefix("module."): value for key, value in found.items()}
-    return {str(key): value for key, value in found.items()}
+    state = {str(key): value for key, value in found.items()}
+    for prefix in _PREFIXES:
+        if state and all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state

@@ -25,6 +25,9 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
 
 def write_whole(contents: Mapping[Path, bytes]) -> None:
     """Write several files so that either all are there in the end or none is."""
+    for path in contents:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: a folder has that name")
     parts = {path: path.with_name(f".{path.name}.part") for path in contents}
     try:
         for path, content in contents.items():

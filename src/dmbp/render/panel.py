@@ -51,12 +51,21 @@ class PanelStyle:
     row_height: float = 3.3
 
 
+TERMS_WIDTH = 1.15
+"""The bars' width, in pictures."""
+
+
+def number(value: float) -> str:
+    """A signed number as a person writes it: `+2,386`, `-0.51`."""
+    return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
+
+
 def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
     """A figure with a row for every target, all on one colour scale."""
     style = style or PanelStyle()
     maps = [smooth(row.attribution, style.smoothing * max(row.attribution.shape)) for row in rows]
     scale = strongest(*maps)
-    columns = [1.0, 1.0, 1.0, 1.0] + [1.15] * any(row.terms is not None for row in rows)
+    columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
     size = style.row_height * 0.91 * sum(columns), style.row_height * len(rows) + 0.45
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
@@ -115,13 +124,13 @@ def _terms(axis: Axes, terms: tuple[float, float, float, float], palette: Palett
         axis.text(
             side * 0.05 * reach,
             position,
-            f"{name}\n{value:+,.4g}",
+            f"{name}\n{number(value)}",
             va="center",
             ha="right" if side < 0 else "left",
             fontsize=10,
         )
     axis.spines[["top", "right", "bottom", "left"]].set_visible(False)
-    axis.set_box_aspect(1)
+    axis.set_box_aspect(1 / TERMS_WIDTH)  # as high as the pictures beside it
 
 
 def _legend(figure: Figure, axis: Axes, palette: Palette) -> None:
@@ -129,4 +138,7 @@ def _legend(figure: Figure, axis: Axes, palette: Palette) -> None:
     bar = figure.colorbar(colours, cax=axis, orientation="horizontal")
     bar.set_ticks([-1, 0, 1], labels=["against", "nothing", "for"])
     bar.ax.tick_params(length=0, labelsize=10)
+    first, _, last = bar.ax.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
     bar.outline.set_visible(False)

@@ -21,7 +21,7 @@ from dmbp.render.colour import (
     smooth,
     strongest,
 )
-from dmbp.render.panel import PanelRow, PanelStyle
+from dmbp.render.panel import PanelRow, PanelStyle, number
 
 SHOWN_SIDE = 448
 """Pixels a picture has in the page; maps are finer than a screen's pixels otherwise."""
@@ -136,7 +136,7 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
     return [
         {
             "name": name,
-            "value": f"{value:+,.4g}",
+            "value": number(value),
             "colour": colour,
             "width": f"{50 * abs(value) / reach:.2f}",
             "start": f"{50 - (50 * -value / reach if value < 0 else 0):.2f}",
