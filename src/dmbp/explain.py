@@ -182,8 +182,8 @@ def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 @contextmanager
 def _progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
-    """A bar that vanishes when done; nothing at all without a console."""
-    if console is None:
+    """A bar that vanishes when done; nothing at all where nobody watches."""
+    if console is None or not console.is_terminal:
         yield None
         return
     with Progress(console=console, transient=True) as bar:
