@@ -11,8 +11,13 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
+from dmbp import cli
 from dmbp.cli import app
+from dmbp.decompose import PRESETS
+from dmbp.decompose.objective import OBJECTIVES
 from dmbp.models.torchvision_import import import_torchvision
+from dmbp.render import PALETTES
+from dmbp.render.files import FORMATS
 
 MODELS = """
 import torch
@@ -25,6 +30,8 @@ def net(*layers):
     return nn.Sequential(nn.Conv2d(3, 4, 3), *layers)
 
 def good(): return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
+def yes_no():
+    return net(nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 1))
 def spectral():
     class Spectral(nn.Module):
         def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
@@ -92,16 +99,16 @@ def test_everything_that_can_be_written(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     out = folder / "dmbp-out"
     assert sorted(path.name for path in out.iterdir()) == [
-        *("photo-cat-map.png", "photo-cat.gif", "photo-dog-map.png", "photo-dog.gif"),
+        *("photo-0-cat-map.png", "photo-0-cat.gif", "photo-1-dog-map.png", "photo-1-dog.gif"),
         *("photo.json", "photo.npy", "photo.svg", "report.html"),
     ]
     maps = numpy.load(out / "photo.npy")
     assert maps.shape == (2, 3, 32, 32)
-    with Image.open(out / "photo-cat-map.png") as image:
+    with Image.open(out / "photo-0-cat-map.png") as image:
         levels = numpy.asarray(image).astype(float) - 32768
     pixels = maps[0].sum(0)
     assert numpy.abs(levels / 32767 - pixels / numpy.abs(pixels).max()).max() < 1e-4
-    with Image.open(out / "photo-dog.gif") as gif:
+    with Image.open(out / "photo-1-dog.gif") as gif:
         assert gif.n_frames == 29
     assert "photo.jpg" in (out / "report.html").read_text()
 
@@ -117,6 +124,29 @@ def test_a_folder_of_photos(folder: Path) -> None:
     assert names == ["a.json", "a.png", "b.json", "b.png", "report.html"]
     page = (folder / "results" / "report.html").read_text()
     assert page.index("album/a.png") < page.index("album/b.jpg")
+
+
+def test_a_single_output_is_a_yes_or_no(folder: Path) -> None:
+    result = explain("photo.jpg", "--gif", model="cli_models:yes_no")
+    assert result.exit_code == 0, result.output
+    (target,) = json.loads((folder / "dmbp-out" / "photo.json").read_text())["targets"]
+    output = torch.tensor(target["terms"]["output"])
+    assert target["probability"] == pytest.approx(output.sigmoid().item(), abs=1e-4)
+
+
+def test_two_photos_never_share_a_file(folder: Path) -> None:
+    (folder / "photo-2.jpg").write_bytes((folder / "photo.jpg").read_bytes())
+    result = explain("photo-2.jpg", "photo.jpg", "photo.png", "photo.jpg")
+    assert result.exit_code == 0, result.output
+    names = sorted(path.stem for path in (folder / "dmbp-out").glob("*.png"))
+    assert names == ["photo", "photo-2", "photo-3", "photo-4"]
+
+
+def test_the_choices_are_those_of_the_tables() -> None:
+    assert [p.value for p in cli.Preset] == list(PRESETS)
+    assert [o.value for o in cli.Objective] == list(OBJECTIVES)
+    assert [c.value for c in cli.Colours] == list(PALETTES)
+    assert [f".{p.value}" for p in cli.Picture] == list(FORMATS)
 
 
 def test_brackets_in_a_name_are_printed_as_they_are(folder: Path) -> None:
@@ -184,6 +214,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
         "a folder has that",
     ),
     "meta": (["photo.jpg", "--device", "meta"], "cli_models:good", "computes nothing"),
+    "over the photo": (["photo.png", "--out", "."], "cli_models:good", "over the photo itself"),
     "empty folder": (["nothing"], "cli_models:good", "no photos in the folder nothing"),
     "iterations": (
         ["photo.jpg", "--iterations", "-2"],

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -107,11 +108,11 @@ def explain(
     picture: Annotated[Picture, typer.Option(help="Format of the picture.")] = Picture.png,
     colours: Annotated[Colours, typer.Option(help="Colours for and against.")] = Colours.red_blue,
     overlay: Annotated[
-        float, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
-    ] = 0.45,
+        float | None, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
+    ] = None,
     smooth: Annotated[
-        float, typer.Option(min=0, max=0.2, help="Smoothing of the picture, as a part of its side.")
-    ] = 0.01,
+        float | None, typer.Option(min=0, max=0.2, help="Smoothing, as a part of the side.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Explain photographs: a picture and a JSON file for each."""
@@ -121,6 +122,8 @@ def explain(
 
     if model is None and not quiet:
         _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
+    given = {"faint": overlay, "smoothing": smooth}
+    looks = {name: value for name, value in given.items() if value is not None}
     request = ExplainRequest(
         photos=photos,
         model=model or DEFAULT,
@@ -134,7 +137,7 @@ def explain(
         device=device,
         outputs=Outputs(
             out,
-            PanelStyle(smoothing=smooth, faint=overlay, palette=PALETTES[colours.value]),
+            replace(PanelStyle(palette=PALETTES[colours.value]), **looks),
             suffix=f".{picture.value}",
             report=report,
             raw=raw,

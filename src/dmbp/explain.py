@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class Outputs:
     raw: bool = False
     gif: bool = False
 
+    def picture(self, stem: str) -> Path:
+        """Where a photo's picture goes."""
+        return self.folder / f"{stem}{self.suffix}"
+
 
 @dataclass(frozen=True)
 class ExplainRequest:
@@ -61,6 +65,8 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     for path in paths:
         read_photo(path)
     check_folder(request.outputs.folder)
+    named = list(_stems(paths))
+    _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
     device = _device(request.device)
     classifier = load_model(request.model, weights=request.weights, classes=request.classes)
     classifier.module.to(device)
@@ -71,7 +77,7 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
         iterations=request.iterations,
         learning_rate=request.learning_rate,
     )
-    questions = [(stem, path, request.targets) for stem, path in _stems(paths)]
+    questions = [(stem, path, request.targets) for stem, path in named]
     explain_all(questions, classifier, explainer, request.outputs, console=console)
 
 
@@ -144,9 +150,17 @@ def check_folder(path: Path) -> None:
         raise OutputError(f"cannot write to {path}: {existing} may not be written to")
 
 
+def _check_originals(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
+    originals = {photo.resolve() for photo in photos}
+    for picture in pictures:
+        if picture.resolve() in originals:
+            raise OutputError(
+                f"{picture} would be written over the photo itself; use another --out"
+            )
+
+
 def _write(answer: Explanation, outputs: Outputs, stem: str) -> Path:
-    folder = outputs.folder
-    picture = folder / f"{stem}{outputs.suffix}"
+    folder, picture = outputs.folder, outputs.picture(stem)
     files = {
         picture: answer.picture(outputs.style, suffix=outputs.suffix),
         folder / f"{stem}.json": answer.record(),
@@ -173,11 +187,12 @@ def _device(name: str) -> torch.device:
 
 def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """File names without ending, numbered where two photos share one."""
-    seen: Counter[str] = Counter()
+    taken: set[str] = set()
     for path in paths:
-        seen[path.stem] += 1
-        number = seen[path.stem]
-        yield (path.stem if number == 1 else f"{path.stem}-{number}"), path
+        numbered = (f"{path.stem}-{number}" for number in count(2))
+        stem = next(name for name in chain([path.stem], numbered) if name not in taken)
+        taken.add(stem)
+        yield stem, path
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dmbp import __version__
 from dmbp.decompose import Decomposition
+from dmbp.decompose.reference import reference_for
 from dmbp.metrics import area, inserted, insertion_curve, pixel_ranks
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
@@ -99,17 +100,15 @@ class Explanation:
     def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
         """For every target, a GIF of its strongest pixels being put into a blurred photo."""
         d = self.decomposition
-        ranks = pixel_ranks(d.attribution, d.inputs)
+        ranks, blurred = pixel_ranks(d.attribution, d.inputs), reference_for(d.inputs, "blur")
         fractions = torch.linspace(0, 1, STEPS + 1)
         files: dict[Path, bytes] = {}
         for row, target in enumerate(self.targets):
-            steps = [
-                inserted(
-                    d.inputs[row : row + 1], self._blurred(row), ranks[row : row + 1], fraction
-                )
+            one = slice(row, row + 1)
+            frames = [
+                self._shown(inserted(d.inputs[one], blurred[one], ranks[one], fraction)[0])
                 for fraction in fractions[:, None]
             ]
-            frames = [self._shown(step[0]) for step in steps]
             gif = insertion_gif(frames, self._insertion[row], self.classifier.class_name(target))
             files[folder / f"{stem}-{self._slug(target)}.gif"] = gif
         return files
@@ -144,7 +143,7 @@ class Explanation:
             d.inputs,
             self.targets,
             d.attribution,
-            activation=self.classifier.activation,
+            activation=self.classifier.probabilities,
         )
         return curve.tolist()
 
@@ -157,9 +156,6 @@ class Explanation:
             target_captions=[f"for and against: {self._named(target)}" for target in self.targets],
         )
 
-    def _blurred(self, row: int) -> Tensor:
-        return self.decomposition.read(reference="blur", combine="sum").reference[row : row + 1]
-
     def _shown(self, image: Tensor) -> Array:
         """An input as a picture again: RGB in [0, 1]."""
         preprocessing = self.classifier.preprocessing
@@ -169,7 +165,7 @@ class Explanation:
     def _verdict(self) -> str:
         """The prediction; where classes do not compete and none is likely, there is none."""
         best = self._best()
-        sure = self.classifier.activation == "softmax" or self._probability(best) >= 0.5
+        sure = self.classifier.is_exclusive(self.outputs) or self._probability(best) >= 0.5
         return f"{'predicted' if sure else 'nothing sure, most likely'} {self._named(best)}"
 
     def _best(self) -> int:
@@ -182,7 +178,9 @@ class Explanation:
         return f"{self.classifier.class_name(index)} ({self._probability(index):.0%})"
 
     def _slug(self, index: int) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower()).strip("-")
+        """The class in a file's name; its number too, for two classes may share a name."""
+        words = re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower())
+        return f"{index}-{words}".strip("-")
 
     def _about(self, index: int) -> dict[str, Any]:
         return {

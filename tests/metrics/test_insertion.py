@@ -31,6 +31,16 @@ def test_a_curve_by_hand() -> None:
     torch.testing.assert_close(score[0], (p[0] / 2 + p[1] + p[2] + p[3] + p[4] / 2) / 4)
 
 
+def test_an_activation_of_ones_own() -> None:
+    def halves(outputs: Tensor) -> Tensor:
+        return outputs / 2
+
+    curve = insertion_curve(
+        Brightness(), IMAGE, 0, IMAGE, steps=4, substrate=None, activation=halves
+    )
+    assert curve.tolist() == [[0.0, 1.5, 2.5, 2.5, 2.0]]
+
+
 def test_softmax_and_a_substrate() -> None:
     curve = insertion_curve(
         Brightness(), IMAGE, 1, -IMAGE, steps=2, substrate=torch.ones(1, 1, 2, 2)

@@ -13,7 +13,7 @@ Petsiuk, Das and Saenko, "RISE", BMVC 2018; the settings are those of its evalua
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from dmbp.errors import InputError
 from dmbp.linear.targets import Target, read_target
 from dmbp.names import known
 
-Activation = Literal["softmax", "sigmoid"]
+Activation = Literal["softmax", "sigmoid"] | Callable[[Tensor], Tensor]
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda outputs: outputs.softmax(1),
@@ -34,29 +34,29 @@ STEPS = 28
 """8 · 224 pixels a step at 224 × 224, as in RISE's batch evaluation."""
 
 
+class CurveOptions(TypedDict, total=False):
+    """How a curve is made.
+
+    `steps` (28) pixels' portions go into `substrate` ("blur"; None for zero, or a tensor), outputs
+    become probabilities by `activation` ("softmax", "sigmoid" or a function of (batch, classes)),
+    and at most `internal_batch_size` (64) images are run together.
+    """
+
+    steps: int
+    substrate: Reference
+    activation: Activation
+    internal_batch_size: int
+
+
 def insertion(
     model: nn.Module,
     inputs: Tensor,
     target: Target,
     attribution: Tensor,
-    *,
-    steps: int = STEPS,
-    substrate: Reference = "blur",
-    activation: Activation = "softmax",
-    internal_batch_size: int = 64,
+    **options: Unpack[CurveOptions],
 ) -> Tensor:
     """The insertion score of every image, (images,); higher is better."""
-    curve = insertion_curve(
-        model,
-        inputs,
-        target,
-        attribution,
-        steps=steps,
-        substrate=substrate,
-        activation=activation,
-        internal_batch_size=internal_batch_size,
-    )
-    return area(curve)
+    return area(insertion_curve(model, inputs, target, attribution, **options))
 
 
 @torch.no_grad()
@@ -65,25 +65,22 @@ def insertion_curve(
     inputs: Tensor,
     target: Target,
     attribution: Tensor,
-    *,
-    steps: int = STEPS,
-    substrate: Reference = "blur",
-    activation: Activation = "softmax",
-    internal_batch_size: int = 64,
+    **options: Unpack[CurveOptions],
 ) -> Tensor:
     """The target's probability after each step, (images, steps + 1).
 
-    `attribution` is shaped like the inputs, or has one channel. `substrate` is what the pixels are
-    put into: "blur", None for zero, or a tensor.
+    `attribution` is shaped like the inputs, or has one channel.
     """
-    known("activation", activation, ACTIVATIONS)
+    steps = options.get("steps", STEPS)
+    internal_batch_size = options.get("internal_batch_size", 64)
+    probabilities = _activation(options.get("activation", "softmax"))
     if steps < 1 or internal_batch_size < 1:
         raise InputError("steps and internal_batch_size must be 1 or more")
     rank = pixel_ranks(attribution, inputs)
     weights = read_target(target, outputs=model(inputs)).weights(inputs)
     if len(weights) != len(inputs):
         raise InputError(f"{len(weights)} targets were given for {len(inputs)} images")
-    start = reference_for(inputs, substrate)
+    start = reference_for(inputs, options.get("substrate", "blur"))
     jobs = [(image, step) for image in range(len(inputs)) for step in range(steps + 1)]
     curve = inputs.new_empty(len(jobs))
     for first in range(0, len(jobs), internal_batch_size):
@@ -91,9 +88,16 @@ def insertion_curve(
         image = torch.tensor([job[0] for job in batch], device=inputs.device)
         step = torch.tensor([job[1] for job in batch], device=inputs.device)
         mixed = inserted(inputs[image], start[image], rank[image], step / steps)
-        probabilities = ACTIVATIONS[activation](model(mixed))
-        curve[first : first + len(batch)] = (probabilities * weights[image]).sum(1)
+        scores = probabilities(model(mixed)) * weights[image]
+        curve[first : first + len(batch)] = scores.sum(1)
     return curve.view(len(inputs), steps + 1)
+
+
+def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
+    if not isinstance(activation, str):
+        return activation
+    known("activation", activation, ACTIVATIONS)
+    return ACTIVATIONS[activation]
 
 
 def inserted(inputs: Tensor, substrate: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:

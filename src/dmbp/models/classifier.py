@@ -55,10 +55,12 @@ class Classifier:
     activation: Literal["softmax", "sigmoid"] = "softmax"
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """The probability of every class; a single output is a yes or no, never a softmax."""
-        if self.activation == "softmax" and outputs.shape[-1] > 1:
-            return outputs.softmax(-1)
-        return outputs.sigmoid()
+        """The probability of every class, over the last dimension."""
+        return outputs.softmax(-1) if self.is_exclusive(outputs) else outputs.sigmoid()
+
+    def is_exclusive(self, outputs: Tensor) -> bool:
+        """Whether one class rules out the others; a single output is a yes or no."""
+        return self.activation == "softmax" and outputs.shape[-1] > 1
 
     def class_name(self, index: int) -> str:
         """What to call a class."""

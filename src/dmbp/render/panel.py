@@ -50,6 +50,40 @@ class PanelStyle:
     palette: Palette = RED_BLUE
     row_height: float = 3.3
 
+    def smoothed(self, attributions: Sequence[Array]) -> tuple[list[Array], float]:
+        """The maps as they are drawn, and the magnitude that gets the darkest colour in all."""
+        maps = [smooth(array, self.smoothing * max(array.shape)) for array in attributions]
+        return maps, strongest(*maps)
+
+    def evidence(self, attribution: Array, photo: Array, scale: float) -> Array:
+        """A smoothed map over its photo."""
+        return signed_over_photo(
+            attribution, photo, scale=scale, faint=self.faint, palette=self.palette
+        )
+
+
+Terms = tuple[float, float, float, float]
+
+
+def bars(terms: Terms, palette: Palette) -> list[tuple[str, float, str]]:
+    """The terms in the order they add up: name, value, colour."""
+    output, positive, negative, nuisance = terms
+    return [
+        ("for, y⁺", positive, palette.positive),
+        ("against, y⁻", negative, palette.negative),
+        ("neither, y~", nuisance, palette.neither),
+        ("sum: score y", output, "#222222"),
+    ]
+
+
+def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
+    """The positive and the negative linear map, on one scale."""
+    scale = strongest(row.positive_map, row.negative_map)
+    return (
+        linear_map_colours(row.positive_map, scale=scale),
+        linear_map_colours(row.negative_map, scale=scale),
+    )
+
 
 TERMS_WIDTH = 1.15
 """The bars' width, in pictures."""
@@ -63,8 +97,7 @@ def number(value: float) -> str:
 def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
     """A figure with a row for every target, all on one colour scale."""
     style = style or PanelStyle()
-    maps = [smooth(row.attribution, style.smoothing * max(row.attribution.shape)) for row in rows]
-    scale = strongest(*maps)
+    maps, scale = style.smoothed([row.attribution for row in rows])
     columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
     size = style.row_height * 0.91 * sum(columns), style.row_height * len(rows) + 0.45
     figure = Figure(figsize=size, layout="constrained")
@@ -79,11 +112,10 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
             figure.add_subplot(grid[line, column]) for column in range(4)
         )
         _image(photo, row.photo, row.photo_caption)
-        picture = signed_over_photo(
-            attribution, row.photo, scale=scale, faint=style.faint, palette=style.palette
-        )
-        _image(evidence, picture, row.target_caption)
-        _linear_maps(positive, negative, row)
+        _image(evidence, style.evidence(attribution, row.photo, scale), row.target_caption)
+        toward, against = linear_map_pictures(row)
+        _image(positive, toward, "patterns for it, ∇F⁺")
+        _image(negative, against, "patterns against it, ∇F⁻")
         if row.terms is not None:
             _terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     _legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
@@ -99,17 +131,8 @@ def _image(axis: Axes, picture: Array, title: str) -> None:
         spine.set_edgecolor("#cccccc")
 
 
-def _linear_maps(positive: Axes, negative: Axes, row: PanelRow) -> None:
-    scale = strongest(row.positive_map, row.negative_map)
-    _image(positive, linear_map_colours(row.positive_map, scale=scale), "patterns for it, ∇F⁺")
-    _image(negative, linear_map_colours(row.negative_map, scale=scale), "patterns against it, ∇F⁻")
-
-
-def _terms(axis: Axes, terms: tuple[float, float, float, float], palette: Palette) -> None:
-    output, positive, negative, nuisance = terms
-    values = [positive, negative, nuisance, output]
-    names = ["for, y⁺", "against, y⁻", "neither, y~", "sum: score y"]
-    colours = [palette.positive, palette.negative, palette.neither, "#222222"]
+def _terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+    names, values, colours = zip(*bars(terms, palette), strict=True)
     axis.barh(range(4), values, color=colours, height=0.55)
     axis.axvline(0, color="#888888", linewidth=0.8)
     axis.invert_yaxis()

@@ -13,15 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.chart import Line, line_chart
-from dmbp.render.colour import (
-    Array,
-    Palette,
-    linear_map_colours,
-    signed_over_photo,
-    smooth,
-    strongest,
-)
-from dmbp.render.panel import PanelRow, PanelStyle, number
+from dmbp.render.colour import Array, Palette
+from dmbp.render.panel import PanelRow, PanelStyle, bars, linear_map_pictures, number
 
 SHOWN_SIDE = 448
 """Pixels a picture has in the page; maps are finer than a screen's pixels otherwise."""
@@ -79,11 +72,7 @@ def report_html(
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
-    maps = [
-        smooth(t.row.attribution, style.smoothing * max(t.row.attribution.shape))
-        for t in photo.targets
-    ]
-    scale = strongest(*maps)
+    maps, scale = style.smoothed([target.row.attribution for target in photo.targets])
     return {
         "name": photo.name,
         "predicted": photo.predicted,
@@ -99,16 +88,13 @@ def _target(
     target: ReportTarget, attribution: Array, scale: float, style: PanelStyle
 ) -> dict[str, object]:
     row, palette = target.row, style.palette
-    evidence = signed_over_photo(
-        attribution, row.photo, scale=scale, faint=style.faint, palette=palette
-    )
-    map_scale = strongest(row.positive_map, row.negative_map)
+    positive, negative = linear_map_pictures(row)
     return {
         "name": target.name,
         "probability": f"{target.probability:.1%}",
-        "evidence": _data_url(evidence),
-        "positive": _data_url(linear_map_colours(row.positive_map, scale=map_scale)),
-        "negative": _data_url(linear_map_colours(row.negative_map, scale=map_scale)),
+        "evidence": _data_url(style.evidence(attribution, row.photo, scale)),
+        "positive": _data_url(positive),
+        "negative": _data_url(negative),
         "terms": _terms(row, palette),
         "history": _history(target, palette),
         "insertion": line_chart(
@@ -125,14 +111,7 @@ def _target(
 
 def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
     assert row.terms is not None
-    output, positive, negative, nuisance = row.terms
     reach = max(map(abs, row.terms)) or 1.0
-    named = (
-        ("for, y⁺", positive, palette.positive),
-        ("against, y⁻", negative, palette.negative),
-        ("neither, y~", nuisance, palette.neither),
-        ("sum: score y", output, "#222222"),
-    )
     return [
         {
             "name": name,
@@ -141,7 +120,7 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
             "width": f"{50 * abs(value) / reach:.2f}",
             "start": f"{50 - (50 * -value / reach if value < 0 else 0):.2f}",
         }
-        for name, value, colour in named
+        for name, value, colour in bars(row.terms, palette)
     ]
 
 
