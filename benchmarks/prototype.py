@@ -6,7 +6,6 @@ the folder of real weights and photographs (`--shared`).
 """
 
 import argparse
-import csv
 import importlib.util
 import sys
 import time
@@ -14,14 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import dmbp
-from dmbp.data import read_photo
-from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.keras_resnet50 import keras_resnet50_classifier
-from dmbp.models.torchvision_import import import_torchvision
+from benchmarks.real import photographs, resnet50, vgg16_voc
+from dmbp.models.classifier import Classifier
 
 PHOTOS = 4
 
@@ -34,37 +30,6 @@ def prototype(shared: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def resnet50(shared: Path) -> Classifier:
-    """The real ImageNet ResNet50."""
-    return keras_resnet50_classifier(shared / "models" / "resnet50_imagenet.safetensors")
-
-
-def vgg16_voc(shared: Path) -> Classifier:
-    """The real VGG16 convolutions, a mean over positions, and the 20-way VOC head."""
-    features = import_torchvision().models.vgg16(weights=None).features
-    state = load_file(shared / "models" / "vgg16_features.safetensors")
-    features.load_state_dict({k.removeprefix("features."): v.float() for k, v in state.items()})
-    head = nn.Linear(512, 20)
-    head.load_state_dict(
-        {
-            key.split(".")[-1]: tensor.float()
-            for key, tensor in load_file(shared / "models" / "vgg16_voc_head.safetensors").items()
-        }
-    )
-    module = nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    return Classifier("vgg16-voc", module.eval(), Preprocessing(), activation="sigmoid")
-
-
-def photographs(shared: Path, preprocessing: Preprocessing, count: int) -> tuple[Tensor, Tensor]:
-    """The first photographs and their ImageNet classes."""
-    with (shared / "data" / "photos" / "labels.csv").open() as file:
-        rows = list(csv.DictReader(file))[:count]
-    folder = shared / "data" / "photos" / "images"
-    views = [preprocessing.view(read_photo(folder / row["file"])) for row in rows]
-    inputs = torch.cat([preprocessing.tensor(view) for view in views])
-    return inputs, torch.tensor([int(row["imagenet_class"]) for row in rows])
 
 
 def compare(

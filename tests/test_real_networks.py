@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import torch
-from benchmarks.prototype import compare, photographs, prototype, resnet50, vgg16_voc
+from benchmarks.prototype import compare, prototype
+from benchmarks.real import photographs, resnet50, vgg16_voc
 
 import dmbp
 from tests.tolerance import FLOAT32, relative

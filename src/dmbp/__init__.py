@@ -17,7 +17,8 @@ from dmbp.errors import DMBPError
 from dmbp.linear import LinearNetwork, linearize
 
 if TYPE_CHECKING:
-    from dmbp.attribution import DMBP
+    from dmbp import metrics
+    from dmbp.attribution import DMBP, methods
 
 __version__ = "0.1.0"
 
@@ -30,13 +31,17 @@ __all__ = [
     "__version__",
     "linearize",
     "load",
+    "methods",
+    "metrics",
 ]
 
 # Imported when first asked for: the core needs torch alone, these need captum.
-_LAZY = {"DMBP": "dmbp.attribution"}
+_LAZY = {"DMBP": "dmbp.attribution", "methods": "dmbp.attribution"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
+    if name == "metrics":
+        return import_module("dmbp.metrics")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

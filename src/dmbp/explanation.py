@@ -16,8 +16,8 @@ from torch import Tensor
 from dmbp import __version__
 from dmbp.decompose import Decomposition
 from dmbp.decompose.reference import reference_for
-from dmbp.metrics import area, inserted, insertion_curve, pixel_ranks
-from dmbp.metrics.insertion import STEPS
+from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
+from dmbp.metrics.curve import STEPS
 from dmbp.models import Classifier
 from dmbp.render import (
     PanelRow,
@@ -106,7 +106,7 @@ class Explanation:
         for row, target in enumerate(self.targets):
             one = slice(row, row + 1)
             frames = [
-                self._shown(inserted(d.inputs[one], blurred[one], ranks[one], fraction)[0])
+                self._shown(replaced(d.inputs[one], blurred[one], ranks[one], fraction)[0])
                 for fraction in fractions[:, None]
             ]
             gif = insertion_gif(frames, self._insertion[row], self.classifier.class_name(target))

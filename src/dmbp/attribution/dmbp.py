@@ -10,16 +10,16 @@ Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Ma
 Backpropagation", ICCV 2021.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 import torch
-from captum.attr import Attribution
 from rich.progress import Progress
 from torch import Tensor
 
+from dmbp.attribution.method import Method, Question
 from dmbp.decompose import (
     PRESETS,
     Combine,
@@ -29,20 +29,19 @@ from dmbp.decompose import (
     concatenate,
     decompose,
 )
-from dmbp.errors import InputError
-from dmbp.linear import Linearizer, Rows, Target
+from dmbp.linear import Target
 from dmbp.linear.capture import Model, evaluating
 from dmbp.names import known
 
-Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 
-
-class DMBP(Attribution):
+class DMBP(Method):
     """Explains any model that `dmbp.linearize` can freeze.
 
     `preset` is "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
     "paper" (200 iterations at 0.01, zero reference, plain sum); what else is given overrides it.
     """
+
+    rows_together = None
 
     def __init__(
         self,
@@ -68,33 +67,10 @@ class DMBP(Attribution):
         if self._reference_given:
             given["reference"] = reference
         self.settings: Settings = replace(PRESETS[preset], **given)
-        self._linearizer = Linearizer(model)
 
-    def attribute(
-        self,
-        inputs: Inputs,
-        baselines: Tensor | None = None,
-        target: Target = None,
-        additional_forward_args: None = None,
-        *,
-        internal_batch_size: int | None = None,
-        show_progress: bool = False,
-    ) -> Inputs:
-        """Signed attributions shaped like the inputs, one for each target asked.
-
-        `baselines` is Captum's name for the reference. A tuple of one tensor comes back as one.
-        """
-        if additional_forward_args is not None:
-            raise InputError("models with additional_forward_args are not supported")
-        tensor = _one_tensor(inputs)
-        result = self.explain(
-            tensor,
-            baselines=baselines,
-            target=target,
-            internal_batch_size=internal_batch_size,
-            show_progress=show_progress,
-        ).attribution
-        return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
+    def answer(self, question: Question) -> Tensor:
+        """The signed attributions of some rows."""
+        return self._decompose(question).attribution
 
     def explain(
         self,
@@ -112,51 +88,24 @@ class DMBP(Attribution):
         weighted classes such as `{285: 1.0, 243: -1.0}`; None is each image's highest output.
         At most `internal_batch_size` rows are learned together, which changes no result.
         """
-        if internal_batch_size is not None and internal_batch_size < 1:
-            raise InputError(f"internal_batch_size must be 1 or more, not {internal_batch_size}")
-        with evaluating(self._linearizer.model), torch.inference_mode(False):
-            inputs, outputs, rows = self._linearizer.rows(inputs, target=target)
-            parts = list(_batches(rows, internal_batch_size or len(rows.labels)))
-            total = len(parts) * self.settings.iterations
+        with evaluating(self.linearizer.model), torch.inference_mode(False):
+            questions = list(self.questions(inputs, target, baselines, internal_batch_size))
+            total = len(questions) * self.settings.iterations
             with _progress(show_progress, total, on_iteration) as advance:
-                return concatenate(
-                    [
-                        decompose(
-                            self._linearizer.freeze(inputs, outputs, part),
-                            self._settings_for(inputs, baselines, part),
-                            on_iteration=advance,
-                        )
-                        for part in parts
-                    ]
-                )
+                return concatenate([self._decompose(question, advance) for question in questions])
 
-    def _settings_for(self, inputs: Tensor, baselines: Tensor | None, rows: Rows) -> Settings:
-        if baselines is not None:
-            return replace(self.settings, reference=_rows_of(baselines, inputs, rows))
-        if not self._reference_given and inputs.dim() != 4:
-            return replace(self.settings, reference=None)  # nothing to blur but images
-        return replace(self.settings, reference=_rows_of(self.settings.reference, inputs, rows))
+    def _decompose(
+        self, question: Question, on_iteration: Callable[[], None] | None = None
+    ) -> Decomposition:
+        settings = replace(self.settings, reference=self._reference(question))
+        return decompose(self.network(question), settings, on_iteration=on_iteration)
 
-
-def _rows_of(reference: Reference, inputs: Tensor, rows: Rows) -> Reference:
-    """A reference given for every image, as one for every row."""
-    if isinstance(reference, Tensor) and reference.shape[:1] == inputs.shape[:1]:
-        return reference[torch.tensor(rows.image, device=reference.device)]
-    return reference
-
-
-def _one_tensor(inputs: Tensor | tuple[Tensor, ...]) -> Tensor:
-    if isinstance(inputs, Tensor):
-        return inputs
-    if len(inputs) != 1:
-        raise InputError(f"{len(inputs)} inputs were given; dmbp explains models of one")
-    return inputs[0]
-
-
-def _batches(rows: Rows, size: int) -> Iterator[Rows]:
-    for start in range(0, len(rows.labels), size):
-        part = slice(start, start + size)
-        yield Rows(rows.image[part], rows.labels[part], rows.classes)
+    def _reference(self, question: Question) -> Reference:
+        if question.baselines is not None:
+            return question.baselines
+        if not self._reference_given and question.inputs.dim() != 4:
+            return None  # nothing to blur but images
+        return question.reference(self.settings.reference)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from dmbp.errors import InputError
 
-Reference = Tensor | Literal["blur"] | None
+Reference = Tensor | Literal["blur", "mean", "zero"] | None
+"""Zero (also None), a blurred copy, each channel's mean, or a tensor."""
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
@@ -49,7 +50,7 @@ def blur(images: Tensor) -> Tensor:
 
 def reference_for(inputs: Tensor, reference: Reference) -> Tensor:
     """The reference as a tensor shaped like the inputs."""
-    if reference is None:
+    if reference is None or (isinstance(reference, str) and reference == "zero"):
         return torch.zeros_like(inputs)
     if isinstance(reference, Tensor):
         try:
@@ -59,8 +60,11 @@ def reference_for(inputs: Tensor, reference: Reference) -> Tensor:
                 f"a reference of shape {tuple(reference.shape)} does not fit inputs of shape "
                 f"{tuple(inputs.shape)}"
             ) from error
-    if reference != "blur":
-        raise InputError(f"a reference is None (zero), 'blur' or a tensor, not {reference!r}")
+    if reference not in ("blur", "mean"):
+        raise InputError(f"a reference is 'zero', 'blur', 'mean' or a tensor, not {reference!r}")
+    if reference == "mean":
+        average = inputs.flatten(2).mean(2) if inputs.dim() > 2 else inputs.mean(1, keepdim=True)
+        return average.view(*average.shape, *(1,) * (inputs.dim() - 2)).expand_as(inputs)
     if inputs.dim() != 4:
         raise InputError(
             "reference='blur' needs images of shape (batch, channel, height, width), not "

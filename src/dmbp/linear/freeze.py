@@ -41,16 +41,30 @@ class Slot:
 class Step:
     """One linear function of the network: `slots[output] = function(*arguments, **keywords)`.
 
-    `finished` lists the slots that no later step reads.
+    `operation` and `kind` are those of its row in the table, `module` is the path of the module it
+    came from, and `finished` lists the slots that no later step reads.
     """
 
     name: str
+    operation: str
+    kind: str
+    module: str
     function: Function
     arguments: Sequence[Any]
     keywords: Mapping[str, Any]
     output: int
     site: Site | None
     finished: tuple[int, ...] = ()
+
+    def apply(self, slots: Mapping[int, Any]) -> Any:
+        """The step's result from those of earlier steps."""
+        keywords = {name: fill(value, slots) for name, value in self.keywords.items()}
+        return self.function(*fill(self.arguments, slots), **keywords)
+
+    @property
+    def reads(self) -> list[int]:
+        """The slots it is a function of."""
+        return _slots_in((self.arguments, tuple(self.keywords.values())))
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,9 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
         if frozen is not None:
             step = Step(
                 name=node.name,
+                operation=operation_name(node.target),
+                kind=RULES[operation_name(node.target)].kind,
+                module=module_path(node),
                 function=frozen,
                 arguments=_template(node.args, slots, values),
                 keywords={k: _template(v, slots, values) for k, v in node.kwargs.items()},
@@ -173,7 +190,7 @@ def _with_finished(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
     for step in reversed(steps):
         if step.output not in needed:
             continue
-        reads = set(_slots_in((step.arguments, tuple(step.keywords.values()))))
+        reads = set(step.reads)
         finished = tuple(reads - needed)
         needed |= reads
         kept.append(replace(step, finished=finished))

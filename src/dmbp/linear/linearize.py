@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
 
 from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
 from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line, unwrapped
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
-from dmbp.linear.network import LinearNetwork
+from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.precision import full_precision
+from dmbp.linear.secant import secants
 from dmbp.linear.targets import Rows, Target, read_target
 
 
@@ -35,11 +37,15 @@ class Linearizer:
 
     def __init__(self, model: Model) -> None:
         self.model = unwrapped(model)
+        self._callable = model.module() if isinstance(model, ExportedProgram) else self.model
         self._captured: dict[Any, CapturedGraph] = {}
 
+    @torch.inference_mode(False)
     def linearize(self, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
         """Freeze the model at `inputs` and ask for `target`'s score."""
-        return self.freeze(*self.rows(inputs, target=target))
+        inputs, outputs, rows = self.rows(inputs, target=target)
+        picked = torch.tensor(rows.image, device=inputs.device)
+        return self.freeze(inputs[picked], outputs[picked], rows)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -53,12 +59,32 @@ class Linearizer:
     @full_precision()
     @torch.inference_mode(False)
     def freeze(self, inputs: Tensor, outputs: Tensor, rows: Rows) -> LinearNetwork:
-        """The linear network of some rows: an image asked about twice stands in it twice."""
-        if rows.image != tuple(range(len(inputs))):
-            picked = torch.tensor(rows.image, device=inputs.device)
-            inputs, outputs = inputs[picked], outputs[picked]
+        """The linear network of some rows, from each row's image and the model's outputs there."""
         with evaluating(self.model):
             frozen, exactness = self._frozen(inputs, outputs)
+        return LinearNetwork(frozen, inputs, rows, exactness)
+
+    @full_precision()
+    @torch.inference_mode(False)
+    def between(
+        self, inputs: Tensor, outputs: Tensor, baselines: Tensor, rows: Rows
+    ) -> LinearNetwork:
+        """The linear network that is exact at every row's image and at its baseline alike."""
+        with evaluating(self.model):
+            at_input, exactness = self._frozen(inputs, outputs)
+            outputs_there = self.outputs(baselines)
+            at_baseline, _ = self._frozen(baselines, outputs_there)
+            frozen = secants(at_input, at_baseline, inputs, baselines)
+            with torch.no_grad():
+                found = run(frozen, [inputs, baselines], None)
+        for end, expected in zip(found, (outputs, outputs_there), strict=True):
+            error = relative_error(end, expected)
+            if error > TOLERANCE[inputs.dtype]:
+                raise InexactCapture(
+                    f"between input and baseline the network differs from the model by {error:.1e} "
+                    "relative: forward() compares activations, as x * (x > 0) does, where no slope "
+                    "between two inputs exists; use torch.relu"
+                )
         return LinearNetwork(frozen, inputs, rows, exactness)
 
     def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
@@ -81,9 +107,12 @@ class Linearizer:
     @torch.no_grad()
     def outputs(self, inputs: Tensor) -> Tensor:
         """The model's outputs, checked to be a finite tensor (images, classes)."""
-        model = self.model if isinstance(self.model, nn.Module) else self.model.module()
+        return self.run(inputs).detach()
+
+    def run(self, inputs: Tensor) -> Tensor:
+        """Like `outputs`, where gradients may pass."""
         try:
-            outputs: Any = model(inputs.clone())  # some write into their input
+            outputs: Any = self._callable(inputs.clone())  # some write into their input
         except Exception as error:
             raise ModelError(
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "
@@ -154,7 +183,7 @@ class Linearizer:
             )
         if not torch.isfinite(outputs).all():
             raise ModelError(self._where_not_finite())
-        return outputs.detach()
+        return outputs
 
     def _where_not_finite(self) -> str:
         for name, tensor in self._tensors():

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.linear.freeze import FrozenGraph, Site, fill
+from dmbp.linear.freeze import FrozenGraph, Site, Step
 from dmbp.linear.precision import full_precision
 from dmbp.linear.targets import Rows
 
@@ -33,13 +33,15 @@ Masks = Mapping[str, Tensor]
 """A mask for each site, by the site's name and of its shape; a site left out is not masked."""
 
 AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
+AtStep = Callable[[Step, list[Any]], list[Any]]
 
 
 class LinearNetwork:
     """A model frozen at a batch of inputs, asked for one score a row.
 
-    Every row keeps its own gates. `rows` says which image and which target each row is about, and
-    `exactness` by how much the network's output differs from the model's, relatively.
+    Every row keeps its own gates. `rows` says which image and which target each row is about,
+    `exactness` by how much the network's output differs from the model's, relatively. `constant`
+    (rows,) is a part of the score that no output carries: zero, unless the target is a function.
     """
 
     def __init__(self, frozen: FrozenGraph, inputs: Tensor, rows: Rows, exactness: float) -> None:
@@ -47,8 +49,8 @@ class LinearNetwork:
         self.rows = rows
         self.exactness = exactness
         self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
-        self._frozen = frozen
-        self._weights = rows.weights(frozen.output)
+        self.frozen = frozen
+        self._weights, self.constant = rows.tangent(frozen.output)
 
     @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:
@@ -58,20 +60,32 @@ class LinearNetwork:
     @full_precision()
     def pullback(self, masks: Masks | None = None) -> Tensor:
         """The gradient of `value(masks)` in the input; shaped like the inputs."""
+        return self.pullback_through(self._scaled_by(masks or {}))
+
+    @full_precision()
+    def pullback_through(self, at_site: AtSite) -> Tensor:
+        """The gradient in the input of the score that `propagate` gives with `at_site`."""
         with torch.inference_mode(False), torch.enable_grad():
             inputs = self.inputs.detach().requires_grad_()
-            score = self.propagate([inputs], self._scaled_by(masks or {}))[0]
+            score = self.propagate([inputs], at_site)[0]
             return torch.autograd.grad(score.sum(), inputs)[0]
 
     def propagate(self, streams: Sequence[Tensor], at_site: AtSite) -> list[Tensor]:
         """Send several inputs through the network side by side; the score of each, (rows,).
 
         At every site, in order, `at_site` is handed the activations of all streams and returns
-        what goes on. This is the one way through the network: masks, their initialisation and
-        attribution rules are all something done at the sites.
+        what goes on: masks, their initialisation and attribution rules are something done there.
         """
-        outputs = run(self._frozen, streams, at_site)
-        return [(output * self._weights).sum(1) for output in outputs]
+
+        def at_step(step: Step, results: list[Any]) -> list[Any]:
+            return results if step.site is None else at_site(step.site, results)
+
+        return self.propagate_steps(streams, at_step)
+
+    def propagate_steps(self, streams: Sequence[Tensor], at_step: AtStep) -> list[Tensor]:
+        """Like `propagate`, stopping at every step: the one way through the network."""
+        outputs = run(self.frozen, streams, at_step)
+        return [(output * self._weights).sum(1) + self.constant for output in outputs]
 
     def _scaled_by(self, masks: Masks) -> AtSite:
         unknown = set(masks) - {site.name for site in self.sites}
@@ -91,19 +105,13 @@ class LinearNetwork:
         return scale
 
 
-def run(frozen: FrozenGraph, streams: Sequence[Tensor], at_site: AtSite | None) -> list[Tensor]:
+def run(frozen: FrozenGraph, streams: Sequence[Tensor], at_step: AtStep | None) -> list[Tensor]:
     """The frozen graph's outputs (rows, classes) for several inputs side by side."""
     slots: list[dict[int, Any]] = [{0: stream} for stream in streams]
     for step in frozen.steps:
-        results = [
-            step.function(
-                *fill(step.arguments, values),
-                **{name: fill(value, values) for name, value in step.keywords.items()},
-            )
-            for values in slots
-        ]
-        if step.site is not None and at_site is not None:
-            results = at_site(step.site, results)
+        results = [step.apply(values) for values in slots]
+        if at_step is not None:
+            results = at_step(step, results)
         for values, result in zip(slots, results, strict=True):
             values[step.output] = result
             for index in step.finished:

@@ -1,17 +1,17 @@
-"""Which output is asked about: a class, one class an image, several, or a weighted sum of classes.
+"""Which output is asked about: a class, several, a weighted sum of classes, or a function of them.
 
-A target becomes a row of weights over the outputs, so the score asked about is always
-`(outputs * weights).sum(1)`.
+A row is one question about one image; its score is a number made of that image's outputs. Where a
+function is not linear, the linear network takes its tangent at the model's outputs.
 
     >>> rows = read_target([2, {0: 1.0, 1: -1.0}], outputs=torch.zeros(1, 3))
     >>> rows.image                                         # one image, two questions
     (0, 0)
-    >>> rows.weights(torch.zeros(())).tolist()
-    [[0.0, 0.0, 1.0], [1.0, -1.0, 0.0]]
+    >>> rows.scores(torch.tensor([[5.0, 6.0, 8.0], [5.0, 6.0, 8.0]])).tolist()
+    [8.0, -1.0]
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,13 +23,16 @@ from dmbp.errors import TargetError
 ClassWeights = Mapping[int, float]
 """A linear functional of the outputs: `{285: 1.0, 243: -1.0}` is class 285 minus class 243."""
 
-OneTarget = int | ClassWeights
+ScoreFunction = Callable[[Tensor], Tensor]
+"""A number made of one image's outputs (classes,)."""
+
+OneTarget = int | ClassWeights | ScoreFunction
 Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The questions asked: row r is about image `image[r]` and scores `outputs · weights[r]`.
+    """The questions asked: row r is about image `image[r]`.
 
     `labels` holds the target of each row as the caller gave it.
     """
@@ -38,9 +41,53 @@ class Rows:
     labels: tuple[OneTarget, ...]
     classes: int
 
-    def weights(self, like: Tensor) -> Tensor:
-        """The rows as a matrix (rows, classes) in the dtype and on the device of `like`."""
-        weights = torch.zeros(len(self.labels), self.classes, dtype=like.dtype, device=like.device)
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def scores(
+        self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Each row's score (rows,), from the outputs of each row's image (rows, classes).
+
+        `activation` turns outputs into what classes are read from, say probabilities; a function
+        asked about is handed the outputs themselves.
+        """
+        read = outputs if activation is None else activation(outputs)
+        scores = (read * self._weights(outputs)).sum(1)
+        functions = {row: label for row, label in enumerate(self.labels) if callable(label)}
+        if not functions:
+            return scores
+        return torch.stack(
+            [
+                functions[row](outputs[row]) if row in functions else scores[row]
+                for row in range(len(self))
+            ]
+        )
+
+    def tangent(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (rows, classes) and offsets (rows,) of the scores as linear at `outputs`."""
+        with torch.enable_grad():
+            at = outputs.detach().requires_grad_()
+            scores = self.scores(at)
+            weights = torch.autograd.grad(scores.sum(), at)[0]
+        return weights, scores.detach() - (outputs * weights).sum(1)
+
+    def pick(self, indices: Sequence[int]) -> "Rows":
+        """Some of the rows, in the order given, repeated where they are."""
+        return Rows(
+            tuple(self.image[k] for k in indices),
+            tuple(self.labels[k] for k in indices),
+            self.classes,
+        )
+
+    def batches(self, size: int) -> Iterator[list[int]]:
+        """The rows' indices, at most `size` at a time."""
+        for start in range(0, len(self), size):
+            yield list(range(start, min(start + size, len(self))))
+
+    def _weights(self, like: Tensor) -> Tensor:
+        """A matrix (rows, classes), zero for functions."""
+        weights = torch.zeros(len(self), self.classes, dtype=like.dtype, device=like.device)
         for row, label in enumerate(self.labels):
             for index, weight in _as_weights(label).items():
                 weights[row, index] = weight
@@ -56,8 +103,11 @@ def read_target(target: Target, *, outputs: Tensor) -> Rows:
     images, classes = outputs.shape
     questions = _questions(target, images, outputs)
     pairs = [(image, label) for image, labels in enumerate(questions) for label in labels]
-    for _, label in pairs:
-        _check(label, classes)
+    for image, label in pairs:
+        if callable(label):
+            _check_function(label, outputs[image])
+        else:
+            _check(label, classes)
     return Rows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
 
 
@@ -87,7 +137,18 @@ def _is_list(item: object) -> bool:
 
 
 def _as_weights(label: OneTarget) -> ClassWeights:
+    if callable(label):
+        return {}
     return label if isinstance(label, Mapping) else {label: 1.0}
+
+
+def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
+    score: Any = function(outputs.detach().clone().requires_grad_())
+    if not isinstance(score, Tensor) or score.dim() != 0 or not score.requires_grad:
+        raise TargetError(
+            "a target that is a function must return one number made of an image's outputs, as a "
+            f"tensor without dimensions that passes gradients, not {score!r:.60}"
+        )
 
 
 def _check(label: Any, classes: int) -> None:

@@ -1,0 +1,86 @@
+"""The real networks and photographs that benchmarks run on, from the folder beside the repository."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dmbp.data import read_photo
+from dmbp.data.voc import Box, read_voc
+from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.keras_resnet50 import keras_resnet50_classifier
+from dmbp.models.small_resnet import CLASSES
+from dmbp.models.torchvision_import import import_torchvision
+
+SIDE = 224
+
+
+def resnet50(shared: Path) -> Classifier:
+    """The real ImageNet ResNet50."""
+    return keras_resnet50_classifier(shared / "models" / "resnet50_imagenet.safetensors")
+
+
+def resnet50_voc(shared: Path) -> Classifier:
+    """The real ResNet50 with a 20-way VOC head."""
+    backbone = resnet50(shared)
+    backbone.module.fc = _head(shared / "models" / "resnet50_voc_head.safetensors", 2048)
+    return Classifier(
+        "resnet50-voc", backbone.module.eval(), backbone.preprocessing, CLASSES, "sigmoid"
+    )
+
+
+def vgg16_voc(shared: Path) -> Classifier:
+    """The real VGG16 convolutions, a mean over positions, and the 20-way VOC head."""
+    features = import_torchvision().models.vgg16(weights=None).features
+    state = load_file(shared / "models" / "vgg16_features.safetensors")
+    features.load_state_dict({k.removeprefix("features."): v.float() for k, v in state.items()})
+    head = _head(shared / "models" / "vgg16_voc_head.safetensors", 512)
+    module = nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    return Classifier("vgg16-voc", module.eval(), Preprocessing(), CLASSES, "sigmoid")
+
+
+def _head(path: Path, features: int) -> nn.Linear:
+    head = nn.Linear(features, len(CLASSES))
+    head.load_state_dict({k.split(".")[-1]: v.float() for k, v in load_file(path).items()})
+    return head
+
+
+def photographs(shared: Path, preprocessing: Preprocessing, count: int) -> tuple[Tensor, Tensor]:
+    """The first photographs and their ImageNet classes."""
+    with (shared / "data" / "photos" / "labels.csv").open() as file:
+        rows = list(csv.DictReader(file))[:count]
+    folder = shared / "data" / "photos" / "images"
+    views = [preprocessing.view(read_photo(folder / row["file"])) for row in rows]
+    inputs = torch.cat([preprocessing.tensor(view) for view in views])
+    return inputs, torch.tensor([int(row["imagenet_class"]) for row in rows])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """(image, class) pairs of VOC: an input, the class asked about, the others, its boxes."""
+
+    inputs: Tensor
+    target: Tensor
+    others: list[list[int]]
+    boxes: list[list[Box]]
+
+
+def voc_pairs(shared: Path, preprocessing: Preprocessing, images: int) -> Pairs:
+    """Every pair of the first VOC images, each squeezed to a square."""
+    inputs: list[Tensor] = []
+    target: list[int] = []
+    others: list[list[int]] = []
+    boxes: list[list[Box]] = []
+    for voc in read_voc(shared / "data" / "VOCdevkit" / "VOC2012")[:images]:
+        photo = read_photo(voc.path).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        present = [CLASSES.index(name) for name in voc.classes()]
+        for index in present:
+            inputs.append(preprocessing.tensor(photo))
+            target.append(index)
+            others.append([other for other in present if other != index])
+            boxes.append(voc.boxes(CLASSES[index], side=SIDE))
+    return Pairs(torch.cat(inputs), torch.tensor(target), others, boxes)

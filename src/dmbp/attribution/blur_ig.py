@@ -1,0 +1,92 @@
+"""Blur integrated gradients: gradients along the way from a blurred image to the sharp one.
+
+    a = −Σ_k ∇y(x_σₖ) ⊙ ∂x_σ/∂σ (σₖ) · Δσ           Σ a ≈ y(x) − y(x_σmax)
+
+x_σ is the image under a Gaussian of σ pixels, zero outside. The map is not multiplied by x again.
+
+    >>> BlurIG(model, steps=20).attribute(images, target=3).shape
+    torch.Size([1, 3, 8, 8])
+
+Xu, Venugopalan and Sundararajan, "Attribution in Scale and Space", CVPR 2020; the defaults are those
+of the authors' `saliency` package.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dmbp.attribution.method import Method, Question
+from dmbp.attribution.points import gradients_along
+from dmbp.errors import InputError
+from dmbp.linear.capture import Model
+
+DERIVATIVE_STEP = 0.01
+"""How far σ is moved to see how the image changes with it."""
+
+
+class BlurIG(Method):
+    """Integrates from σ = 0 to `max_sigma` in `steps`.
+
+    With `square_root`, as in the authors' package, σ is the root of that: it ends at √max_sigma.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_sigma: float = 50.0,
+        steps: int = 100,
+        square_root: bool = False,
+    ) -> None:
+        super().__init__(model)
+        if steps < 1 or max_sigma <= 0:
+            raise InputError(
+                f"steps must be 1 or more and max_sigma above 0, not {steps, max_sigma}"
+            )
+        self.max_sigma, self.steps, self.square_root = max_sigma, steps, square_root
+
+    def answer(self, question: Question) -> Tensor:
+        """The integral of some rows."""
+        if question.inputs.dim() != 4:
+            raise InputError(
+                "blur_ig needs images of shape (batch, channel, height, width), not "
+                f"{tuple(question.inputs.shape)}"
+            )
+        sigmas = self.sigmas()
+        found = gradients_along(self.linearizer, question, self._path(question.inputs))
+        total = torch.zeros_like(question.inputs)
+        for sigma, following, gradient in zip(sigmas[:-1], sigmas[1:], found, strict=True):
+            blurred = gaussian_blur(question.inputs, sigma)
+            further = gaussian_blur(question.inputs, sigma + DERIVATIVE_STEP)
+            total -= gradient * (further - blurred) * ((following - sigma) / DERIVATIVE_STEP)
+        return total
+
+    def sigmas(self) -> list[float]:
+        """The ends of all steps, from 0."""
+        even = [self.max_sigma * k / self.steps for k in range(self.steps + 1)]
+        return [math.sqrt(sigma) for sigma in even] if self.square_root else even
+
+    def _path(self, inputs: Tensor) -> Iterator[Tensor]:
+        for sigma in self.sigmas()[:-1]:
+            yield gaussian_blur(inputs, sigma)
+
+
+def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
+    """Images under a Gaussian of `sigma` pixels, cut off at 4 sigma, zero outside."""
+    if sigma == 0:
+        return images
+    down, across = (_blur_matrix(size, sigma).to(images) for size in images.shape[-2:])
+    return down @ images @ across.T
+
+
+def _blur_matrix(size: int, sigma: float) -> Tensor:
+    """The blur of a line of `size` pixels as a matrix."""
+    radius = int(4 * sigma + 0.5)
+    weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
+    kernel = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    position = torch.arange(size)
+    offset = position[:, None] - position[None, :]
+    inside = offset.abs() <= radius
+    return torch.where(inside, kernel[(offset + radius).clamp(0, 2 * radius)], 0.0)

@@ -1,0 +1,24 @@
+"""Grad: the gradient of the score, times the image. The paper's ablation calls it ND.
+
+    a = ∇y ⊙ (x − reference)
+
+Signed, unlike Captum's `Saliency`, which takes magnitudes.
+
+    >>> Gradient(model).attribute(images, target=3).shape
+    torch.Size([1, 3, 8, 8])
+
+Simonyan, Vedaldi and Zisserman, "Deep Inside Convolutional Networks", ICLR workshop 2014.
+"""
+
+from torch import Tensor
+
+from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.attribution.points import gradients
+
+
+class Gradient(LinearMapMethod):
+    """The gradient of the score in the pixels."""
+
+    def linear_map(self, question: Question) -> Tensor:
+        """∇y of some rows."""
+        return gradients(self.linearizer, question.inputs, question.rows)

@@ -1,0 +1,42 @@
+"""Guided backpropagation: the gradient, of which only the positive part passes each activation.
+
+    >>> GuidedBackprop(model).attribute(images, target=3).shape
+    torch.Size([1, 3, 8, 8])
+
+Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015. A rule
+at the sites of the linear network, so it holds for functional and reused activations alike.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.linear import Site
+
+
+class _PositiveGradient(torch.autograd.Function):
+    """The identity; going back, negative gradients are held."""
+
+    @staticmethod
+    def forward(_: Any, activation: Tensor) -> Tensor:
+        """Pass the activation on."""
+        return activation.view_as(activation)
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor) -> Tensor:
+        """Pass the positive part back."""
+        return gradients[0].clamp(min=0)
+
+
+def _rectified(_: Site, streams: list[Tensor]) -> list[Tensor]:
+    return [_PositiveGradient.apply(stream) for stream in streams]
+
+
+class GuidedBackprop(LinearMapMethod):
+    """The gradient with negative parts held at every activation."""
+
+    def linear_map(self, question: Question) -> Tensor:
+        """The guided gradient of some rows."""
+        return self.network(question).pullback_through(_rectified)

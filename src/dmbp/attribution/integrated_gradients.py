@@ -1,0 +1,48 @@
+"""Integrated gradients: the gradient averaged along the straight line from a baseline.
+
+    a = (x − x₀) ⊙ ∫₀¹ ∇y(x₀ + t (x − x₀)) dt       Σ a ≈ y(x) − y(x₀)
+
+    >>> IntegratedGradients(model, steps=20).attribute(images, target=3).shape
+    torch.Size([1, 3, 8, 8])
+
+Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks", ICML 2017. Captum computes the
+integral.
+"""
+
+from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+from torch import Tensor
+
+from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.attribution.points import scores
+from dmbp.decompose.reference import Reference, reference_for
+from dmbp.errors import InputError
+from dmbp.linear.capture import Model
+
+
+class IntegratedGradients(LinearMapMethod):
+    """Gradients averaged over `steps` points from the baseline (zero, or `baselines`) to the image.
+
+    A `reference` changes what the average is multiplied with, not where the line starts.
+    """
+
+    def __init__(self, model: Model, *, steps: int = 50, reference: Reference = None) -> None:
+        super().__init__(model, reference=reference)
+        if steps < 1:
+            raise InputError(f"steps must be 1 or more, not {steps}")
+        self.steps = steps
+
+    def linear_map(self, question: Question) -> Tensor:
+        """The average gradient of some rows."""
+
+        def score(points: Tensor, row: Tensor) -> Tensor:
+            return scores(self.linearizer, points, question.rows.pick(row.tolist()))
+
+        along = CaptumIntegratedGradients(score, multiply_by_inputs=False)
+        rows = len(question.rows)
+        return along.attribute(
+            question.inputs,
+            reference_for(question.inputs, question.baselines),
+            additional_forward_args=(question.inputs.new_tensor(range(rows)).long(),),
+            n_steps=self.steps,
+            internal_batch_size=max(question.batch, rows),
+        )

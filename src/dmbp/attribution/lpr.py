@@ -1,0 +1,120 @@
+"""LPR: learn how gradients pass the activations, so that the map keeps what the score needs.
+
+The authors published no code; this is our reading of their paper. A rule r for every element of
+every activation scales the gradient that passes back through it, and the resulting map, softly
+thresholded, masks the image:
+
+    m(r)  = pullback through r                  r = 1 is the plain gradient
+    M(r)  = sigmoid((a − mean a) / (τ · deviation of a))       a = Σ_c m ⊙ x, for each image
+    loss  = ((y(M ⊙ x) − y(x)) / s)² + λ · mean M              s: deviation of the outputs
+
+The rules descend through the second derivative. The map m at the learned rules, times x, is the
+attribution.
+
+    >>> LPR(model, iterations=3).attribute(images, target=3).shape
+    torch.Size([1, 3, 8, 8])
+
+Yang et al., "Learning Propagation Rules for Attribution Map Generation", ECCV 2020.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.attribution.points import scores
+from dmbp.decompose.reference import Reference
+from dmbp.errors import InputError
+from dmbp.linear import LinearNetwork, Site
+from dmbp.linear.capture import Model
+
+
+class LPR(LinearMapMethod):
+    """Rules learned for `iterations` by Adam; `area` is λ and `softness` τ above."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        iterations: int = 50,
+        learning_rate: float = 0.1,
+        area: float = 0.5,
+        softness: float = 0.5,
+        reference: Reference = None,
+    ) -> None:
+        super().__init__(model, reference=reference)
+        if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
+            raise InputError(
+                "iterations and area must be 0 or more, learning_rate and softness above 0, not "
+                f"{iterations, area, learning_rate, softness}"
+            )
+        self.iterations = iterations
+        self.learning_rate = learning_rate
+        self.area = area
+        self.softness = softness
+
+    @torch.enable_grad()
+    def linear_map(self, question: Question) -> Tensor:
+        """The pullback of some rows under the rules they learned."""
+        net = self.network(question)
+        least = torch.promote_types(net.inputs.dtype, torch.float32)
+        rules = {
+            site.name: torch.zeros(site.shape, dtype=least, device=net.inputs.device)
+            for site in net.sites
+        }
+        for rule in rules.values():
+            rule.requires_grad_(True)
+        if rules and self.iterations:
+            optimiser = torch.optim.Adam(list(rules.values()), lr=self.learning_rate)
+            for _ in range(self.iterations):
+                loss = self._loss(_pullback(net, rules, differentiable=True), question)
+                gradients = torch.autograd.grad(
+                    loss.sum(), list(rules.values()), allow_unused=True, materialize_grads=True
+                )
+                for rule, gradient in zip(rules.values(), gradients, strict=True):
+                    rule.grad = gradient
+                optimiser.step()
+        return _pullback(net, rules, differentiable=False)
+
+    def _loss(self, linear_map: Tensor, question: Question) -> Tensor:
+        """What each row loses by the mask, and what of the image the mask lets through."""
+        inputs, outputs, rows = question.inputs, question.outputs, question.rows
+        mask = self._mask(linear_map * inputs)
+        change = scores(self.linearizer, mask * inputs, rows) - rows.scores(outputs)
+        scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)
+        return (change / scale.clamp(min=1e-6)) ** 2 + self.area * mask.flatten(1).mean(1)
+
+    def _mask(self, attribution: Tensor) -> Tensor:
+        """Near one where an image's pixels are stronger than its average, near zero elsewhere."""
+        pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
+        flat = pixels.flatten(1)
+        centred = flat - flat.mean(1, keepdim=True)
+        deviation = centred.square().mean(1, keepdim=True).sqrt().clamp(min=1e-30)
+        return torch.sigmoid(centred / (self.softness * deviation)).view_as(pixels)
+
+
+class _Ruled(torch.autograd.Function):
+    """The identity; going back, the gradient is scaled by the rule."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: Tensor, rule: Tensor) -> Tensor:
+        """Pass the activation on."""
+        ctx.save_for_backward(rule)
+        return activation.view_as(activation)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Scale the gradient; the rule itself learns through the second derivative alone."""
+        (rule,) = ctx.saved_tensors
+        return gradients[0] * rule, None
+
+
+def _pullback(net: LinearNetwork, rules: dict[str, Tensor], *, differentiable: bool) -> Tensor:
+    def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
+        rule = 2 * torch.sigmoid(rules[site.name])
+        return [_Ruled.apply(stream, rule.to(stream.dtype)) for stream in streams]
+
+    inputs = net.inputs.detach().requires_grad_()
+    (score,) = net.propagate([inputs], at_site)
+    return torch.autograd.grad(score.sum(), inputs, create_graph=differentiable)[0]

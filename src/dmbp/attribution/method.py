@@ -1,0 +1,166 @@
+"""What every attribution method is: signed maps for questions about images, behind one interface.
+
+A method answers a `Question`, a few rows at a time; everything else (reading targets, batches,
+Captum's conventions, leaving the model as it came) is done here once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from captum.attr import Attribution
+from torch import Tensor
+
+from dmbp.decompose.reference import Reference, reference_for
+from dmbp.errors import InputError
+from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
+from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.precision import full_precision
+
+Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
+
+ROWS_TOGETHER = 32
+"""How many images the model is run on at once, where the caller does not say."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Some rows to explain together.
+
+    `inputs` and `outputs` hold each row's image and what the model says there; `baselines` what to
+    compare with, or None. The model is not to be run on more than `batch` images at once. All parts
+    of a batch share one `seed`, so an image's map does not depend on which part it is in.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+    rows: Rows
+    baselines: Tensor | None
+    batch: int
+    seed: int
+
+    def reference(self, reference: Reference) -> Reference:
+        """A method's own reference, for these rows: a tensor may hold one for every image."""
+        if not isinstance(reference, Tensor) or reference.dim() != self.inputs.dim():
+            return reference
+        if len(reference) == 1:
+            return reference
+        if len(reference) <= max(self.rows.image):
+            raise InputError(f"{len(reference)} references were given for more images than that")
+        return reference[list(self.rows.image)]
+
+    def generator(self) -> torch.Generator:
+        """A generator on the CPU, so that the numbers are the same on every device."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+class Method(Attribution, ABC):
+    """An attribution method, and a Captum `Attribution`.
+
+    Methods that draw random numbers take a seed from `generator` at each call; without one every
+    call draws the same.
+    """
+
+    rows_together: int | None = ROWS_TOGETHER
+
+    def __init__(self, model: Model, *, generator: torch.Generator | None = None) -> None:
+        super().__init__(cast("Any", model))
+        self.linearizer = Linearizer(model)
+        self._generator = generator
+
+    def attribute(
+        self,
+        inputs: Inputs,
+        baselines: Tensor | None = None,
+        target: Target = None,
+        additional_forward_args: None = None,
+        *,
+        internal_batch_size: int | None = None,
+    ) -> Inputs:
+        """Signed attributions, a row for each target asked.
+
+        Shaped like the inputs, or (rows, 1, height, width) for methods of regions. `target` is a
+        class, one class an image, several for a single image or in nested lists, weighted classes
+        such as `{285: 1.0, 243: -1.0}`, or a function of an image's outputs; None is each image's
+        highest output. `internal_batch_size` bounds how many images the model is run on at once
+        and changes no result. A tuple of one tensor comes back as one.
+        """
+        if additional_forward_args is not None:
+            raise InputError("models with additional_forward_args are not supported")
+        tensor = _one_tensor(inputs)
+        with evaluating(self.linearizer.model), torch.inference_mode(False), full_precision():
+            questions = self.questions(tensor, target, baselines, internal_batch_size)
+            result = torch.cat([self.answer(question).detach() for question in questions])
+        return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
+
+    @abstractmethod
+    def answer(self, question: Question) -> Tensor:
+        """The maps of some rows."""
+
+    def questions(
+        self,
+        inputs: Tensor,
+        target: Target,
+        baselines: Tensor | None,
+        internal_batch_size: int | None,
+    ) -> Iterator[Question]:
+        """The rows asked about, at most `internal_batch_size` together."""
+        if internal_batch_size is not None and internal_batch_size < 1:
+            raise InputError(f"internal_batch_size must be 1 or more, not {internal_batch_size}")
+        inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
+        size = internal_batch_size or self.rows_together or len(rows)
+        seed = self._seed()
+        for indices in rows.batches(size):
+            part = rows.pick(indices)
+            picked = list(part.image)
+            start = None if baselines is None else reference_for(inputs, baselines)[picked]
+            yield Question(inputs[picked], outputs[picked], part, start, size, seed)
+
+    def _seed(self) -> int:
+        source = self._generator
+        if source is None:
+            return 0
+        return int(torch.randint(2**62, (), generator=source, device=source.device))
+
+    def network(self, question: Question) -> LinearNetwork:
+        """The linear network of some rows."""
+        return self.linearizer.freeze(question.inputs, question.outputs, question.rows)
+
+
+class LinearMapMethod(Method):
+    """A method that finds a linear map m and attributes m ⊙ (x − reference).
+
+    The reference is zero (m ⊙ x, as in the paper), "blur", "mean" or a tensor; `baselines` given to
+    `attribute` stand for it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        reference: Reference = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(model, generator=generator)
+        self.reference = reference
+
+    @abstractmethod
+    def linear_map(self, question: Question) -> Tensor:
+        """The map m of some rows, shaped like their inputs."""
+
+    def answer(self, question: Question) -> Tensor:
+        """The map times what the pixels add to the reference."""
+        given = question.baselines is not None
+        reference = question.baselines if given else question.reference(self.reference)
+        displacement = question.inputs - reference_for(question.inputs, reference)
+        return self.linear_map(question) * displacement
+
+
+def _one_tensor(inputs: Tensor | tuple[Tensor, ...]) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs
+    if len(inputs) != 1:
+        raise InputError(f"{len(inputs)} inputs were given; dmbp explains models of one")
+    return inputs[0]

@@ -1,0 +1,43 @@
+"""Scores and gradients of a model at many points: what the path and sampling methods add up."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from dmbp.attribution.method import Question
+from dmbp.errors import ModelError
+from dmbp.linear import Linearizer, Rows
+
+
+def scores(linearizer: Linearizer, points: Tensor, rows: Rows) -> Tensor:
+    """The score of each row at its point (rows,); gradients pass."""
+    return rows.scores(linearizer.run(points))
+
+
+def gradients(linearizer: Linearizer, points: Tensor, rows: Rows) -> Tensor:
+    """The gradient of each row's score in its point, by autograd through the model itself."""
+    with torch.enable_grad():
+        points = points.detach().requires_grad_()
+        score = scores(linearizer, points, rows).sum()
+        if not score.requires_grad:
+            raise ModelError(
+                "the model passes no gradient to its input: does forward() run under "
+                "torch.no_grad() or detach activations?"
+            )
+        return torch.autograd.grad(score, points)[0]
+
+
+def gradients_along(
+    linearizer: Linearizer, question: Question, points: Iterable[Tensor]
+) -> Iterator[Tensor]:
+    """The gradients at several points of every row, run together as far as the batch allows.
+
+    Each of `points` is shaped like the question's inputs; so are the gradients, in their order.
+    """
+    rows = len(question.rows)
+    waiting = iter(points)
+    while chunk := list(islice(waiting, max(1, question.batch // rows))):
+        repeated = question.rows.pick(list(range(rows)) * len(chunk))
+        yield from gradients(linearizer, torch.cat(chunk), repeated).split(rows)

@@ -1,0 +1,127 @@
+"""RISE: how probable the class is when only random parts of the image are seen.
+
+    a = (1 / Np) Σ_k p(mask_k ⊙ x) mask_k
+
+    >>> RISE(model, masks=50).attribute(images, target=3).shape
+    torch.Size([1, 1, 8, 8])
+
+Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Black-box Models", BMVC
+2018. Masks are made as they are used, so memory does not grow with their number.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dmbp.activation import Activation, activation_function
+from dmbp.attribution.method import Method, Question
+from dmbp.errors import InputError
+from dmbp.linear.capture import Model
+from dmbp.names import known
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How many masks, of how many cells a side, each open with probability `open`."""
+
+    masks: int
+    cells: int
+    open: float
+    activation: Activation
+
+
+PRESETS: Mapping[str, Masking] = {
+    "authors": Masking(6000, 8, 0.1, "softmax"),
+    "torchray": Masking(8000, 7, 0.5, "sigmoid"),
+}
+
+
+class RISE(Method):
+    """Random masks weighted by the probability of the target, which regions it needs.
+
+    `preset` is "authors" (6000 masks of 8 × 8 cells, a tenth open) or "torchray" (8000, 7 × 7, half
+    open, sigmoid); what else is given overrides it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        preset: str = "authors",
+        masks: int | None = None,
+        cells: int | None = None,
+        open: float | None = None,
+        activation: Activation | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(model, generator=generator)
+        known("preset", preset, PRESETS)
+        start = PRESETS[preset]
+        self.masks = start.masks if masks is None else masks
+        self.cells = start.cells if cells is None else cells
+        self.open = start.open if open is None else open
+        self._activation = activation_function(activation or start.activation)
+        if self.masks < 1 or self.cells < 1 or not 0 < self.open <= 1:
+            raise InputError(
+                "masks and cells must be 1 or more and open above 0, at most 1, not "
+                f"{self.masks, self.cells, self.open}"
+            )
+
+    @torch.no_grad()
+    def answer(self, question: Question) -> Tensor:
+        """The average mask of some rows, weighted by probability."""
+        inputs = question.inputs
+        if inputs.dim() != 4:
+            raise InputError(
+                "rise needs images of shape (batch, channel, height, width), not "
+                f"{tuple(inputs.shape)}"
+            )
+        images = sorted(set(question.rows.image))  # an image asked about twice is masked once
+        first_row = [question.rows.image.index(image) for image in images]
+        of_row = [images.index(image) for image in question.rows.image]
+        total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_wide(inputs))
+        together = max(1, question.batch // len(images))
+        for masks in self._masks(question.generator(), inputs, together):
+            masked = (masks[None] * inputs[first_row][:, None]).flatten(0, 1)
+            outputs = self._outputs(masked, question.batch).view(len(images), len(masks), -1)
+            for row, image in enumerate(of_row):
+                rows = question.rows.pick([row] * len(masks))
+                weight = rows.scores(outputs[image], self._activation).to(total.dtype)
+                total[row] += torch.einsum("k,kchw->chw", weight, masks.to(total.dtype))
+        return (total / (self.masks * self.open)).to(inputs.dtype)
+
+    def _outputs(self, images: Tensor, batch: int) -> Tensor:
+        return torch.cat([self.linearizer.run(part) for part in images.split(batch)])
+
+    def _masks(
+        self, generator: torch.Generator, inputs: Tensor, together: int
+    ) -> Iterator[Tensor]:
+        """All masks (some, 1, height, width), `together` at a time; the same however many."""
+        height, width = inputs.shape[2:]
+        tall, wide = (math.ceil(side / self.cells) for side in (height, width))
+        for start in range(0, self.masks, together):
+            made: list[Any] = []
+            for _ in range(min(together, self.masks - start)):
+                cells = torch.rand(self.cells, self.cells, generator=generator) < self.open
+                down = int(torch.randint(tall, (), generator=generator))
+                across = int(torch.randint(wide, (), generator=generator))
+                made.append((cells, down, across))
+            grid = torch.stack([cells for cells, _, _ in made])[:, None].to(inputs)
+            size = ((self.cells + 1) * tall, (self.cells + 1) * wide)
+            large = functional.interpolate(grid, size, mode="bilinear")
+            yield torch.stack(
+                [
+                    mask[:, down : down + height, across : across + width]
+                    for mask, (_, down, across) in zip(large, made, strict=True)
+                ]
+            )
+
+
+def _wide(inputs: Tensor) -> torch.dtype:
+    """Half precision has no room for a sum of thousands."""
+    return torch.promote_types(inputs.dtype, torch.float32)

@@ -1,0 +1,79 @@
+"""The last stage of a network that still knows where things are: what region methods look at.
+
+It is the last tensor with a height and a width that everything passes through on its way to the
+output, before the pooling that ends the convolutions: `layer4` of a ResNet, `features.29` of VGG16,
+the joined branches of an Inception network.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.errors import InputError
+from dmbp.linear.freeze import Step
+from dmbp.linear.network import LinearNetwork, run
+from dmbp.names import suggestion
+
+_PASSED_OVER = ("pool", "dropout", "getitem", "clone", "contiguous", "alias", "detach")
+
+
+def last_stage(net: LinearNetwork) -> Step:
+    """The step whose output is the last stage; an error where no step has a height and width."""
+    maps = _spatial_steps(net)
+    through = _passed_by_all(net.frozen.steps)
+    stages = [step for step in net.frozen.steps if step.output in maps & through]
+    while len(stages) > 1 and any(word in stages[-1].operation for word in _PASSED_OVER):
+        stages.pop()
+    if not stages:
+        raise InputError(
+            "the model has no layer with a height and a width, so there are no regions to show; "
+            "use a method of pixels, such as integrated_gradients"
+        )
+    return stages[-1]
+
+
+def stage_of(net: LinearNetwork, layer: str) -> Step:
+    """The step whose output is that of the module called `layer`."""
+    inside = [
+        step
+        for step in net.frozen.steps
+        if step.module == layer or step.module.startswith(f"{layer}.")
+    ]
+    if not inside:
+        names = sorted({step.module for step in net.frozen.steps if step.module})
+        raise InputError(f"the model has no layer {layer!r}; {suggestion(layer, names)}")
+    if inside[-1].output not in _spatial_steps(net):
+        raise InputError(f"the output of {layer!r} has no height and width, so no regions to show")
+    return inside[-1]
+
+
+@torch.no_grad()
+def _spatial_steps(net: LinearNetwork) -> set[int]:
+    """Outputs shaped (rows, channel, height, width) with more than one position."""
+    found: set[int] = set()
+
+    def at_step(step: Step, results: list[Any]) -> list[Any]:
+        (result,) = results
+        if isinstance(result, Tensor) and result.dim() == 4 and result.shape[2:].numel() > 1:
+            found.add(step.output)
+        return results
+
+    run(net.frozen, [net.inputs], at_step)
+    return found
+
+
+def _passed_by_all(steps: Sequence[Step]) -> set[int]:
+    """Outputs that no path from the input to the result goes around.
+
+    Steps come in order and each leads to the result, so these are the ones no edge jumps over.
+    """
+    last_reader = {index: step.output for step in steps for index in step.reads}
+    found: set[int] = set()
+    furthest = last_reader[0]
+    for step in steps:
+        if furthest <= step.output:
+            found.add(step.output)
+        furthest = max(furthest, last_reader.get(step.output, 0))
+    return found

@@ -1,0 +1,42 @@
+"""Complementary insertion (cIM): do the pixels that speak against a class show the other ones?
+
+The pixels least in favour of the target go in first; the score is the mean over the image's *other*
+classes of the area under their curves.
+
+    >>> complementary_insertion(model, images, [[1, 4]], torch.randn(images.shape)).shape
+    torch.Size([1])
+
+Ruiz, Agudo and Moreno-Noguer, ICCV 2021, Section 4.
+"""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from torch import Tensor
+
+from dmbp.errors import TargetError
+from dmbp.linear.capture import Model
+from dmbp.metrics.curve import CurveOptions, area, probability_curve
+
+
+def complementary_insertion(
+    model: Model,
+    inputs: Tensor,
+    others: Sequence[Sequence[int]],
+    attribution: Tensor,
+    **options: Unpack[CurveOptions],
+) -> Tensor:
+    """The complementary score of every image, (images,); higher is better.
+
+    `others` lists for every image the classes it shows beside the one that `attribution` is about.
+    """
+    if not all(len(set(classes)) > 0 for classes in others):
+        raise TargetError(
+            "complementary insertion needs at least one other class for every image; leave out "
+            "images that show one class only"
+        )
+    # The mean of areas is the area of the mean.
+    mean = [{index: 1 / len(set(classes)) for index in set(classes)} for classes in others]
+    return area(
+        probability_curve(model, inputs, mean, -attribution, removing=False, options=options)
+    )

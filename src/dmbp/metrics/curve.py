@@ -1,0 +1,115 @@
+"""How a class's probability changes while an image's pixels are put in or taken out, in order.
+
+    area = (p₀/2 + p₁ + … + p_{n−1} + p_n/2) / n
+
+p_k is the probability once k/n of the pixels are replaced. All channels of a pixel go together,
+ordered by their sum, the strongest first. Of equal pixels the one further up, then further left,
+goes first, so a score depends on neither batch nor device, and a map that is the same everywhere is
+scored as that order. A map with NaN has no order and is refused.
+
+Petsiuk, Das and Saenko, "RISE", BMVC 2018; the settings are those of its evaluation.
+"""
+
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from dmbp.activation import Activation, activation_function
+from dmbp.decompose.reference import Reference, reference_for
+from dmbp.errors import InputError
+from dmbp.linear import Linearizer, Target
+from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.precision import full_precision
+
+STEPS = 28
+"""8 · 224 pixels a step at 224 × 224, as in RISE's batch evaluation."""
+
+
+class CurveOptions(TypedDict, total=False):
+    """How a curve is made.
+
+    Pixels are replaced in `steps` (28) portions; where they are missing the image shows `substrate`
+    ("blur", as in RISE; "zero", "mean" or a tensor). Outputs become probabilities by `activation`
+    ("softmax", "sigmoid" or a function of (images, classes)), and at most `internal_batch_size`
+    (64) images are run together, which changes no score.
+    """
+
+    steps: int
+    substrate: Reference
+    activation: Activation
+    internal_batch_size: int
+
+
+@full_precision()
+@torch.no_grad()
+def probability_curve(
+    model: Model,
+    inputs: Tensor,
+    target: Target,
+    attribution: Tensor,
+    *,
+    removing: bool,
+    options: CurveOptions,
+) -> Tensor:
+    """The target's probability after each step, (images, steps + 1).
+
+    Pixels are put into the substrate, or taken out of the image where `removing`.
+    """
+    steps = options.get("steps", STEPS)
+    batch = options.get("internal_batch_size", 64)
+    activation = activation_function(options.get("activation", "softmax"))
+    if steps < 1 or batch < 1:
+        raise InputError("steps and internal_batch_size must be 1 or more")
+    rank = pixel_ranks(attribution, inputs)
+    linearizer = Linearizer(model)
+    with evaluating(linearizer.model):
+        inputs, _, rows = linearizer.rows(inputs, target=target)
+        if len(rows) != len(inputs):
+            raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
+        substrate = reference_for(inputs, options.get("substrate", "blur"))
+        front, back = (substrate, inputs) if removing else (inputs, substrate)
+        jobs = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
+        fractions = torch.linspace(0, 1, steps + 1, dtype=torch.float64).repeat(len(inputs))
+        scores: list[Tensor] = []
+        for indices in jobs.batches(batch):
+            part = jobs.pick(indices)
+            image = list(part.image)
+            fraction = fractions[indices].to(inputs.device)
+            mixed = replaced(front[image], back[image], rank[image], fraction)
+            scores.append(part.scores(linearizer.run(mixed), activation))
+    return torch.cat(scores).view(len(inputs), steps + 1)
+
+
+def replaced(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:
+    """The strongest `fraction` of each image's pixels from `front`, the rest from `back`."""
+    count = torch.round(fraction.to(torch.float64) * rank[0].numel())
+    return torch.where(rank < count.view(-1, 1, 1, 1), front, back)
+
+
+def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
+    """Each pixel's place in the order, (images, 1, height, width)."""
+    spatial = inputs.shape[2:]
+    if inputs.dim() != 4:
+        raise InputError(
+            "pixels have an order in images of shape (batch, channel, height, width), not "
+            f"{tuple(inputs.shape)}"
+        )
+    if attribution.shape[0] != inputs.shape[0] or attribution.shape[2:] != spatial:
+        raise InputError(
+            f"an attribution of shape {tuple(attribution.shape)} does not fit inputs of shape "
+            f"{tuple(inputs.shape)}"
+        )
+    if not torch.isfinite(attribution).all():
+        raise InputError("the attribution contains NaN or infinity, so its pixels have no order")
+    pixels = attribution.sum(1).flatten(1)
+    order = pixels.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order)
+    rank.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    return rank.view(len(inputs), 1, *spatial)
+
+
+def area(curve: Tensor) -> Tensor:
+    """The area under curves (images, steps + 1), both ends counted half."""
+    ends = (curve[:, 0] + curve[:, -1]) / 2
+    return (curve.sum(1) - ends) / (curve.shape[1] - 1)
