@@ -24,10 +24,10 @@ from torch import Tensor
 
 from benchmarks.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_pairs
 from dmbp.attribution import DMBP, METHODS, LinearMapMethod, method_names
+from dmbp.attribution.blur_ig import gaussian_blur
 from dmbp.decompose import concatenate
 from dmbp.metrics import complementary_insertion, insertion, pointing_game
 from dmbp.models.classifier import Classifier
-from dmbp.render.colour import smooth
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,16 @@ class Task:
     target: Tensor
     others: list[list[int]] | None = None
     boxes: list[Any] | None = None
+
+    def first(self, count: int | None, device: str) -> "Task":
+        """The first questions, on a device."""
+        return Task(
+            self.classifier,
+            self.inputs[:count].to(device),
+            self.target[:count].to(device),
+            self.others and self.others[:count],
+            self.boxes and self.boxes[:count],
+        )
 
 
 def photos(shared: Path, count: int) -> Task:
@@ -159,7 +169,7 @@ def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[s
     found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
     yield name, found.float(), (_clock(inputs) - started) / len(inputs)
     task.classifier.module.float()
-    if isinstance(method, LinearMapMethod) and name != "lpr":
+    if isinstance(method, LinearMapMethod) and f"{name} ·(x−blur)" in PROTOTYPE[options.task]:
         started = _clock(inputs)
         method.reference = "blur"
         found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
@@ -177,11 +187,8 @@ def _clock(like: Tensor) -> float:
 
 
 def smoothed(attribution: Tensor, sigma: float = 3.0) -> Tensor:
-    """A map under a Gaussian of `sigma` pixels."""
-    pixels = attribution.sum(1).double().cpu().numpy()
-    return torch.stack([torch.from_numpy(smooth(k, sigma)) for k in pixels])[:, None].to(
-        attribution
-    )
+    """The pixels of a map under a Gaussian of `sigma` pixels."""
+    return gaussian_blur(attribution.sum(1, keepdim=True), sigma)
 
 
 def scores(attribution: Tensor, task: Task, batch: int) -> dict[str, Tensor]:
@@ -205,6 +212,7 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--methods", default="all")
     parser.add_argument("--count", type=int, default=200, help="images, from the first")
+    parser.add_argument("--pairs", type=int, help="of VOC, (image, class) pairs, from the first")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=32)
@@ -215,21 +223,15 @@ def main() -> None:
     options = parser.parse_args()
     task = TASKS[options.task](options.shared, options.count)
     task.classifier.module.to(options.device)
-    task = Task(
-        task.classifier,
-        task.inputs.to(options.device),
-        task.target.to(options.device),
-        task.others,
-        task.boxes,
-    )
+    task = task.first(options.pairs, options.device)
     results: dict[str, dict[str, Any]] = {}
     print(f"{options.task}: {len(task.inputs)} questions to {task.classifier.name}")
     for name in method_names(options.methods):
         for called, attribution, seconds in maps(name, task, options):
-            variants = {called: attribution}
-            if task.others is not None and called in ("dmbp", "dmbp_paper ·(x−blur) own signs"):
-                variants[f"{called}, smoothed"] = smoothed(attribution)
+            variants = {called: attribution, f"{called}, smoothed": smoothed(attribution)}
             for variant, pixels in variants.items():
+                if variant not in (name, "gradcam signed", *PROTOTYPE[options.task]):
+                    continue
                 found = scores(pixels, task, options.sampling_batch)
                 results[variant] = _line(variant, found, seconds, PROTOTYPE[options.task])
     if options.json is not None:

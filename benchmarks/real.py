@@ -50,12 +50,11 @@ def _head(path: Path, features: int) -> nn.Linear:
 
 
 def photographs(shared: Path, preprocessing: Preprocessing, count: int) -> tuple[Tensor, Tensor]:
-    """The first photographs and their ImageNet classes."""
+    """The first photographs, each squeezed to a square, and their ImageNet classes."""
     with (shared / "data" / "photos" / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))[:count]
     folder = shared / "data" / "photos" / "images"
-    views = [preprocessing.view(read_photo(folder / row["file"])) for row in rows]
-    inputs = torch.cat([preprocessing.tensor(view) for view in views])
+    inputs = torch.cat([_squeezed(folder / row["file"], preprocessing) for row in rows])
     return inputs, torch.tensor([int(row["imagenet_class"]) for row in rows])
 
 
@@ -76,11 +75,16 @@ def voc_pairs(shared: Path, preprocessing: Preprocessing, images: int) -> Pairs:
     others: list[list[int]] = []
     boxes: list[list[Box]] = []
     for voc in read_voc(shared / "data" / "VOCdevkit" / "VOC2012")[:images]:
-        photo = read_photo(voc.path).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        photo = _squeezed(voc.path, preprocessing)
         present = [CLASSES.index(name) for name in voc.classes()]
         for index in present:
-            inputs.append(preprocessing.tensor(photo))
+            inputs.append(photo)
             target.append(index)
             others.append([other for other in present if other != index])
             boxes.append(voc.boxes(CLASSES[index], side=SIDE))
     return Pairs(torch.cat(inputs), torch.tensor(target), others, boxes)
+
+
+def _squeezed(path: Path, preprocessing: Preprocessing) -> Tensor:
+    photo = read_photo(path).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return preprocessing.tensor(photo)

@@ -37,10 +37,10 @@ class LPR(LinearMapMethod):
         self,
         model: Model,
         *,
-        iterations: int = 50,
+        iterations: int = 20,
         learning_rate: float = 0.1,
-        area: float = 0.5,
-        softness: float = 0.5,
+        area: float = 1.0,
+        softness: float = 0.1,
         reference: Reference = None,
     ) -> None:
         super().__init__(model, reference=reference)

@@ -20,7 +20,6 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Target
 from dmbp.linear.capture import Model, evaluating
-from dmbp.linear.precision import full_precision
 
 STEPS = 28
 """8 · 224 pixels a step at 224 × 224, as in RISE's batch evaluation."""
@@ -41,7 +40,6 @@ class CurveOptions(TypedDict, total=False):
     internal_batch_size: int
 
 
-@full_precision()
 @torch.no_grad()
 def probability_curve(
     model: Model,
