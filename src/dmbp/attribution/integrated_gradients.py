@@ -39,10 +39,11 @@ class IntegratedGradients(LinearMapMethod):
 
         along = CaptumIntegratedGradients(score, multiply_by_inputs=False)
         rows = len(question.rows)
-        return along.attribute(
+        average: Tensor = along.attribute(
             question.inputs,
             reference_for(question.inputs, question.baselines),
             additional_forward_args=(question.inputs.new_tensor(range(rows)).long(),),
             n_steps=self.steps,
             internal_batch_size=max(question.batch, rows),
         )
+        return average.to(question.inputs.dtype)  # Captum weighs its steps in float32

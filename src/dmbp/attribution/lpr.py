@@ -90,7 +90,7 @@ class LPR(LinearMapMethod):
         pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
         flat = pixels.flatten(1)
         centred = flat - flat.mean(1, keepdim=True)
-        deviation = centred.square().mean(1, keepdim=True).sqrt().clamp(min=1e-30)
+        deviation = (centred.square().mean(1, keepdim=True) + 1e-30).sqrt()  # a map may be zero
         return torch.sigmoid(centred / (self.softness * deviation)).view_as(pixels)
 
 

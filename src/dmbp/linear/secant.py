@@ -18,8 +18,8 @@ from dmbp.linear.freeze import FrozenGraph, Step
 from dmbp.linear.gates import Piece
 from dmbp.linear.rule import Function
 
-NO_DIFFERENCE = 1e-10
-"""Where z and z₀ are closer, the slope is the gradient's, as in Captum."""
+ROUNDING = 4
+"""Where z and z₀ differ by no more units in the last place, the slope is the gradient's."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,8 @@ def _between(
 
 
 def _secant_piece(piece: Piece, z: Tensor, baseline: Tensor, results: Sequence[Tensor]) -> Piece:
-    distance = z - baseline
-    close = distance.abs() < NO_DIFFERENCE
-    ratio = (results[0] - results[1]) / torch.where(close, 1, distance)
+    close = _equal(z, baseline)
+    ratio = (results[0] - results[1]) / torch.where(close, 1, z - baseline)
     slope = torch.where(close, piece.slope.to(ratio.dtype), ratio)
     return Piece(slope, results[0] - slope * z)
 
@@ -89,11 +88,11 @@ def _secant_choice(
     def picked(step: Step, values: dict[int, Any]) -> Tensor:
         return _value(step.apply(values))
 
-    rise = _value(results[0]) - _value(results[1])
     # One of both winners changes at least as far as the output: its weight is within 0 and 1.
-    by_mine = picked(one, slots[0]) - picked(one, slots[1])
-    by_baseline = picked(other, slots[0]) - picked(other, slots[1])
-    weights = [_ratio(rise, change) for change in (by_mine, by_baseline)]
+    ends = (_value(results[0]), _value(results[1]))
+    weights = [
+        _ratio(ends, (picked(step, slots[0]), picked(step, slots[1]))) for step in (one, other)
+    ]
     input_wins = (weights[0] >= 0) & (weights[0] <= 1)
     weight = torch.where(input_wins, *weights)
     chosen = torch.where(input_wins, picked(one, slots[0]), picked(other, slots[0]))
@@ -101,11 +100,17 @@ def _secant_choice(
     return ScaledChoice(one.function, other.function, input_wins, weight, offset)
 
 
-def _ratio(rise: Tensor, change: Tensor) -> Tensor:
+def _ratio(ends: tuple[Tensor, Tensor], winner: tuple[Tensor, Tensor]) -> Tensor:
     """How much of a winner's change the output shows; infinite for a winner that does not move."""
-    still, level = change.abs() < NO_DIFFERENCE, rise.abs() < NO_DIFFERENCE
-    ratio = rise / torch.where(still, 1, change)
+    still, level = _equal(*winner), _equal(*ends)
+    ratio = (ends[0] - ends[1]) / torch.where(still, 1, winner[0] - winner[1])
     return torch.where(still, torch.where(level, 1.0, torch.inf).to(ratio.dtype), ratio)
+
+
+def _equal(one: Tensor, other: Tensor) -> Tensor:
+    """Where two tensors are the same up to rounding."""
+    unit = ROUNDING * torch.finfo(one.dtype).eps
+    return (one - other).abs() <= unit * torch.maximum(one.abs(), other.abs())
 
 
 def _value(result: Any) -> Tensor:

@@ -1,0 +1,196 @@
+"""The contract that every row of the method table keeps, on every kind of network."""
+
+import pytest
+import torch
+from captum.attr import Attribution
+from torch import Tensor, nn
+
+import dmbp
+from dmbp.attribution import METHODS, Method, method_names
+from dmbp.errors import DMBPError, InputError, ModelError, TargetError
+from tests import nets
+from tests.tolerance import BATCH, relative
+
+IMAGES = (3, 3, 16, 16)
+MODELS = [
+    nets.FunctionalNet,
+    nets.ReusedNet,
+    nets.InPlaceNet,
+    nets.LeakyNet,
+    nets.VGGLike,
+    nets.ResidualNet,
+    nets.FireNet,
+]
+SMALLER = {
+    "rise": {"masks": 30},
+    "lpr": {"iterations": 3},
+    "smoothgrad": {"samples": 4},
+    "blur_ig": {"steps": 6, "max_sigma": 3.0},
+    "integrated_gradients": {"steps": 6},
+}
+"""Fewer samples than the defaults: what is checked does not depend on their number."""
+
+
+def make(name: str, model: nn.Module, **settings: object) -> Method:
+    fewer = {"iterations": 4} if name.startswith("dmbp") else SMALLER.get(name, {})
+    return METHODS[name](model, **{**fewer, **settings})
+
+
+@pytest.mark.parametrize("net", MODELS)
+@pytest.mark.parametrize("name", METHODS)
+def test_contract(name: str, net: type[nn.Module]) -> None:
+    """Shape, dtype, finite; the same again; batch = loop; batches inside change nothing."""
+    model, inputs = net().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    method = make(name, model)
+    maps = method.attribute(inputs, target=[0, 1, 2])
+    assert maps.shape == ((3, 1, 16, 16) if METHODS[name].regions else inputs.shape)
+    assert maps.dtype == inputs.dtype
+    assert torch.isfinite(maps).all()
+    assert not maps.requires_grad
+    assert torch.equal(maps, method.attribute(inputs, target=[0, 1, 2]))
+    alone = torch.cat([method.attribute(inputs[k : k + 1], target=k) for k in range(3)])
+    assert relative(alone, maps) <= BATCH
+    for size in (1, 7):
+        parts = method.attribute(inputs, target=[0, 1, 2], internal_batch_size=size)
+        assert relative(parts, maps) <= BATCH
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_image_asked_about_twice(name: str) -> None:
+    model, inputs = nets.ResidualNet().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    method = make(name, model)
+    maps = method.attribute(inputs, target=[[0, 4], [1], [2]])
+    assert len(maps) == 4
+    assert relative(maps[1:2], method.attribute(inputs[:1], target=4)) <= BATCH
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_function_of_the_outputs_may_be_asked_about(name: str) -> None:
+    model, inputs = nets.ResidualNet().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    method = make(name, model)
+    linear = method.attribute(inputs, target={1: 1.0, 3: -2.0})
+    asked = method.attribute(inputs, target=lambda outputs: outputs[1] - 2 * outputs[3])
+    if name == "rise":  # classes are read from probabilities, a function from the outputs
+        assert asked.shape == linear.shape
+    else:
+        assert relative(asked, linear) <= BATCH
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", METHODS)
+def test_dtypes(name: str, dtype: torch.dtype) -> None:
+    model, inputs = nets.VGGLike().to(dtype).eval(), torch.randn(IMAGES).to(dtype)
+    maps = make(name, model).attribute(inputs, target=1)
+    assert maps.dtype == dtype
+    assert torch.isfinite(maps).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_captums_conventions(name: str) -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    method = make(name, model)
+    assert isinstance(method, Attribution)
+    (maps,) = method.attribute((inputs,), target=1)
+    assert torch.equal(maps, method.attribute(inputs, None, 1))
+    with pytest.raises(InputError, match="additional_forward_args"):
+        method.attribute(inputs, target=1, additional_forward_args=(1,))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_cannot_be_asked(name: str) -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    method = make(name, model)
+    with pytest.raises(TargetError, match="out of range"):
+        method.attribute(inputs, target=5)
+    with pytest.raises(TargetError, match="2 targets were given for 3 images"):
+        method.attribute(inputs, target=[0, 1])
+    with pytest.raises(InputError, match="internal_batch_size must be 1 or more"):
+        method.attribute(inputs, target=0, internal_batch_size=0)
+    with pytest.raises(TargetError, match="must return one number"):
+        method.attribute(inputs, target=lambda outputs: outputs)
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in ("dmbp", "random")])
+def test_models_in_training_mode_leave_as_they_came(name: str) -> None:
+    model, inputs = nets.ResidualNet(), torch.randn(IMAGES)
+    statistics = model.bn1.running_mean.clone()
+    with pytest.warns(UserWarning, match="training mode"):
+        maps = make(name, model).attribute(inputs, target=0)
+    assert model.training
+    assert torch.equal(model.bn1.running_mean, statistics)
+    assert torch.equal(maps, make(name, model.eval()).attribute(inputs, target=0))
+
+
+REGIONS = ("gradcam", "guided_gradcam", "fullgrad", "rise", "blur_ig")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_inputs_that_are_no_images(name: str) -> None:
+    model, inputs = nets.MLP().eval(), torch.randn(4, 7)
+    method = make(name, model)
+    if name in REGIONS:
+        with pytest.raises(InputError, match=r"no layer with a height|needs images"):
+            method.attribute(inputs, target=0)
+    else:
+        assert method.attribute(inputs, target=0).shape == inputs.shape
+
+
+@pytest.mark.parametrize("name", ["rise", "smoothgrad", "random"])
+def test_a_generator_decides_what_is_drawn(name: str) -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+
+    def maps(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return make(name, model, generator=generator).attribute(inputs, target=1)
+
+    assert torch.equal(maps(1), maps(1))
+    assert not torch.equal(maps(1), maps(2))
+    generator = torch.Generator().manual_seed(1)
+    method = make(name, model, generator=generator)
+    assert not torch.equal(method.attribute(inputs, target=1), method.attribute(inputs, target=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("rise", {"masks": 0}),
+        ("rise", {"open": 0.0}),
+        ("smoothgrad", {"samples": 0}),
+        ("integrated_gradients", {"steps": 0}),
+        ("blur_ig", {"steps": 0}),
+        ("lpr", {"learning_rate": 0.0}),
+    ],
+)
+def test_settings_that_make_no_sense(name: str, settings: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        METHODS[name](nets.VGGLike().eval(), **settings)
+
+
+def test_names() -> None:
+    assert method_names("all") == list(METHODS)
+    assert method_names("gradcam, RISE,guided-backprop,rise") == [
+        "gradcam",
+        "rise",
+        "guided_backprop",
+    ]
+    with pytest.raises(DMBPError, match="no method 'gradcan'; did you mean 'gradcam'"):
+        method_names("gradcan")
+    assert set(dmbp.methods()) == set(METHODS)
+
+
+def test_a_model_that_stops_gradients_is_told_so() -> None:
+    class Stopped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nets.VGGLike()
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.net(x)
+
+    with pytest.raises(ModelError, match="passes no gradient to its input"):
+        METHODS["gradient"](Stopped().eval()).attribute(torch.randn(IMAGES), target=0)

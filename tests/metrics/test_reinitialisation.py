@@ -1,0 +1,86 @@
+"""The re-initialisation check: ranks against scipy's, and which layer forgets."""
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from dmbp.attribution import METHODS
+from dmbp.errors import InputError, ModelError
+from dmbp.metrics import rank_correlation, reinitialisation, reinitialised
+from tests import nets
+
+
+def test_correlation_is_scipys_with_ties() -> None:
+    first = torch.randint(0, 6, (4, 1, 7, 7)).double()
+    second = first + torch.randint(0, 9, (4, 1, 7, 7))
+    theirs = [
+        spearmanr(a.flatten().numpy(), b.flatten().numpy()).statistic
+        for a, b in zip(first, second, strict=True)
+    ]
+    torch.testing.assert_close(rank_correlation(first, second), torch.tensor(theirs))
+
+
+def test_channels_are_added_up_first() -> None:
+    maps = torch.randn(2, 3, 5, 5)
+    assert rank_correlation(maps, maps.sum(1, keepdim=True)).tolist() == pytest.approx([1.0, 1.0])
+    assert rank_correlation(maps, -maps).tolist() == pytest.approx([-1.0, -1.0])
+
+
+def test_a_constant_map_correlates_with_nothing() -> None:
+    assert rank_correlation(torch.ones(1, 1, 4, 4), torch.randn(1, 1, 4, 4)).tolist() == [0.0]
+
+
+def test_maps_that_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match="cannot be compared"):
+        rank_correlation(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 5, 5))
+    with pytest.raises(InputError, match="contains NaN"):
+        rank_correlation(torch.full((1, 1, 4, 4), torch.nan), torch.zeros(1, 1, 4, 4))
+
+
+class Backwards(nn.Module):
+    """Registers its last layer first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+        self.first = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu().mean((2, 3)))
+
+
+def test_only_the_layer_that_runs_last_forgets() -> None:
+    model, inputs = Backwards().eval(), torch.randn(2, 3, 8, 8)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    fresh = reinitialised(model, inputs)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(fresh.first.weight, model.first.weight)
+    assert not torch.equal(fresh.last.weight, model.last.weight)
+    assert torch.equal(fresh.last.bias, torch.zeros(3))
+    assert torch.equal(fresh.last.weight, reinitialised(model, inputs).last.weight)
+    other = reinitialised(model, inputs, generator=torch.Generator().manual_seed(5))
+    assert not torch.equal(other.last.weight, fresh.last.weight)
+
+
+def test_what_does_not_look_at_the_last_layer_stays_the_same() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(2, 3, 16, 16)
+    assert reinitialisation(METHODS["random"], model, inputs, 0).tolist() == pytest.approx([1.0] * 2)
+    changed = reinitialisation(METHODS["gradient"], model, inputs, [0, 1])
+    assert (changed.abs() < 0.999).all()
+
+
+def test_without_a_target_both_models_are_asked_about_the_same_class() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(2, 3, 16, 16)
+    top = model(inputs).argmax(1).tolist()
+    named = reinitialisation(METHODS["gradient"], model, inputs, top)
+    assert torch.equal(reinitialisation(METHODS["gradient"], model, inputs, None), named)
+
+
+def test_a_model_without_layers() -> None:
+    class Bare(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean((2, 3))
+
+    with pytest.raises(ModelError, match="no layer with a weight"):
+        reinitialised(Bare().eval(), torch.randn(1, 3, 4, 4))
