@@ -11,6 +11,7 @@ for all methods at full size an accelerator.
 """
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -150,7 +151,7 @@ def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[s
         if options.rise_masks:
             settings["masks"] = options.rise_masks
         if options.rise_bfloat16:
-            module = module.bfloat16()
+            module = copy.deepcopy(module).bfloat16().to(memory_format=torch.channels_last)
             inputs = inputs.bfloat16()
     method = row(module, **settings)
     batch = options.sampling_batch if row.probabilistic else options.batch
@@ -168,7 +169,6 @@ def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[s
         return
     found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
     yield name, found.float(), (_clock(inputs) - started) / len(inputs)
-    task.classifier.module.float()
     if isinstance(method, LinearMapMethod) and f"{name} ·(x−blur)" in PROTOTYPE[options.task]:
         started = _clock(inputs)
         method.reference = "blur"
@@ -234,8 +234,8 @@ def main() -> None:
                     continue
                 found = scores(pixels, task, options.sampling_batch)
                 results[variant] = _line(variant, found, seconds, PROTOTYPE[options.task])
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False))
+                if options.json is not None:
+                    options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False))
 
 
 def _line(

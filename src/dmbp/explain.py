@@ -17,10 +17,11 @@ from rich.progress import Progress
 from dmbp import __version__
 from dmbp.attribution import DMBP
 from dmbp.data import photo_paths, read_photo
-from dmbp.errors import InputError, OutputError, TargetError
+from dmbp.errors import OutputError
 from dmbp.explanation import Explanation
-from dmbp.linear.linearize import Linearizer
-from dmbp.models import Classifier, load_model
+from dmbp.model_choice import ModelChoice
+from dmbp.models import Classifier
+from dmbp.photo_question import ask
 from dmbp.render import PanelStyle, report_html, write_whole
 
 REPORT = "report.html"
@@ -47,15 +48,12 @@ class ExplainRequest:
     """What was asked for on the command line."""
 
     photos: list[Path]
-    model: str
-    weights: Path | None
-    classes: Path | None
+    choice: ModelChoice
     targets: list[str]
     preset: str
     objective: Any
     iterations: int | None
     learning_rate: float | None
-    device: str
     outputs: Outputs
 
 
@@ -67,9 +65,7 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     check_folder(request.outputs.folder)
     named = list(_stems(paths))
     _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
-    device = _device(request.device)
-    classifier = load_model(request.model, weights=request.weights, classes=request.classes)
-    classifier.module.to(device)
+    classifier = request.choice.load()
     explainer = DMBP(
         classifier.module,
         preset=request.preset,
@@ -124,21 +120,13 @@ def explain_photo(
 ) -> Explanation:
     """Explain one photo for the classes wanted, or for the top one."""
     started = time.perf_counter()
-    view = classifier.preprocessing.view(photo)
-    parameter = next(classifier.module.parameters(), None)
-    inputs = classifier.preprocessing.tensor(view)
-    inputs = inputs if parameter is None else inputs.to(parameter.device)
-    outputs = Linearizer(classifier.module).outputs(inputs)[0]
-    if classifier.classes is not None and len(classifier.classes) != len(outputs):
-        raise TargetError(
-            f"{len(classifier.classes)} class names were given for a model with "
-            f"{len(outputs)} outputs"
-        )
-    targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
+    question = ask(photo, name, classifier, wanted)
     read = time.perf_counter()
-    decomposition = explainer.explain(inputs, target=targets, on_iteration=advance)
+    decomposition = explainer.explain(
+        question.inputs, target=question.targets, on_iteration=advance
+    )
     seconds = {"reading": read - started, "explaining": time.perf_counter() - read}
-    return Explanation(name, view, classifier, outputs, targets, decomposition, seconds)
+    return Explanation(question, decomposition, seconds)
 
 
 def check_folder(path: Path) -> None:
@@ -171,18 +159,6 @@ def _write(answer: Explanation, outputs: Outputs, stem: str) -> Path:
         files |= answer.gif_files(folder, stem)
     write_whole(files)
     return picture
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0].partition(". ")[0][:100]
-        raise InputError(f"device {name!r} is not available: {said}") from error
-    if device.type == "meta":
-        raise InputError("device 'meta' computes nothing; use cpu or cuda")
-    return device
 
 
 def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:

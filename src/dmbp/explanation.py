@@ -1,24 +1,21 @@
 """One photo's answer, and everything that can be written about it."""
 
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
 from PIL import Image
-from torch import Tensor
 
 from dmbp import __version__
 from dmbp.decompose import Decomposition
 from dmbp.decompose.reference import reference_for
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
 from dmbp.metrics.curve import STEPS
-from dmbp.models import Classifier
+from dmbp.photo_question import PhotoQuestion
 from dmbp.render import (
     PanelRow,
     PanelStyle,
@@ -29,25 +26,20 @@ from dmbp.render import (
     insertion_gif,
     panel_rows,
 )
-from dmbp.render.colour import Array
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A photo as the model saw it, its outputs (classes,), and a decomposition, a row a target."""
+    """A photo, the classes asked about, and a decomposition with a row for each."""
 
-    name: str
-    view: Image.Image
-    classifier: Classifier
-    outputs: Tensor
-    targets: list[int]
+    question: PhotoQuestion
     decomposition: Decomposition
     seconds: dict[str, float]
 
     def sentence(self) -> str:
         """What was predicted and what was explained."""
-        asked = ", ".join(self._named(target) for target in self.targets)
-        return f"{self._verdict()}; explained {asked}"
+        asked = ", ".join(self.question.named(target) for target in self.question.targets)
+        return f"{self.question.verdict()}; explained {asked}"
 
     def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
         """The panel as a file's content."""
@@ -57,12 +49,12 @@ class Explanation:
         """Terms, exactness, settings and timings as a JSON file's content."""
         d = self.decomposition
         about = {
-            "photo": self.name,
-            "model": self.classifier.name,
-            "predicted": self._about(self._best()),
+            "photo": self.question.name,
+            "model": self.question.classifier.name,
+            "predicted": self.question.about(self.question.best),
             "targets": [
                 {
-                    **self._about(target),
+                    **self.question.about(target),
                     "terms": {
                         "output": d.output[row].item(),
                         "positive": d.positive_output[row].item(),
@@ -70,7 +62,7 @@ class Explanation:
                         "nuisance": d.nuisance_output[row].item(),
                     },
                 }
-                for row, target in enumerate(self.targets)
+                for row, target in enumerate(self.question.targets)
             ],
             "exactness": d.exactness,
             "settings": d.settings.described(),
@@ -89,12 +81,12 @@ class Explanation:
         buffer = BytesIO()
         numpy.save(buffer, attribution)
         files = {folder / f"{stem}.npy": buffer.getvalue()}
-        for target, pixels in zip(self.targets, attribution.sum(1), strict=True):
+        for target, pixels in zip(self.question.targets, attribution.sum(1), strict=True):
             largest = max(float(numpy.abs(pixels).max()), 1e-30)
             levels = numpy.round(32768 + 32767 * pixels / largest).astype(numpy.uint16)
             buffer = BytesIO()
             Image.fromarray(levels).save(buffer, "PNG")
-            files[folder / f"{stem}-{self._slug(target)}-map.png"] = buffer.getvalue()
+            files[folder / f"{stem}-{self.question.slug(target)}-map.png"] = buffer.getvalue()
         return files
 
     def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
@@ -103,14 +95,15 @@ class Explanation:
         ranks, blurred = pixel_ranks(d.attribution, d.inputs), reference_for(d.inputs, "blur")
         fractions = torch.linspace(0, 1, STEPS + 1)
         files: dict[Path, bytes] = {}
-        for row, target in enumerate(self.targets):
+        for row, target in enumerate(self.question.targets):
             one = slice(row, row + 1)
             frames = [
-                self._shown(replaced(d.inputs[one], blurred[one], ranks[one], fraction)[0])
+                self.question.shown(replaced(d.inputs[one], blurred[one], ranks[one], fraction)[0])
                 for fraction in fractions[:, None]
             ]
-            gif = insertion_gif(frames, self._insertion[row], self.classifier.class_name(target))
-            files[folder / f"{stem}-{self._slug(target)}.gif"] = gif
+            called = self.question.classifier.class_name(target)
+            gif = insertion_gif(frames, self._insertion[row], called)
+            files[folder / f"{stem}-{self.question.slug(target)}.gif"] = gif
         return files
 
     def report_photo(self) -> ReportPhoto:
@@ -119,8 +112,8 @@ class Explanation:
         targets = [
             ReportTarget(
                 row=panel_row,
-                name=self.classifier.class_name(target),
-                probability=self._probability(target),
+                name=self.question.classifier.class_name(target),
+                probability=self.question.probability(target),
                 history={
                     "y⁺": history.positive[:, row].tolist(),
                     "y⁻": history.negative[:, row].tolist(),
@@ -131,60 +124,29 @@ class Explanation:
                 exactness=self.decomposition.exactness,
                 seconds=self.seconds["explaining"],
             )
-            for row, (target, panel_row) in enumerate(zip(self.targets, self._rows(), strict=True))
+            for row, (target, panel_row) in enumerate(
+                zip(self.question.targets, self._rows(), strict=True)
+            )
         ]
-        return ReportPhoto(self.name, self._verdict(), targets)
+        return ReportPhoto(self.question.name, self.question.verdict(), targets)
 
     @cached_property
     def _insertion(self) -> list[list[float]]:
         d = self.decomposition
         curve = insertion_curve(
-            self.classifier.module,
+            self.question.classifier.module,
             d.inputs,
-            self.targets,
+            self.question.targets,
             d.attribution,
-            activation=self.classifier.probabilities,
+            activation=self.question.classifier.probabilities,
         )
         return curve.tolist()
 
     def _rows(self) -> list[PanelRow]:
-        photo = numpy.asarray(self.view, dtype=numpy.float64) / 255
+        asked = self.question
         return panel_rows(
             self.decomposition,
-            photos=[photo] * len(self.targets),
-            photo_captions=[self._verdict()] * len(self.targets),
-            target_captions=[f"for and against: {self._named(target)}" for target in self.targets],
+            photos=[asked.photo] * len(asked.targets),
+            photo_captions=[asked.verdict()] * len(asked.targets),
+            target_captions=[f"for and against: {asked.named(k)}" for k in asked.targets],
         )
-
-    def _shown(self, image: Tensor) -> Array:
-        """An input as a picture again: RGB in [0, 1]."""
-        preprocessing = self.classifier.preprocessing
-        pixels = image.detach().cpu().double().permute(1, 2, 0).numpy()
-        return pixels * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
-
-    def _verdict(self) -> str:
-        """The prediction; where classes do not compete and none is likely, there is none."""
-        best = self._best()
-        sure = self.classifier.is_exclusive(self.outputs) or self._probability(best) >= 0.5
-        return f"{'predicted' if sure else 'nothing sure, most likely'} {self._named(best)}"
-
-    def _best(self) -> int:
-        return int(self.outputs.argmax())
-
-    def _probability(self, index: int) -> float:
-        return float(self.classifier.probabilities(self.outputs)[index])
-
-    def _named(self, index: int) -> str:
-        return f"{self.classifier.class_name(index)} ({self._probability(index):.0%})"
-
-    def _slug(self, index: int) -> str:
-        """The class in a file's name; its number too, for two classes may share a name."""
-        words = re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower())
-        return f"{index}-{words}".strip("-")
-
-    def _about(self, index: int) -> dict[str, Any]:
-        return {
-            "class": index,
-            "name": self.classifier.class_name(index),
-            "probability": self._probability(index),
-        }

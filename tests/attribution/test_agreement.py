@@ -19,7 +19,7 @@ import dmbp
 from dmbp.attribution import METHODS
 from dmbp.attribution.blur_ig import BlurIG, gaussian_blur
 from dmbp.attribution.gradcam import GradCAM
-from dmbp.attribution.rise import RISE
+from dmbp.attribution.rise import BLOCK, RISE
 from dmbp.errors import InexactCapture, InputError
 from dmbp.linear.biases import full_gradient
 from dmbp.linear.stage import last_stage
@@ -287,13 +287,12 @@ def test_rise_by_hand() -> None:
     inputs = images(8)[:1]
     method = RISE(Brightness().eval(), masks=5, cells=2, open=0.5, activation=lambda outputs: outputs)
     generator = torch.Generator().manual_seed(0)
+    cells = (torch.rand(BLOCK, 1, 2, 2, generator=generator) < 0.5).double()
+    down, across = (torch.randint(4, (BLOCK,), generator=generator) for _ in range(2))
     expected = torch.zeros(8, 8).double()
-    for _ in range(5):
-        cells = (torch.rand(2, 2, generator=generator) < 0.5).double()
-        down = int(torch.randint(4, (), generator=generator))
-        across = int(torch.randint(4, (), generator=generator))
-        large = functional.interpolate(cells[None, None], (12, 12), mode="bilinear")[0, 0]
-        mask = large[down : down + 8, across : across + 8]
+    for k in range(5):
+        large = functional.interpolate(cells[k : k + 1], (12, 12), mode="bilinear")[0, 0]
+        mask = large[down[k] : down[k] + 8, across[k] : across[k] + 8]
         expected += (mask * inputs[0]).mean() * mask / (5 * 0.5)
     torch.testing.assert_close(method.attribute(inputs, target=0)[0, 0], expected)
 

@@ -12,7 +12,6 @@ Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Bla
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +33,9 @@ class Masking:
     open: float
     activation: Activation
 
+
+BLOCK = 128
+"""Masks drawn at a time; a number of its own, so that no batch size changes what is drawn."""
 
 PRESETS: Mapping[str, Masking] = {
     "authors": Masking(6000, 8, 0.1, "softmax"),
@@ -81,45 +83,33 @@ class RISE(Method):
                 "rise needs images of shape (batch, channel, height, width), not "
                 f"{tuple(inputs.shape)}"
             )
-        images = sorted(set(question.rows.image))  # an image asked about twice is masked once
-        first_row = [question.rows.image.index(image) for image in images]
-        of_row = [images.index(image) for image in question.rows.image]
         total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_wide(inputs))
-        together = max(1, question.batch // len(images))
-        for masks in self._masks(question.generator(), inputs, together):
-            masked = (masks[None] * inputs[first_row][:, None]).flatten(0, 1)
-            outputs = self._outputs(masked, question.batch).view(len(images), len(masks), -1)
-            for row, image in enumerate(of_row):
-                rows = question.rows.pick([row] * len(masks))
-                weight = rows.scores(outputs[image], self._activation).to(total.dtype)
-                total[row] += torch.einsum("k,kchw->chw", weight, masks.to(total.dtype))
+        rows_of: dict[int, list[int]] = {}  # an image asked about twice is masked once
+        for row, image in enumerate(question.rows.image):
+            rows_of.setdefault(image, []).append(row)
+        for block in self._masks(question.generator(), inputs):
+            for rows in rows_of.values():
+                for masks in block.split(question.batch):
+                    outputs = self.linearizer.run(masks * inputs[rows[0]])
+                    for row in rows:
+                        asked = question.rows.pick([row] * len(masks))
+                        weight = asked.scores(outputs, self._activation).to(total.dtype)
+                        total[row] += torch.tensordot(weight, masks.to(total.dtype), 1)
         return (total / (self.masks * self.open)).to(inputs.dtype)
 
-    def _outputs(self, images: Tensor, batch: int) -> Tensor:
-        return torch.cat([self.linearizer.run(part) for part in images.split(batch)])
-
-    def _masks(
-        self, generator: torch.Generator, inputs: Tensor, together: int
-    ) -> Iterator[Tensor]:
-        """All masks (some, 1, height, width), `together` at a time; the same however many."""
+    def _masks(self, generator: torch.Generator, inputs: Tensor) -> Iterator[Tensor]:
+        """All masks (some, 1, height, width), a block at a time."""
         height, width = inputs.shape[2:]
         tall, wide = (math.ceil(side / self.cells) for side in (height, width))
-        for start in range(0, self.masks, together):
-            made: list[Any] = []
-            for _ in range(min(together, self.masks - start)):
-                cells = torch.rand(self.cells, self.cells, generator=generator) < self.open
-                down = int(torch.randint(tall, (), generator=generator))
-                across = int(torch.randint(wide, (), generator=generator))
-                made.append((cells, down, across))
-            grid = torch.stack([cells for cells, _, _ in made])[:, None].to(inputs)
-            size = ((self.cells + 1) * tall, (self.cells + 1) * wide)
-            large = functional.interpolate(grid, size, mode="bilinear")
-            yield torch.stack(
-                [
-                    mask[:, down : down + height, across : across + width]
-                    for mask, (_, down, across) in zip(large, made, strict=True)
-                ]
-            )
+        size = ((self.cells + 1) * tall, (self.cells + 1) * wide)
+        for start in range(0, self.masks, BLOCK):
+            count = min(BLOCK, self.masks - start)
+            grid = torch.rand(BLOCK, 1, self.cells, self.cells, generator=generator) < self.open
+            down = torch.randint(tall, (BLOCK, 1), generator=generator) + torch.arange(height)
+            across = torch.randint(wide, (BLOCK, 1), generator=generator) + torch.arange(width)
+            large = functional.interpolate(grid[:count].to(inputs), size, mode="bilinear")
+            which = torch.arange(count)[:, None, None]
+            yield large[which, 0, down[:count, :, None], across[:count, None, :]][:, None]
 
 
 def _wide(inputs: Tensor) -> torch.dtype:

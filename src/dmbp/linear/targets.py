@@ -87,11 +87,16 @@ class Rows:
 
     def _weights(self, like: Tensor) -> Tensor:
         """A matrix (rows, classes), zero for functions."""
-        weights = torch.zeros(len(self), self.classes, dtype=like.dtype, device=like.device)
-        for row, label in enumerate(self.labels):
-            for index, weight in _as_weights(label).items():
-                weights[row, index] = weight
-        return weights
+        entries = [
+            (row, index, weight)
+            for row, label in enumerate(self.labels)
+            for index, weight in _as_weights(label).items()
+        ]
+        weights = torch.zeros(len(self), self.classes, dtype=like.dtype)
+        if entries:  # made on the CPU at once: one transfer instead of one for each entry
+            row, index, weight = zip(*entries, strict=True)
+            weights[list(row), list(index)] = torch.tensor(weight, dtype=like.dtype)
+        return weights.to(like.device)
 
 
 def read_target(target: Target, *, outputs: Tensor) -> Rows:

@@ -111,18 +111,19 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         photo, evidence, positive, negative = (
             figure.add_subplot(grid[line, column]) for column in range(4)
         )
-        _image(photo, row.photo, row.photo_caption)
-        _image(evidence, style.evidence(attribution, row.photo, scale), row.target_caption)
+        show_image(photo, row.photo, row.photo_caption)
+        show_image(evidence, style.evidence(attribution, row.photo, scale), row.target_caption)
         toward, against = linear_map_pictures(row)
-        _image(positive, toward, "patterns for it, ∇F⁺")
-        _image(negative, against, "patterns against it, ∇F⁻")
+        show_image(positive, toward, "patterns for it, ∇F⁺")
+        show_image(negative, against, "patterns against it, ∇F⁻")
         if row.terms is not None:
             _terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
-    _legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
+    draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     return figure
 
 
-def _image(axis: Axes, picture: Array, title: str) -> None:
+def show_image(axis: Axes, picture: Array, title: str) -> None:
+    """A picture without ticks under a title."""
     axis.imshow(picture, interpolation="nearest")
     axis.set_title(title, fontsize=11)
     axis.set_xticks([])
@@ -156,7 +157,8 @@ def _terms(axis: Axes, terms: Terms, palette: Palette) -> None:
     axis.set_box_aspect(1 / TERMS_WIDTH)  # as high as the pictures beside it
 
 
-def _legend(figure: Figure, axis: Axes, palette: Palette) -> None:
+def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
+    """What the colours say."""
     colours = ScalarMappable(Normalize(-1, 1), palette.scale)
     bar = figure.colorbar(colours, cax=axis, orientation="horizontal")
     bar.set_ticks([-1, 0, 1], labels=["against", "nothing", "for"])

@@ -1,0 +1,174 @@
+"""What `dmbp compare` does: every method on one photo, scored by insertion."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from dmbp import __version__
+from dmbp.attribution import METHODS
+from dmbp.decompose.reference import reference_for
+from dmbp.errors import DMBPError
+from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
+from dmbp.models import Classifier
+from dmbp.photo_question import PhotoQuestion
+from dmbp.render import (
+    ComparedMap,
+    PanelStyle,
+    draw_comparison,
+    draw_insertion,
+    duration,
+    figure_bytes,
+    write_whole,
+)
+from dmbp.render.colour import Array
+
+FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+"""Where the insertion figure shows the photo as it fills up."""
+
+STRIPS = 3
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Settings by method."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A photo, and the maps of several methods for its first target, in the order asked."""
+
+    question: PhotoQuestion
+    maps: Mapping[str, ComparedMap]
+    attributions: Mapping[str, torch.Tensor]
+    refusals: Mapping[str, str]
+
+    def write(
+        self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
+    ) -> list[Path]:
+        """Write the comparison, the insertion figure and a JSON of scores; the files' paths."""
+        asked = self.question
+        target = asked.classifier.class_name(asked.targets[0])
+        maps = list(self.maps.values())
+        caption = f"{asked.verdict()}\nfor and against: {asked.named(asked.targets[0])}"
+        files = {
+            folder / f"{stem}-methods{suffix}": figure_bytes(
+                draw_comparison(asked.photo, caption, maps, style), suffix
+            ),
+            folder / f"{stem}-insertion{suffix}": figure_bytes(
+                draw_insertion(self._strips(), maps, target), suffix
+            ),
+            folder / f"{stem}-methods.json": self._record(),
+        }
+        write_whole(files)
+        return list(files)
+
+    def _strips(self) -> dict[str, dict[float, Array]]:
+        """The photo as it fills up, for the method asked for first and the best of the others."""
+        first, *others = self.maps
+        best = sorted(others, key=lambda name: -self.maps[name].score)[: STRIPS - 1]
+        return {self.maps[name].title: self._strip(name) for name in (first, *best)}
+
+    def _strip(self, name: str) -> dict[float, Array]:
+        inputs = self.question.inputs
+        ranks = pixel_ranks(self.attributions[name], inputs)
+        blurred = reference_for(inputs, "blur")
+        return {
+            fraction: self.question.shown(
+                replaced(inputs, blurred, ranks, torch.tensor([fraction], device=inputs.device))[0]
+            )
+            for fraction in FRACTIONS
+        }
+
+    def _record(self) -> bytes:
+        asked = self.question
+        about = {
+            "photo": asked.name,
+            "model": asked.classifier.name,
+            "target": asked.about(asked.targets[0]),
+            "methods": {
+                name: {
+                    "insertion": item.score,
+                    "seconds": round(item.seconds, 4),
+                    "curve": list(item.curve),
+                }
+                for name, item in self.maps.items()
+            },
+            "refused": dict(self.refusals),
+            "dmbp": __version__,
+            "torch": torch.__version__,
+        }
+        return (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def compare(
+    question: PhotoQuestion,
+    names: Sequence[str],
+    *,
+    settings: Settings | None = None,
+    console: Console | None = None,
+) -> Comparison:
+    """Run methods on a photo for its first target; one that cannot is left out, and says why."""
+    maps: dict[str, ComparedMap] = {}
+    attributions: dict[str, torch.Tensor] = {}
+    refusals: dict[str, str] = {}
+    for name in names:
+        try:
+            attribution, seconds = _timed(name, question, (settings or {}).get(name, {}))
+        except DMBPError as error:
+            if len(names) == 1:
+                raise
+            refusals[name] = str(error)
+            if console is not None:
+                console.print(f"{name}: left out: {error}")
+            continue
+        attributions[name] = attribution
+        maps[name] = _scored(name, question, attribution, seconds)
+        if console is not None:
+            console.print(f"{name}: insertion {maps[name].score:.3f}, {duration(seconds)}")
+    if not maps:
+        raise DMBPError(next(iter(refusals.values())))
+    return Comparison(question, maps, attributions, refusals)
+
+
+def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings, with the model's own probabilities where it reads them."""
+    own = {"activation": classifier.probabilities} if METHODS[name].probabilistic else {}
+    return {**own, **given}
+
+
+def _timed(
+    name: str, question: PhotoQuestion, given: Mapping[str, Any]
+) -> tuple[torch.Tensor, float]:
+    classifier = question.classifier
+    started = time.perf_counter()
+    method = METHODS[name](classifier.module, **method_settings(name, classifier, given))
+    attribution = method.attribute(question.inputs, target=question.targets[0])
+    if attribution.is_cuda:
+        torch.cuda.synchronize()
+    return attribution, time.perf_counter() - started
+
+
+def _scored(
+    name: str, question: PhotoQuestion, attribution: torch.Tensor, seconds: float
+) -> ComparedMap:
+    classifier = question.classifier
+    curve = insertion_curve(
+        classifier.module,
+        question.inputs,
+        question.targets[0],
+        attribution,
+        activation=classifier.probabilities,
+    )
+    row = METHODS[name]
+    return ComparedMap(
+        title=row.title,
+        attribution=attribution[0].sum(0).cpu().double().numpy(),
+        regions=row.regions,
+        curve=curve[0].tolist(),
+        score=float(area(curve)),
+        seconds=seconds,
+    )

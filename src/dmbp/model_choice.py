@@ -1,0 +1,38 @@
+"""Which model a command was asked to use, and where to run it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dmbp.errors import InputError
+from dmbp.models import DEFAULT, Classifier, load_model
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model's name (the one in the box by default), its files and its device."""
+
+    model: str | None = None
+    weights: Path | None = None
+    classes: Path | None = None
+    device: str = "cpu"
+
+    def load(self) -> Classifier:
+        """The model on its device."""
+        device = _device(self.device)
+        classifier = load_model(self.model or DEFAULT, weights=self.weights, classes=self.classes)
+        classifier.module.to(device)
+        return classifier
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0].partition(". ")[0][:100]
+        raise InputError(f"device {name!r} is not available: {said}") from error
+    if device.type == "meta":
+        raise InputError("device 'meta' computes nothing; use cpu or cuda")
+    return device

@@ -1,0 +1,59 @@
+"""Several methods on one photo, side by side."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from dmbp.render.colour import Array
+from dmbp.render.panel import PanelStyle, draw_legend, show_image
+
+
+@dataclass(frozen=True)
+class ComparedMap:
+    """A method's map (height, width), its insertion curve and score, and what it took.
+
+    A map of `regions` says where, not for and against: its weakest place is shown as nothing.
+    """
+
+    title: str
+    attribution: Array
+    regions: bool
+    curve: Sequence[float]
+    score: float
+    seconds: float
+
+    @property
+    def shown(self) -> Array:
+        """The map as it is drawn."""
+        return self.attribution - self.attribution.min() if self.regions else self.attribution
+
+
+COLUMNS = 5
+
+
+def draw_comparison(
+    photo: Array, caption: str, maps: Sequence[ComparedMap], style: PanelStyle | None = None
+) -> Figure:
+    """The photo and every map over it, each on its own scale, best insertion score first."""
+    style = style or PanelStyle()
+    columns = min(COLUMNS, len(maps) + 1)
+    lines = math.ceil((len(maps) + 1) / columns)
+    size = style.row_height * columns * 0.82, style.row_height * lines * 0.98 + 0.5
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.0] * lines + [0.035])
+    show_image(figure.add_subplot(grid[0, 0]), photo, caption)
+    best = sorted(maps, key=lambda item: -item.score)
+    for place, item in enumerate(best, start=1):
+        (smoothed,), scale = style.smoothed([item.shown])
+        axis = figure.add_subplot(grid[place // columns, place % columns])
+        title = f"{item.title}\ninsertion {item.score:.2f} · {duration(item.seconds)}"
+        show_image(axis, style.evidence(smoothed, photo, scale), title)
+    draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
+    return figure
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person writes them."""
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -1,0 +1,55 @@
+"""The insertion metric as a figure: the photo as it fills up, above the curves."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy
+from matplotlib.figure import Figure
+
+from dmbp.render.colour import Array
+from dmbp.render.comparison import ComparedMap
+from dmbp.render.panel import show_image
+
+# Told apart by colour-blind people too, and by lightness (Okabe and Ito's set).
+COLOURS = ("#c0212d", "#0072b2", "#009e73", "#e69f00")
+OTHERS = "#c8c8c8"
+
+
+def draw_insertion(
+    strips: Mapping[str, Mapping[float, Array]], maps: Sequence[ComparedMap], target: str
+) -> Figure:
+    """Curves of all methods; `strips` shows, for some titles, the photo at some fractions."""
+    fractions = list(next(iter(strips.values())))
+    height = 1.75 * len(strips) + 3.4
+    figure = Figure(figsize=(1.75 * len(fractions) + 1.0, height), layout="constrained")
+    grid = figure.add_gridspec(
+        len(strips) + 1, len(fractions), height_ratios=[1.75] * len(strips) + [3.4]
+    )
+    colours = dict(zip(strips, COLOURS, strict=False))
+    for line, (title, strip) in enumerate(strips.items()):
+        for column, (fraction, photo) in enumerate(strip.items()):
+            axis = figure.add_subplot(grid[line, column])
+            show_image(axis, numpy.clip(photo, 0, 1), f"{fraction:.0%}" if line == 0 else "")
+            if column == 0:
+                axis.set_ylabel(title, color=colours[title], fontsize=10, fontweight="bold")
+    axis = figure.add_subplot(grid[-1, :])
+    # The methods of the strips are drawn last, on top.
+    for item in sorted(maps, key=lambda item: item.title in colours):
+        across = numpy.linspace(0, 1, len(item.curve))
+        known = item.title in colours
+        axis.plot(
+            across,
+            item.curve,
+            color=colours.get(item.title, OTHERS),
+            linewidth=2.2 if known else 1.0,
+            label=f"{item.title}  {item.score:.2f}" if known else None,
+        )
+    for fraction in fractions:
+        axis.axvline(fraction, color="#dddddd", linewidth=0.8, zorder=0)
+    axis.set(xlim=(0, 1), ylim=(0, 1.02))
+    axis.set_xlabel("part of the pixels put into the blurred photo, strongest first")
+    axis.set_ylabel(f"probability of {target}")
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
+    axis.spines[["top", "right"]].set_visible(False)
+    legend = "area under the curve" + (" (grey: the other methods)" if len(maps) > 4 else "")
+    axis.legend(title=legend, frameon=False, fontsize=10, loc="lower right")
+    return figure

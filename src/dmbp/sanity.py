@@ -1,0 +1,99 @@
+"""What `dmbp sanity` does: maps of a photo before and after the model forgets its last layer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dmbp import __version__
+from dmbp.attribution import METHODS
+from dmbp.compare import method_settings
+from dmbp.errors import DMBPError, InputError
+from dmbp.metrics import rank_correlation, reinitialised
+from dmbp.photo_question import PhotoQuestion
+from dmbp.render import PanelStyle, SanityRow, draw_sanity, figure_bytes, write_whole
+
+DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
+
+
+@dataclass(frozen=True)
+class SanityCheck:
+    """A photo, and for each method its maps before and after."""
+
+    question: PhotoQuestion
+    rows: Mapping[str, SanityRow]
+    draws: int
+
+    def write(
+        self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
+    ) -> list[Path]:
+        """Write the picture and a JSON of correlations; the files' paths."""
+        asked = self.question
+        caption = f"{asked.verdict()}\nasked about {asked.named(asked.targets[0])}"
+        record = {
+            "photo": asked.name,
+            "model": asked.classifier.name,
+            "target": asked.about(asked.targets[0]),
+            "draws": self.draws,
+            "correlation": {name: row.correlation for name, row in self.rows.items()},
+            "dmbp": __version__,
+            "torch": torch.__version__,
+        }
+        files = {
+            folder / f"{stem}-sanity{suffix}": figure_bytes(
+                draw_sanity(asked.photo, caption, list(self.rows.values()), style), suffix
+            ),
+            folder / f"{stem}-sanity.json": (
+                json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+            ).encode(),
+        }
+        write_whole(files)
+        return list(files)
+
+
+def check_sanity(
+    question: PhotoQuestion,
+    names: Sequence[str],
+    *,
+    draws: int = 3,
+    console: Console | None = None,
+) -> SanityCheck:
+    """Compare each method's map with those of `draws` models with a new last layer.
+
+    The correlation is the mean over the draws; the picture shows the first.
+    """
+    if draws < 1:
+        raise InputError(f"draws must be 1 or more, not {draws}")
+    generator = torch.Generator().manual_seed(0)
+    module = question.classifier.module
+    forgetful = [reinitialised(module, question.inputs, generator=generator) for _ in range(draws)]
+    rows: dict[str, SanityRow] = {}
+    for name in names:
+        try:
+            before, *after = [_map(name, net, question) for net in (module, *forgetful)]
+        except DMBPError as error:
+            if len(names) == 1:
+                raise
+            if console is not None:
+                console.print(f"{name}: left out: {error}")
+            continue
+        correlation = torch.stack([rank_correlation(before, one) for one in after]).mean()
+        rows[name] = SanityRow(
+            METHODS[name].title,
+            *(one[0].sum(0).cpu().double().numpy() for one in (before, after[0])),
+            regions=METHODS[name].regions,
+            correlation=float(correlation),
+        )
+        if console is not None:
+            console.print(f"{name}: ρ = {rows[name].correlation:+.3f}: {rows[name].verdict}")
+    if not rows:
+        raise DMBPError("none of the methods can be run on this model")
+    return SanityCheck(question, rows, draws)
+
+
+def _map(name: str, net: torch.nn.Module, question: PhotoQuestion) -> torch.Tensor:
+    settings = method_settings(name, question.classifier, {})
+    return METHODS[name](net, **settings).attribute(question.inputs, target=question.targets[0])
