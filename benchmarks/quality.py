@@ -4,10 +4,10 @@
     voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images: also cIM
     voc-vgg16      VGG16 with a VOC head, likewise
 
-Prints the mean and standard error of each score and the seconds an image, beside what an independent
-prototype found on the same networks (other VOC images). `--rise-bfloat16` runs RISE's thousands of
-masked images in half precision. Needs the folder of real weights and photographs (`--shared`), and
-for all methods at full size an accelerator.
+Prints the mean and standard error of each score and the seconds an image, beside what an
+independent prototype found on the same networks (other VOC images). `--rise-bfloat16` runs RISE's
+thousands of masked images in half precision. Needs the folder of real weights and photographs
+(`--shared`), and for all methods at full size an accelerator.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The real networks and photographs that benchmarks run on, from the folder beside the repository."""
+"""The real networks and photographs that benchmarks run on, from a folder beside this one."""
 
 import csv
 from dataclasses import dataclass

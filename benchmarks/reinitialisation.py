@@ -1,8 +1,8 @@
 """How much maps depend on what the model learned: `python -m benchmarks.reinitialisation`.
 
-Spearman's rank correlation between the maps of the real ResNet50 and of one whose last layer is drawn
-afresh, over photographs. The paper's DMBP is near 0; guided backprop near 1 explains nothing. Needs
-the folder of real weights and photographs (`--shared`).
+Spearman's rank correlation between the maps of the real ResNet50 and of one whose last layer is
+drawn afresh, over photographs. DMBP is near 0; guided backprop, near 1, explains nothing. Needs the
+folder of real weights and photographs (`--shared`).
 """
 
 import argparse

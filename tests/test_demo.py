@@ -20,7 +20,14 @@ ON_ITS_OWN_HALF = 0.9
 def test_pictures_of_every_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_demo(tmp_path / "demo", console=Console(soft_wrap=True))
     names = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
-    assert names == ["astronaut.png", "cat.png", "collage.png", "motorcycle.png"]
+    assert names == [
+        "astronaut.png",
+        "cat.png",
+        "collage-insertion.png",
+        "collage-methods.png",
+        "collage.png",
+        "motorcycle.png",
+    ]
     assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
     printed = capsys.readouterr().out
     assert str(tmp_path / "demo") in printed

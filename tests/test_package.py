@@ -13,8 +13,9 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src" / "dmbp"
 
 # Each imports only from those before it.
-LAYERS = ("errors", "names", "linear", "engine", "decompose", "attribution", "metrics", "models")
-LAYERS = (*LAYERS, "data", "render", "explanation", "explain", "demo", "cli")
+LAYERS = ("errors", "names", "activation", "linear", "engine", "decompose", "attribution")
+LAYERS = (*LAYERS, "metrics", "models", "data", "render", "method_settings", "model_choice")
+LAYERS = (*LAYERS, "photo_question", "explanation", "explain", "compare", "sanity", "demo", "cli")
 
 # A decomposition draws and saves itself: the one look downwards, inside a function.
 EXCEPTIONS = {("decompose/decomposition.py", "render")}
@@ -62,8 +63,11 @@ def test_public_names() -> None:
         "LinearNetwork",
         "Settings",
         "__version__",
+        "explain_func",
         "linearize",
         "load",
+        "methods",
+        "metrics",
     ]
     for name in dmbp.__all__:
         assert getattr(dmbp, name) is not None

@@ -18,7 +18,7 @@ from dmbp.linear import LinearNetwork, linearize
 
 if TYPE_CHECKING:
     from dmbp import metrics
-    from dmbp.attribution import DMBP, methods
+    from dmbp.attribution import DMBP, explain_func, methods
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "LinearNetwork",
     "Settings",
     "__version__",
+    "explain_func",
     "linearize",
     "load",
     "methods",
@@ -36,7 +37,11 @@ __all__ = [
 ]
 
 # Imported when first asked for: the core needs torch alone, these need captum.
-_LAZY = {"DMBP": "dmbp.attribution", "methods": "dmbp.attribution"}
+_LAZY = {
+    "DMBP": "dmbp.attribution",
+    "explain_func": "dmbp.attribution",
+    "methods": "dmbp.attribution",
+}
 
 
 def __getattr__(name: str) -> Any:

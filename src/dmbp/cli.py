@@ -1,4 +1,4 @@
-"""The command line: `dmbp explain`, `dmbp models`.
+"""The command line: `dmbp explain`, `compare`, `sanity`, `demo`, `models`, `methods`.
 
 Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
 """
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,6 +16,10 @@ from rich.text import Text
 
 from dmbp import __version__
 from dmbp.errors import DMBPError
+
+if TYPE_CHECKING:
+    from dmbp.model_choice import ModelChoice
+    from dmbp.photo_question import PhotoQuestion
 
 app = typer.Typer(
     help="Explain what an image classifier saw.",
@@ -57,6 +61,24 @@ class Colours(StrEnum):
     purple_orange = "purple-orange"
 
 
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="A name from `dmbp models`, or package.module:factory."),
+]
+Weights = Annotated[Path | None, typer.Option(help="A .safetensors or .pth file for the model.")]
+Classes = Annotated[Path | None, typer.Option(help="A text file with a class name a line.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture.")]
+ColourScale = Annotated[Colours, typer.Option(help="Colours for and against.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+OnePhoto = Annotated[Path, typer.Argument(help="A photograph.")]
+OneTarget = Annotated[
+    str | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
+]
+OUT = Path("dmbp-out")
+
+
 @contextmanager
 def _one_sentence() -> Generator[None]:
     """Turn an error the user can put right into one sentence and exit code 2."""
@@ -80,16 +102,9 @@ def main(
 @app.command()
 def explain(
     photos: Annotated[list[Path], typer.Argument(help="Photographs, or folders of them.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="A name from `dmbp models`, or package.module:factory."),
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="A .safetensors or .pth file for the model.")
-    ] = None,
-    classes: Annotated[
-        Path | None, typer.Option(help="A text file with a class name a line.")
-    ] = None,
+    model: ModelName = None,
+    weights: Weights = None,
+    classes: Classes = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,41 +115,37 @@ def explain(
     objective: Annotated[Objective | None, typer.Option(help="What the masks learn.")] = None,
     iterations: Annotated[int | None, typer.Option(help="How long the masks learn.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="RMSProp's learning rate.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("dmbp-out"),
+    device: Device = "cpu",
+    out: Out = OUT,
     report: Annotated[bool, typer.Option("--report", help="Also one HTML page of all.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Also the maps: .npy, 16-bit PNG.")] = False,
     gif: Annotated[bool, typer.Option("--gif", help="Also a GIF of pixels put in.")] = False,
-    picture: Annotated[Picture, typer.Option(help="Format of the picture.")] = Picture.png,
-    colours: Annotated[Colours, typer.Option(help="Colours for and against.")] = Colours.red_blue,
+    picture: PictureFormat = Picture.png,
+    colours: ColourScale = Colours.red_blue,
     overlay: Annotated[
         float | None, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
     ] = None,
     smooth: Annotated[
         float | None, typer.Option(min=0, max=0.2, help="Smoothing, as a part of the side.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Explain photographs: a picture and a JSON file for each."""
     from dmbp.explain import ExplainRequest, Outputs, explain_photos
-    from dmbp.models import DEFAULT
+    from dmbp.model_choice import ModelChoice
     from dmbp.render import PALETTES, PanelStyle
 
-    if model is None and not quiet:
-        _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
+    _say_default(model, quiet)
     given = {"faint": overlay, "smoothing": smooth}
     looks = {name: value for name, value in given.items() if value is not None}
     request = ExplainRequest(
         photos=photos,
-        model=model or DEFAULT,
-        weights=weights,
-        classes=classes,
+        choice=ModelChoice(model, weights, classes, device),
         targets=target or [],
         preset=preset.value,
         objective=objective.value if objective is not None else None,
         iterations=iterations,
         learning_rate=learning_rate,
-        device=device,
         outputs=Outputs(
             out,
             replace(PanelStyle(palette=PALETTES[colours.value]), **looks),
@@ -149,9 +160,106 @@ def explain(
 
 
 @app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("dmbp-demo"),
+def compare(
+    photo: OnePhoto,
+    methods: Annotated[
+        str, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
+    ] = "all",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A method's setting, as rise.masks=1000; may be repeated."),
+    ] = None,
+    model: ModelName = None,
+    weights: Weights = None,
+    classes: Classes = None,
+    target: OneTarget = None,
+    device: Device = "cpu",
+    out: Out = OUT,
+    picture: PictureFormat = Picture.png,
+    colours: ColourScale = Colours.red_blue,
+    quiet: Quiet = False,
 ) -> None:
+    """Every method side by side on one photograph, scored by insertion."""
+    from dmbp.attribution import method_names
+    from dmbp.compare import compare as compare_methods
+    from dmbp.method_settings import read_settings
+    from dmbp.model_choice import ModelChoice
+    from dmbp.render import PALETTES, PanelStyle
+
+    console = None if quiet else _output
+    with _one_sentence():
+        names = method_names(methods)
+        settings = read_settings(setting or [], names)
+        question = _question(
+            photo, ModelChoice(model, weights, classes, device), target, out, quiet
+        )
+        found = compare_methods(question, names, settings=settings, console=console)
+        style = PanelStyle(palette=PALETTES[colours.value])
+        _written(found.write(out, photo.stem, style, suffix=f".{picture.value}"), quiet)
+
+
+@app.command()
+def sanity(
+    photo: OnePhoto,
+    methods: Annotated[
+        str | None, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="How many new last layers are drawn.")] = 3,
+    model: ModelName = None,
+    weights: Weights = None,
+    classes: Classes = None,
+    target: OneTarget = None,
+    device: Device = "cpu",
+    out: Out = OUT,
+    picture: PictureFormat = Picture.png,
+    colours: ColourScale = Colours.red_blue,
+    quiet: Quiet = False,
+) -> None:
+    """Do maps change when the model forgets its last layer? They should."""
+    from dmbp.attribution import method_names
+    from dmbp.model_choice import ModelChoice
+    from dmbp.render import PALETTES, PanelStyle
+    from dmbp.sanity import DEFAULT_METHODS, check_sanity
+
+    console = None if quiet else _output
+    with _one_sentence():
+        names = method_names(methods or DEFAULT_METHODS)
+        question = _question(
+            photo, ModelChoice(model, weights, classes, device), target, out, quiet
+        )
+        found = check_sanity(question, names, draws=draws, console=console)
+        style = PanelStyle(palette=PALETTES[colours.value])
+        _written(found.write(out, photo.stem, style, suffix=f".{picture.value}"), quiet)
+
+
+def _question(
+    photo: Path, choice: "ModelChoice", target: str | None, out: Path, quiet: bool
+) -> "PhotoQuestion":
+    """The photo as the chosen model sees it; everything that may be wrong is met first."""
+    from dmbp.data import read_photo
+    from dmbp.explain import check_folder
+    from dmbp.photo_question import ask
+
+    picture = read_photo(photo)
+    check_folder(out)
+    _say_default(choice.model, quiet)
+    return ask(picture, str(photo), choice.load(), [] if target is None else [target])
+
+
+def _say_default(model: str | None, quiet: bool) -> None:
+    from dmbp.models import DEFAULT
+
+    if model is None and not quiet:
+        _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
+
+
+def _written(paths: list[Path], quiet: bool) -> None:
+    if not quiet:
+        _output.print("→ " + ", ".join(str(path) for path in paths))
+
+
+@app.command()
+def demo(out: Out = Path("dmbp-demo")) -> None:
     """Explain sample photos with the model in the box."""
     from dmbp.demo import run_demo
 
@@ -166,3 +274,13 @@ def models() -> None:
 
     for name in model_names():
         _output.print(name)
+
+
+@app.command("methods")
+def list_methods() -> None:
+    """List the attribution methods."""
+    from dmbp.attribution import METHODS
+
+    width = max(map(len, METHODS))
+    for name, row in METHODS.items():
+        _output.print(f"{name:{width}s}  {row.title}")

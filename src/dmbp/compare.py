@@ -31,8 +31,6 @@ from dmbp.render.colour import Array
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Where the insertion figure shows the photo as it fills up."""
 
-STRIPS = 3
-
 Settings = Mapping[str, Mapping[str, Any]]
 """Settings by method."""
 
@@ -67,10 +65,11 @@ class Comparison:
         return list(files)
 
     def _strips(self) -> dict[str, dict[float, Array]]:
-        """The photo as it fills up, for the method asked for first and the best of the others."""
-        first, *others = self.maps
-        best = sorted(others, key=lambda name: -self.maps[name].score)[: STRIPS - 1]
-        return {self.maps[name].title: self._strip(name) for name in (first, *best)}
+        """The photo as it fills up: by the best method, the best of another kind, and the worst."""
+        best, *others = sorted(self.maps, key=lambda name: -self.maps[name].score)
+        kinds = [name for name in others if METHODS[name].method is not METHODS[best].method]
+        shown = dict.fromkeys([best, *kinds[:1], *kinds[-1:]])
+        return {self.maps[name].title: self._strip(name) for name in shown}
 
     def _strip(self, name: str) -> dict[float, Array]:
         inputs = self.question.inputs
@@ -163,11 +162,9 @@ def _scored(
         attribution,
         activation=classifier.probabilities,
     )
-    row = METHODS[name]
     return ComparedMap(
-        title=row.title,
+        title=METHODS[name].title,
         attribution=attribution[0].sum(0).cpu().double().numpy(),
-        regions=row.regions,
         curve=curve[0].tolist(),
         score=float(area(curve)),
         seconds=seconds,

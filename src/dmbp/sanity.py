@@ -44,7 +44,10 @@ class SanityCheck:
         }
         files = {
             folder / f"{stem}-sanity{suffix}": figure_bytes(
-                draw_sanity(asked.photo, caption, list(self.rows.values()), style), suffix
+                draw_sanity(
+                    asked.photo, caption, list(self.rows.values()), draws=self.draws, style=style
+                ),
+                suffix,
             ),
             folder / f"{stem}-sanity.json": (
                 json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -84,7 +87,6 @@ def check_sanity(
         rows[name] = SanityRow(
             METHODS[name].title,
             *(one[0].sum(0).cpu().double().numpy() for one in (before, after[0])),
-            regions=METHODS[name].regions,
             correlation=float(correlation),
         )
         if console is not None:

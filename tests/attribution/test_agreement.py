@@ -119,7 +119,7 @@ def test_smoothgrad_is_captums_noise_tunnel(
 
 
 def test_deeplift_is_captums_where_captums_works() -> None:
-    """Not with max-pooling: there Captum's sum misses the change of the score, and ours does not."""
+    """Not with max-pooling: there Captum's sum misses the score's change, and ours does not."""
     inputs, start = images(), images()
     model = HookedNet(nn.AvgPool2d).double().eval()
     theirs = DeepLift(model).attribute(inputs, start, target=torch.tensor(TARGET))
@@ -285,7 +285,9 @@ def test_rise_by_hand() -> None:
             return x.mean((1, 2, 3))[:, None]
 
     inputs = images(8)[:1]
-    method = RISE(Brightness().eval(), masks=5, cells=2, open=0.5, activation=lambda outputs: outputs)
+    method = RISE(
+        Brightness().eval(), masks=5, cells=2, open=0.5, activation=lambda outputs: outputs
+    )
     generator = torch.Generator().manual_seed(0)
     cells = (torch.rand(BLOCK, 1, 2, 2, generator=generator) < 0.5).double()
     down, across = (torch.randint(4, (BLOCK,), generator=generator) for _ in range(2))

@@ -26,7 +26,9 @@ def test_a_curve_by_hand() -> None:
     )
     expected = torch.tensor([[0.0, 3.0, 5.0, 5.0, 4.0]]).sigmoid()
     torch.testing.assert_close(curve, expected)
-    score = insertion(Brightness().eval(), IMAGE, 0, IMAGE, steps=4, substrate=None, activation="sigmoid")
+    score = insertion(
+        Brightness().eval(), IMAGE, 0, IMAGE, steps=4, substrate=None, activation="sigmoid"
+    )
     p = expected[0]
     torch.testing.assert_close(score[0], (p[0] / 2 + p[1] + p[2] + p[3] + p[4] / 2) / 4)
 
@@ -56,7 +58,11 @@ def test_equal_pixels_go_in_from_the_top_left() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_batching_changes_nothing(size: int) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).double().eval()
+    model = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+        .double()
+        .eval()
+    )
     images, maps = torch.randn(2, 4, 3, 8, 8, dtype=torch.float64)
     together = insertion(model, images, [0, 1, 2, 3], maps, internal_batch_size=size)
     alone = [insertion(model, images[k : k + 1], k, maps[k : k + 1]) for k in range(4)]

@@ -65,7 +65,9 @@ def test_only_the_layer_that_runs_last_forgets() -> None:
 
 def test_what_does_not_look_at_the_last_layer_stays_the_same() -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(2, 3, 16, 16)
-    assert reinitialisation(METHODS["random"], model, inputs, 0).tolist() == pytest.approx([1.0] * 2)
+    assert reinitialisation(METHODS["random"], model, inputs, 0).tolist() == pytest.approx(
+        [1.0] * 2
+    )
     changed = reinitialisation(METHODS["gradient"], model, inputs, [0, 1])
     assert (changed.abs() < 0.999).all()
 

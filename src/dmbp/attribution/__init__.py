@@ -2,6 +2,7 @@
 
 from dmbp.attribution.dmbp import DMBP
 from dmbp.attribution.method import LinearMapMethod, Method, Question
+from dmbp.attribution.quantus import explain_func
 from dmbp.attribution.table import METHODS, Row, method_names, methods
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Method",
     "Question",
     "Row",
+    "explain_func",
     "method_names",
     "methods",
 ]

@@ -7,8 +7,8 @@ x_σ is the image under a Gaussian of σ pixels, zero outside. The map is not mu
     >>> BlurIG(model, steps=20).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
 
-Xu, Venugopalan and Sundararajan, "Attribution in Scale and Space", CVPR 2020; the defaults are those
-of the authors' `saliency` package.
+Xu, Venugopalan and Sundararajan, "Attribution in Scale and Space", CVPR 2020; the defaults are
+those of the authors' `saliency` package.
 """
 
 import math

@@ -2,8 +2,8 @@
 
     a = ψ(∇y ⊙ x) + Σ_l Σ_c ψ(∇y_l ⊙ b_l)
 
-Together the parts make up the score exactly (`linear/biases.py`). ψ takes magnitudes, scales them to
-[0, 1] for each image and brings them to its size by bilinear interpolation with aligned corners.
+Together the parts make up the score exactly (`linear/biases.py`). ψ takes magnitudes, scales them
+to [0, 1] for each image and brings them to its size by bilinear interpolation with aligned corners.
 
     >>> FullGrad(model).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])

@@ -24,7 +24,7 @@ from dmbp.linear.stage import last_stage, stage_of
 
 
 class GradCAM(Method):
-    """Regions of the last stage, or of the module called `layer`; `signed` keeps what is negative."""
+    """Regions of the last stage, or of the module called `layer`; `signed` keeps negatives."""
 
     def __init__(self, model: Model, *, layer: str | None = None, signed: bool = False) -> None:
         super().__init__(model)

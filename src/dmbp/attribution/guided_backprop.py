@@ -3,8 +3,8 @@
     >>> GuidedBackprop(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
 
-Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015. A rule
-at the sites of the linear network, so it holds for functional and reused activations alike.
+Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015. A
+rule at the sites of the linear network, so it holds for functional and reused activations alike.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ class _PositiveGradient(torch.autograd.Function):
     """The identity; going back, negative gradients are held."""
 
     @staticmethod
-    def forward(_: Any, activation: Tensor) -> Tensor:
+    def forward(ctx: Any, activation: Tensor) -> Tensor:
         """Pass the activation on."""
         return activation.view_as(activation)
 
     @staticmethod
-    def backward(_: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         """Pass the positive part back."""
         return gradients[0].clamp(min=0)
 

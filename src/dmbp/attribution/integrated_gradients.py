@@ -5,8 +5,8 @@
     >>> IntegratedGradients(model, steps=20).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
 
-Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks", ICML 2017. Captum computes the
-integral.
+Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks", ICML 2017. Captum computes
+the integral.
 """
 
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients

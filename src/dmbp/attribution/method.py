@@ -144,7 +144,7 @@ class LinearMapMethod(Method):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(model, generator=generator)
-        self.reference = reference
+        self.reference: Reference = reference
 
     @abstractmethod
     def linear_map(self, question: Question) -> Tensor:

@@ -29,9 +29,7 @@ def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray
     known("method", method, METHODS)
     made: WeakKeyDictionary[nn.Module, Method] = WeakKeyDictionary()
 
-    def explain(
-        model: nn.Module, inputs: Any, targets: Any = None, **_: object
-    ) -> NDArray[Any]:
+    def explain(model: nn.Module, inputs: Any, targets: Any = None, **_: object) -> NDArray[Any]:
         if model not in made:
             made[model] = METHODS[method](model, **settings)
         like = next(model.parameters(), torch.empty(0))

@@ -1,7 +1,7 @@
 """Random: pixels in random order, the yardstick that any other method should beat.
 
-    >>> RandomOrder(model).attribute(images, target=3).shape
-    torch.Size([1, 1, 8, 8])
+>>> RandomOrder(model).attribute(images, target=3).shape
+torch.Size([1, 1, 8, 8])
 """
 
 import torch

@@ -34,9 +34,9 @@ class History:
 class Decomposition:
     """DMBP's answer for every row: one target of one image.
 
-    `targets[r]` is what row r was asked and `image[r]` the image it was asked about. The terms have
-    shape (rows,), maps and attributions that of the inputs. `exactness` is the relative error of
-    the linear network against the model.
+    `targets[r]` is what row r was asked and `image[r]` the image it was asked about; of a function,
+    its name is what a file keeps. The terms have shape (rows,), maps and attributions that of the
+    inputs. `exactness` is the relative error of the linear network against the model.
     """
 
     inputs: Tensor
@@ -47,7 +47,7 @@ class Decomposition:
     positive_output: Tensor
     negative_output: Tensor
     history: History
-    targets: tuple[OneTarget, ...]
+    targets: tuple[OneTarget | str, ...]
     image: tuple[int, ...]
     exactness: float
     settings: Settings

@@ -11,7 +11,7 @@ from torch import Tensor
 from dmbp.decompose.decomposition import Decomposition, History
 from dmbp.decompose.settings import Settings
 from dmbp.errors import InputError, OutputError
-from dmbp.linear.targets import OneTarget
+from dmbp.linear.targets import OneTarget, function_name
 
 FORMAT = "dmbp.decomposition/1"
 
@@ -77,11 +77,13 @@ def _decomposition(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decompo
     )
 
 
-def _plain(target: OneTarget) -> Any:
+def _plain(target: OneTarget | str) -> Any:
+    if isinstance(target, str):
+        return target
     if isinstance(target, Mapping):
         return {str(index): weight for index, weight in target.items()}
-    return int(target)
+    return function_name(target) if callable(target) else int(target)
 
 
-def _target(target: Any) -> OneTarget:
+def _target(target: Any) -> OneTarget | str:
     return {int(k): v for k, v in target.items()} if isinstance(target, dict) else target

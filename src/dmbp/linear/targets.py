@@ -137,6 +137,11 @@ def _questions(target: Target, images: int, outputs: Tensor) -> list[list[OneTar
     ]
 
 
+def function_name(function: ScoreFunction) -> str:
+    """What to call a function that is asked about."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def _is_list(item: object) -> bool:
     return isinstance(item, Sequence) and not isinstance(item, str)
 

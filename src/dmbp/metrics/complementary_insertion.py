@@ -1,4 +1,4 @@
-"""Complementary insertion (cIM): do the pixels that speak against a class show the other ones?
+"""Complementary insertion (cIM): whether what speaks against a class shows the other ones.
 
 The pixels least in favour of the target go in first; the score is the mean over the image's *other*
 classes of the area under their curves.

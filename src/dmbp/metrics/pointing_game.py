@@ -1,4 +1,4 @@
-"""The pointing game: is the strongest pixel on the object?
+"""The pointing game: whether the strongest pixel is on the object.
 
     >>> maps = torch.zeros(1, 1, 8, 8)
     >>> maps[0, 0, 2, 5] = 1.0

@@ -1,8 +1,8 @@
 """The re-initialisation check: a map that stays the same when the model forgets explains nothing.
 
 The last layer's weights are drawn afresh from a normal distribution (of their own deviation, the
-bias zero); the score is Spearman's rank correlation between the maps before and after. Near zero the
-map depends on what the model has learned; near one it does not.
+bias zero); the score is Spearman's rank correlation between the maps before and after. Near zero
+the map depends on what the model has learned; near one it does not.
 
     >>> from dmbp.attribution import methods
     >>> reinitialisation(methods()["gradient"], model, images, 3).shape

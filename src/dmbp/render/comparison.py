@@ -12,25 +12,21 @@ from dmbp.render.panel import PanelStyle, draw_legend, show_image
 
 @dataclass(frozen=True)
 class ComparedMap:
-    """A method's map (height, width), its insertion curve and score, and what it took.
-
-    A map of `regions` says where, not for and against: its weakest place is shown as nothing.
-    """
+    """A method's map (height, width), its insertion curve and score, and what it took."""
 
     title: str
     attribution: Array
-    regions: bool
     curve: Sequence[float]
     score: float
     seconds: float
 
-    @property
-    def shown(self) -> Array:
-        """The map as it is drawn."""
-        return self.attribution - self.attribution.min() if self.regions else self.attribution
-
 
 COLUMNS = 5
+
+
+def from_nothing(attribution: Array) -> Array:
+    """A map as it is drawn: one without negatives says where, so its weakest place is nothing."""
+    return attribution - attribution.min() if attribution.min() > 0 else attribution
 
 
 def draw_comparison(
@@ -46,11 +42,21 @@ def draw_comparison(
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
     best = sorted(maps, key=lambda item: -item.score)
     for place, item in enumerate(best, start=1):
-        (smoothed,), scale = style.smoothed([item.shown])
+        (smoothed,), scale = style.smoothed([from_nothing(item.attribution)])
         axis = figure.add_subplot(grid[place // columns, place % columns])
         title = f"{item.title}\ninsertion {item.score:.2f} · {duration(item.seconds)}"
         show_image(axis, style.evidence(smoothed, photo, scale), title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
+    if columns > 1:
+        note = figure.add_subplot(grid[-1, 1])
+        note.set_axis_off()
+        note.text(
+            0,
+            0.5,
+            "sorted by insertion score, higher is better; each map on its own colour scale",
+            va="center",
+            fontsize=10,
+        )
     return figure
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dmbp.decompose import Decomposition
-from dmbp.linear.targets import OneTarget
+from dmbp.linear.targets import OneTarget, function_name
 from dmbp.render.colour import Array
 from dmbp.render.files import figure_bytes, write_whole
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
@@ -65,8 +65,12 @@ def panel_rows(
     ]
 
 
-def target_text(target: OneTarget) -> str:
-    """A target by its numbers: `class 282`, `+1·285 −1·243`."""
+def target_text(target: OneTarget | str) -> str:
+    """A target by its numbers: `class 282`, `+1·285 −1·243`; a function by its name."""
+    if isinstance(target, str):
+        return target
     if isinstance(target, int):
         return f"class {target}"
+    if callable(target):
+        return function_name(target)
     return " ".join(f"{weight:+g}·{index}" for index, weight in target.items())

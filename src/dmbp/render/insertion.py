@@ -50,6 +50,8 @@ def draw_insertion(
     axis.set_ylabel(f"probability of {target}")
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
     axis.spines[["top", "right"]].set_visible(False)
-    legend = "area under the curve" + (" (grey: the other methods)" if len(maps) > 4 else "")
+    legend = "area under the curve" + (
+        " (grey: the other methods)" if len(maps) > len(strips) else ""
+    )
     axis.legend(title=legend, frameon=False, fontsize=10, loc="lower right")
     return figure

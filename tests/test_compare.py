@@ -1,0 +1,129 @@
+"""`dmbp compare` and `dmbp sanity`: what they print and write, and what they refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dmbp.attribution import METHODS
+from dmbp.render.comparison import from_nothing
+from dmbp.render.sanity import SanityRow
+from tests.test_cli import folder, run  # noqa: F401
+
+GOOD = ("--model", "cli_models:good", "--out", "out")
+FEWER = ("--set", "rise.masks=20", "--set", "blur_ig.steps=4", "--set", "lpr.iterations=2")
+
+
+def smallest_side(path: str) -> int:
+    with Image.open(path) as picture:
+        return min(picture.size)
+
+
+@pytest.mark.usefixtures("folder")
+def test_all_methods_side_by_side() -> None:
+    iterations = [f"--set={name}.iterations=3" for name in METHODS if name.startswith("dmbp")]
+    done = run("compare", "photo.jpg", *GOOD, *FEWER, *iterations, "--target", "dog")
+    assert done.exit_code == 0, done.output
+    record = json.loads(Path("out/photo-methods.json").read_text())
+    assert list(record["methods"]) == list(METHODS)
+    assert record["target"]["name"] == "dog"
+    for name, about in record["methods"].items():
+        curve = about["curve"]
+        assert about["insertion"] == pytest.approx(
+            (sum(curve) - (curve[0] + curve[-1]) / 2) / (len(curve) - 1)
+        )
+        assert f"{name}: insertion {about['insertion']:.3f}" in done.output
+    for picture in ("out/photo-methods.png", "out/photo-insertion.png"):
+        assert smallest_side(picture) > 300
+        assert picture in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_one_method_and_other_formats() -> None:
+    done = run(
+        "compare", "photo.jpg", *GOOD, "--methods", "gradient", "--picture", "svg", "--quiet"
+    )
+    assert done.exit_code == 0
+    assert done.output == ""
+    assert Path("out/photo-methods.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_method_that_cannot_be_run_is_left_out_with_its_reason() -> None:
+    done = run(
+        "compare", "photo.jpg", "--model", "cli_models:spectral", "--methods", "gradient,deeplift"
+    )
+    assert done.exit_code == 0, done.output
+    assert "deeplift: left out: aten.fft_rfft2.default" in done.output
+    record = json.loads(Path("dmbp-out/photo-methods.json").read_text())
+    assert list(record["methods"]) == ["gradient"]
+    assert "fft_rfft2" in record["refused"]["deeplift"]
+    alone = run("compare", "photo.jpg", "--model", "cli_models:spectral", "--methods", "deeplift")
+    assert alone.exit_code == 2
+    assert alone.output.count("fft_rfft2") == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_sanity() -> None:
+    done = run(
+        "sanity", "photo.jpg", *GOOD, "--methods", "gradient,guided_backprop,random", "--draws", "2"
+    )
+    assert done.exit_code == 0, done.output
+    record = json.loads(Path("out/photo-sanity.json").read_text())
+    assert record["draws"] == 2
+    assert record["correlation"]["random"] == pytest.approx(1.0)
+    assert "random: ρ = +1.000: stays" in done.output
+    assert smallest_side("out/photo-sanity.png") > 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("compare", "nowhere.jpg"), "there is no file nowhere.jpg"),
+        (("compare", "photo.jpg", "--methods", "gradcan"), "did you mean 'gradcam'"),
+        (("compare", "photo.jpg", "--set", "rise.mask=3"), "no setting of rise 'mask'"),
+        (("compare", "photo.jpg", "--set", "rise=3"), "a setting is written as"),
+        (("compare", "photo.jpg", "--set", "ris.masks=3"), "no method 'ris'"),
+        (
+            ("compare", "photo.jpg", "--methods", "gradient", "--set", "rise.masks=3"),
+            "sets a method that is not asked for",
+        ),
+        (
+            ("compare", "photo.jpg", "--methods", "rise", "--set", "rise.masks=0"),
+            "masks and cells must be 1 or more",
+        ),
+        (("compare", "photo.jpg", "--target", "7"), "class 7 is out of range"),
+        (("sanity", "photo.jpg", "--draws", "0"), "draws must be 1 or more"),
+        (("sanity", "photo.jpg", "--methods", "nothing"), "no method 'nothing'"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    done = run(*arguments, "--model", "cli_models:good", "--out", "out")
+    assert done.exit_code == 2
+    assert sentence in done.output
+    assert len(done.output.strip().splitlines()) == 1
+    assert not Path("out").exists()
+
+
+def test_methods_are_listed() -> None:
+    lines = run("methods").output.splitlines()
+    assert [line.split()[0] for line in lines] == list(METHODS)
+
+
+def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
+    import numpy
+
+    assert from_nothing(numpy.array([2.0, 5.0])).tolist() == [0.0, 3.0]
+    assert from_nothing(numpy.array([-2.0, 5.0])).tolist() == [-2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("correlation", "word"), [(0.05, "changes:"), (-0.5, "in part"), (0.98, "stays:")]
+)
+def test_the_correlation_in_words(correlation: float, word: str) -> None:
+    import numpy
+
+    nothing = numpy.zeros((2, 2))
+    assert word in SanityRow("", nothing, nothing, correlation).verdict
