@@ -120,10 +120,16 @@ def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("correlation", "word"), [(0.05, "changes:"), (-0.5, "in part"), (0.98, "stays:")]
+    ("correlations", "words"),
+    [
+        ([0.05], "changes:"),
+        ([0.9, -0.4], "changes:"),
+        ([0.9, 0.0], "in part"),
+        ([0.98, 0.8], "stays:"),
+    ],
 )
-def test_the_correlation_in_words(correlation: float, word: str) -> None:
+def test_the_correlation_in_words(correlations: list[float], words: str) -> None:
     import numpy
 
     nothing = numpy.zeros((2, 2))
-    assert word in SanityRow("", nothing, nothing, correlation).verdict
+    assert words in SanityRow("", nothing, nothing, correlations).verdict

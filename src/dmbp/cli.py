@@ -204,7 +204,7 @@ def sanity(
     methods: Annotated[
         str | None, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
     ] = None,
-    draws: Annotated[int, typer.Option(help="How many new last layers are drawn.")] = 3,
+    draws: Annotated[int, typer.Option(help="How many new last layers are drawn.")] = 5,
     model: ModelName = None,
     weights: Weights = None,
     classes: Classes = None,

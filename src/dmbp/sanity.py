@@ -38,16 +38,14 @@ class SanityCheck:
             "model": asked.classifier.name,
             "target": asked.about(asked.targets[0]),
             "draws": self.draws,
-            "correlation": {name: row.correlation for name, row in self.rows.items()},
+            "correlation": {name: row.mean for name, row in self.rows.items()},
+            "correlations": {name: list(row.correlations) for name, row in self.rows.items()},
             "dmbp": __version__,
             "torch": torch.__version__,
         }
         files = {
             folder / f"{stem}-sanity{suffix}": figure_bytes(
-                draw_sanity(
-                    asked.photo, caption, list(self.rows.values()), draws=self.draws, style=style
-                ),
-                suffix,
+                draw_sanity(asked.photo, caption, list(self.rows.values()), style), suffix
             ),
             folder / f"{stem}-sanity.json": (
                 json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -61,13 +59,10 @@ def check_sanity(
     question: PhotoQuestion,
     names: Sequence[str],
     *,
-    draws: int = 3,
+    draws: int = 5,
     console: Console | None = None,
 ) -> SanityCheck:
-    """Compare each method's map with those of `draws` models with a new last layer.
-
-    The correlation is the mean over the draws; the picture shows the first.
-    """
+    """Compare each method's map with those of `draws` models with a new last layer."""
     if draws < 1:
         raise InputError(f"draws must be 1 or more, not {draws}")
     generator = torch.Generator().manual_seed(0)
@@ -83,14 +78,15 @@ def check_sanity(
             if console is not None:
                 console.print(f"{name}: left out: {error}")
             continue
-        correlation = torch.stack([rank_correlation(before, one) for one in after]).mean()
+        correlations = [float(rank_correlation(before, one)) for one in after]
+        middle = sorted(range(draws), key=correlations.__getitem__)[draws // 2]
         rows[name] = SanityRow(
             METHODS[name].title,
-            *(one[0].sum(0).cpu().double().numpy() for one in (before, after[0])),
-            correlation=float(correlation),
+            *(one[0].sum(0).cpu().double().numpy() for one in (before, after[middle])),
+            correlations=correlations,
         )
         if console is not None:
-            console.print(f"{name}: ρ = {rows[name].correlation:+.3f}: {rows[name].verdict}")
+            console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
     if not rows:
         raise DMBPError("none of the methods can be run on this model")
     return SanityCheck(question, rows, draws)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
@@ -48,16 +49,17 @@ def draw_comparison(
         show_image(axis, style.evidence(smoothed, photo, scale), title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
-        note = figure.add_subplot(grid[-1, 1])
-        note.set_axis_off()
-        note.text(
-            0,
-            0.5,
+        write_note(
+            figure.add_subplot(grid[-1, 1]),
             "sorted by insertion score, higher is better; each map on its own colour scale",
-            va="center",
-            fontsize=10,
         )
     return figure
+
+
+def write_note(axis: Axes, text: str) -> None:
+    """A line of text beside the legend, which may run on under the next columns."""
+    axis.set_axis_off()
+    axis.text(0, 0.5, text, va="center", fontsize=10).set_in_layout(False)
 
 
 def duration(seconds: float) -> str:

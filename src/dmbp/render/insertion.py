@@ -10,7 +10,7 @@ from dmbp.render.comparison import ComparedMap
 from dmbp.render.panel import show_image
 
 # Told apart by colour-blind people too, and by lightness (Okabe and Ito's set).
-COLOURS = ("#c0212d", "#0072b2", "#009e73", "#e69f00")
+COLOURS = ("#c0212d", "#0072b2", "#e69f00")
 OTHERS = "#c8c8c8"
 
 

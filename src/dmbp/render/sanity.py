@@ -6,42 +6,45 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
-from dmbp.render.comparison import from_nothing
+from dmbp.render.comparison import from_nothing, write_note
 from dmbp.render.panel import PanelStyle, draw_legend, show_image
 
 
 @dataclass(frozen=True)
 class SanityRow:
-    """A method's maps (height, width) before and after, and how well they correlate."""
+    """A method's maps (height, width) before and after, and the correlation in every draw.
+
+    Several last layers are drawn; `after` is the map of the middle one.
+    """
 
     title: str
     before: Array
     after: Array
-    correlation: float
+    correlations: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """The mean correlation."""
+        return sum(self.correlations) / len(self.correlations)
 
     @property
     def verdict(self) -> str:
-        """What the correlation says, in words."""
-        size = abs(self.correlation)
-        if size < 0.3:
-            return "changes: it shows what was learned"
-        return (
-            "stays: it shows the photo, not what was learned" if size > 0.7 else "changes in part"
-        )
+        """What the correlations say, in words."""
+        if self.mean > 0.7:
+            return "stays: it shows the photo, not what was learned"
+        return "changes: it shows what was learned" if self.mean < 0.3 else "changes in part"
 
 
 def draw_sanity(
     photo: Array,
     caption: str,
     rows: Sequence[SanityRow],
-    *,
-    draws: int,
     style: PanelStyle | None = None,
 ) -> Figure:
-    """A row for every method: before, after (the first of the draws), the correlation in words."""
+    """A row for every method: before, after, and the correlation in words."""
     style = style or PanelStyle()
     height = style.row_height * 0.8
-    figure = Figure(figsize=(height * 4.5, height * len(rows) + 0.9), layout="constrained")
+    figure = Figure(figsize=(height * 4.5, height * len(rows) + 1.1), layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
     )
@@ -56,11 +59,13 @@ def draw_sanity(
                 axis.set_ylabel(row.title, fontsize=11)
         words = figure.add_subplot(grid[line, 3])
         words.set_axis_off()
-        words.text(0, 0.6, f"ρ = {row.correlation:+.2f}", fontsize=15, fontweight="bold")
-        words.text(0, 0.5, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")
+        words.text(0, 0.64, f"ρ = {row.mean:+.2f}", fontsize=15, fontweight="bold")
+        if len(row.correlations) > 1:
+            between = f"{min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
+            words.text(0, 0.54, f"{between} in {len(row.correlations)} draws", fontsize=10)
+        words.text(0, 0.46, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
-    note = figure.add_subplot(grid[-1, 2])
-    note.set_axis_off()
-    about = f"ρ: rank correlation, mean of {draws} draws" if draws > 1 else "ρ: rank correlation"
-    note.text(0, 0.5, f"{about}; each map on its own scale", va="center", fontsize=10)
+    write_note(
+        figure.add_subplot(grid[-1, 2]), "ρ: rank correlation; each map on its own colour scale"
+    )
     return figure
