@@ -32,7 +32,7 @@ class SanityCheck:
     ) -> list[Path]:
         """Write the picture and a JSON of correlations; the files' paths."""
         asked = self.question
-        caption = f"{asked.verdict()}\nasked about {asked.named(asked.targets[0])}"
+        caption = f"asked about {asked.named(asked.targets[0])}"
         record = {
             "photo": asked.name,
             "model": asked.classifier.name,

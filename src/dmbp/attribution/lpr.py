@@ -6,10 +6,12 @@ thresholded, masks the image:
 
     m(r)  = pullback through r                  r = 1 is the plain gradient
     M(r)  = sigmoid((a − mean a) / (τ · deviation of a))       a = Σ_c m ⊙ x, for each image
-    loss  = ((y(M ⊙ x) − y(x)) / s)² + λ · mean M              s: deviation of the outputs
+    x(r)  = M ⊙ x + (1 − M) ⊙ background        a blurred copy, as for the insertion metric
+    loss  = ((y(x(r)) − y(x)) / s)² + λ · mean M               s: deviation of the outputs
 
-The rules descend through the second derivative. The map m at the learned rules, times x, is the
-attribution.
+The paper leaves the background open. With zero instead of a blurred copy the maps of a ResNet50 are
+no better than the gradient's (insertion 0.45 against 0.57 on ten photographs). The rules descend
+through the second derivative. The map m at the learned rules, times x, is the attribution.
 
     >>> LPR(model, iterations=3).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from dmbp.attribution.method import LinearMapMethod, Question
 from dmbp.attribution.points import scores
-from dmbp.decompose.reference import Reference
+from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import LinearNetwork, Site
 from dmbp.linear.capture import Model
@@ -41,6 +43,7 @@ class LPR(LinearMapMethod):
         learning_rate: float = 0.1,
         area: float = 1.0,
         softness: float = 0.1,
+        background: Reference = "blur",
         reference: Reference = None,
     ) -> None:
         super().__init__(model, reference=reference)
@@ -53,6 +56,7 @@ class LPR(LinearMapMethod):
         self.learning_rate = learning_rate
         self.area = area
         self.softness = softness
+        self.background: Reference = background
 
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:
@@ -81,7 +85,9 @@ class LPR(LinearMapMethod):
         """What each row loses by the mask, and what of the image the mask lets through."""
         inputs, outputs, rows = question.inputs, question.outputs, question.rows
         mask = self._mask(linear_map * inputs)
-        change = scores(self.linearizer, mask * inputs, rows) - rows.scores(outputs)
+        background = reference_for(inputs, self.background if inputs.dim() == 4 else None)
+        masked = mask * inputs + (1 - mask) * background
+        change = scores(self.linearizer, masked, rows) - rows.scores(outputs)
         scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)
         return (change / scale.clamp(min=1e-6)) ** 2 + self.area * mask.flatten(1).mean(1)
 
