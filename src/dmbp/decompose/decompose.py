@@ -9,7 +9,7 @@ from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.reference import reference_for
 from dmbp.decompose.settings import Settings
-from dmbp.engine import Engine, ReferenceEngine, Terms
+from dmbp.engine import Terms, engine_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.precision import full_precision
@@ -30,7 +30,7 @@ def decompose(
             "written by hand, as x * (x > 0), use torch.relu"
         )
     reference = reference_for(net.inputs, settings.reference)
-    engine: Engine = ReferenceEngine(
+    engine = engine_for(
         net,
         initial_logits(net),
         loss=OBJECTIVES[settings.objective],

@@ -1,7 +1,18 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
+from dmbp.engine.choice import engine_for
 from dmbp.engine.engine import Engine, Logits, Loss
+from dmbp.engine.fast import FastEngine
 from dmbp.engine.reference import ReferenceEngine
 from dmbp.engine.terms import Readout, Terms
 
-__all__ = ["Engine", "Logits", "Loss", "Readout", "ReferenceEngine", "Terms"]
+__all__ = [
+    "Engine",
+    "FastEngine",
+    "Logits",
+    "Loss",
+    "Readout",
+    "ReferenceEngine",
+    "Terms",
+    "engine_for",
+]

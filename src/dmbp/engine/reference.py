@@ -50,25 +50,12 @@ class ReferenceEngine:
         self._descend(streams, seeds)
         return Terms(self._output, positive.detach(), negative.detach())
 
-    @torch.enable_grad()
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
-        for tensor in self._logits.values():
-            tensor.requires_grad_(False)
-        inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
-        positive, negative = self._streams(inputs)
-        maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
-        return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
+        return read_out(self._net, self._logits, self._output)
 
     def _streams(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        return self._net.propagate(inputs, self._mask)
-
-    def _mask(self, site: Site, streams: list[Tensor]) -> list[Tensor]:
-        if site.name not in self._logits:
-            return streams
-        positive, negative = streams
-        mask = torch.sigmoid(self._logits[site.name]).to(positive.dtype)
-        return [positive * mask, negative * (1 - mask)]
+        return masked_streams(self._net, inputs, self._logits)
 
     def _descend(self, streams: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:
         active = [k for k, seed in enumerate(seeds) if bool(seed.any())]
@@ -79,3 +66,26 @@ class ReferenceEngine:
         for tensor, gradient in zip(logits, gradients, strict=True):
             tensor.grad = gradient
         self._optimiser.step()
+
+
+def masked_streams(net: LinearNetwork, inputs: Sequence[Tensor], logits: Logits) -> list[Tensor]:
+    """The scores (rows,) of two inputs, one sent through σ at every site and one through 1−σ."""
+
+    def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
+        if site.name not in logits:
+            return streams
+        positive, negative = streams
+        mask = torch.sigmoid(logits[site.name]).to(positive.dtype)
+        return [positive * mask, negative * (1 - mask)]
+
+    return net.propagate(inputs, at_site)
+
+
+@torch.enable_grad()
+def read_out(net: LinearNetwork, logits: Logits, output: Tensor) -> Readout:
+    """The terms and linear maps at some masks."""
+    logits = {name: tensor.detach() for name, tensor in logits.items()}
+    inputs = [net.inputs.detach().clone().requires_grad_() for _ in range(2)]
+    positive, negative = masked_streams(net, inputs, logits)
+    maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
+    return Readout(Terms(output, positive.detach(), negative.detach()), *maps)

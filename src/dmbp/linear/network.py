@@ -40,8 +40,8 @@ class LinearNetwork:
     """A model frozen at a batch of inputs, asked for one score a row.
 
     Every row keeps its own gates. `rows` says which image and which target each row is about,
-    `exactness` by how much the network's output differs from the model's, relatively. `constant`
-    (rows,) is a part of the score that no output carries: zero, unless the target is a function.
+    `exactness` by how much the network's output differs from the model's, relatively. The score is
+    outputs · `weights` + `constant`, which is zero unless the target is a function.
     """
 
     def __init__(self, frozen: FrozenGraph, inputs: Tensor, rows: Rows, exactness: float) -> None:
@@ -50,7 +50,7 @@ class LinearNetwork:
         self.exactness = exactness
         self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
         self.frozen = frozen
-        self._weights, self.constant = rows.tangent(frozen.output)
+        self.weights, self.constant = rows.tangent(frozen.output)
 
     @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:
@@ -84,8 +84,11 @@ class LinearNetwork:
 
     def propagate_steps(self, streams: Sequence[Tensor], at_step: AtStep) -> list[Tensor]:
         """Like `propagate`, stopping at every step: the one way through the network."""
-        outputs = run(self.frozen, streams, at_step)
-        return [(output * self._weights).sum(1) + self.constant for output in outputs]
+        return [self.score(output) for output in run(self.frozen, streams, at_step)]
+
+    def score(self, outputs: Tensor) -> Tensor:
+        """The score of every row from the network's outputs (rows, classes)."""
+        return (outputs * self.weights).sum(1) + self.constant
 
     def _scaled_by(self, masks: Masks) -> AtSite:
         unknown = set(masks) - {site.name for site in self.sites}

@@ -1,0 +1,107 @@
+"""Batch norm, folded into the convolution before it: one step instead of two.
+
+    BN(W z + b) = (s W) z + (s (b − mean) + shift)        s = weight / √(variance + eps)
+
+Steps that pass their input on unchanged (dropout in evaluation mode, `contiguous`) vanish.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.linear.freeze import FrozenGraph, Slot, Step
+
+CONVOLUTION = "aten.conv2d.default"
+BATCH_NORM = "aten.batch_norm.default"
+PASSED_ON = {
+    "aten.dropout.default",
+    "aten.feature_dropout.default",
+    "aten.contiguous.default",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+}
+
+
+def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
+    """Weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
+    defaults: list[Any] = [None, [1, 1], [0, 0], [1, 1], 1]
+    weight, *rest = step.arguments[1:]
+    bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
+    return weight, bias, list(stride), list(padding), list(dilation), int(groups)
+
+
+def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
+    """What an `aten.batch_norm` step in evaluation mode multiplies by and adds, by channel."""
+    weight, bias, mean, variance, _, _, epsilon = step.arguments[1:8]
+    scale = torch.rsqrt(variance + epsilon)
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale
+    return scale, shift if bias is None else shift + bias
+
+
+@torch.no_grad()
+def folded(frozen: FrozenGraph) -> FrozenGraph:
+    """The same network in fewer steps; sites and their order stay."""
+    steps = _without_passing_on(frozen.steps)
+    readers = Counter(index for step in steps for index in step.reads)
+    made = {step.output: step for step in steps}
+    kept: dict[int, Step] = {}
+    for step in steps:
+        before = made.get(step.reads[0]) if step.operation == BATCH_NORM else None
+        foldable = (
+            before is not None
+            and before.operation == CONVOLUTION
+            and readers[before.output] == 1
+            and not before.keywords
+        )
+        if before is not None and foldable:
+            del kept[before.output]
+            kept[step.output] = _folded_pair(before, step)
+        else:
+            kept[step.output] = step
+    return replace(frozen, steps=_with_finished(list(kept.values()), frozen.result))
+
+
+def _folded_pair(convolution: Step, norm: Step) -> Step:
+    weight, bias, *rest = convolution_arguments(convolution)
+    scale, shift = scale_and_shift(norm)
+    shift = shift if bias is None else shift + scale * bias
+    arguments = [convolution.arguments[0], weight * scale.view(-1, 1, 1, 1), shift, *rest]
+    return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
+
+
+def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
+    source: dict[int, int] = {}
+
+    def rename(template: Any) -> Any:
+        if isinstance(template, Slot):
+            return Slot(source.get(template.index, template.index))
+        if isinstance(template, list | tuple):
+            return type(template)(rename(item) for item in template)
+        return template
+
+    kept: list[Step] = []
+    last = steps[-1].output
+    for step in steps:
+        if step.operation in PASSED_ON and step.output != last:
+            (read,) = step.reads
+            source[step.output] = source.get(read, read)
+        else:
+            keywords = {name: rename(value) for name, value in step.keywords.items()}
+            kept.append(replace(step, arguments=rename(step.arguments), keywords=keywords))
+    return kept
+
+
+def _with_finished(steps: list[Step], result: int) -> tuple[Step, ...]:
+    needed = {result}
+    ready: list[Step] = []
+    for step in reversed(steps):
+        reads = set(step.reads)
+        ready.append(replace(step, finished=tuple(reads - needed)))
+        needed |= reads
+    return tuple(reversed(ready))

@@ -1,0 +1,322 @@
+"""The steps of a linear network as a fast engine runs them: forward on both streams, back on one.
+
+Forward, a value is both streams' rows in one tensor, the positive first, in channels-last order
+(`Stacked`); where an operation may mix up rows it is run on each stream alone (`Apart`). Backward
+there is one gradient a row, for whichever stream the loss touches: an affine operation's transpose
+does not depend on the stream.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.convolution import Convolution
+from dmbp.engine.folding import (
+    BATCH_NORM,
+    CONVOLUTION,
+    convolution_arguments,
+    scale_and_shift,
+)
+from dmbp.linear.choices import Gather
+from dmbp.linear.freeze import Slot, Step
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A value of each stream, where rows are not the first dimension or it is no tensor."""
+
+    positive: Any
+    negative: Any
+
+
+Value = Tensor | Apart
+
+
+def stacked(value: Value) -> Tensor:
+    """A value as one tensor."""
+    if isinstance(value, Tensor):
+        return value
+    return in_order(torch.cat([value.positive, value.negative]))
+
+
+def apart(value: Value) -> Apart:
+    """A value as one of each stream."""
+    return value if isinstance(value, Apart) else Apart(*value.chunk(2))
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """A tensor in the order of memory that engines keep: channels last where it is an image."""
+    if tensor.dim() == 4:
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor.contiguous()
+
+
+class Operation(Protocol):
+    """One step: a function of earlier values, and its transpose."""
+
+    reads: list[int]
+
+    def forward(self, values: Sequence[Value]) -> Value:
+        """Both streams' result."""
+        ...
+
+    def transpose(self, gradient: Any) -> Sequence[Any]:
+        """The gradient in each value read, from that in the result; None where there is none."""
+        ...
+
+
+class ConvolutionOperation:
+    """A convolution."""
+
+    def __init__(self, step: Step, example: Tensor) -> None:
+        self.reads = step.reads
+        self.convolution = Convolution(
+            *convolution_arguments(step), example=example, rows=len(example) // 2
+        )
+
+    def forward(self, values: Sequence[Value], mask: Tensor | None = None) -> Tensor:
+        """The convolution, times a mask where one is given."""
+        return self.convolution.forward(in_order(stacked(values[0])), mask)
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
+        """The transposed convolution."""
+        return [self.convolution.transpose(gradient)]
+
+
+class ScaleOperation:
+    """Batch norm that no convolution stands before: a scale and a shift by channel."""
+
+    def __init__(self, step: Step, example: Tensor) -> None:
+        self.reads = step.reads
+        shape = (1, -1, *(1,) * (example.dim() - 2))
+        self._scale, self._shift = (part.view(shape) for part in scale_and_shift(step))
+
+    def forward(self, values: Sequence[Value]) -> Tensor:
+        """Scaled and shifted."""
+        return torch.addcmul(self._shift, stacked(values[0]), self._scale)
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
+        """Scaled."""
+        return [gradient * self._scale]
+
+
+class SumOperation:
+    """Two values of one shape, added."""
+
+    def __init__(self, step: Step) -> None:
+        self.reads = step.reads
+
+    def forward(self, values: Sequence[Value]) -> Tensor:
+        """The sum."""
+        return stacked(values[0]) + stacked(values[1])
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
+        """The gradient to both."""
+        return [gradient, gradient]
+
+
+class ConcatenationOperation:
+    """Values side by side along the channels."""
+
+    def __init__(self, step: Step, examples: Sequence[Tensor]) -> None:
+        self.reads = step.reads
+        self._sizes = [example.shape[1] for example in examples]
+
+    def forward(self, values: Sequence[Value]) -> Tensor:
+        """All channels."""
+        return torch.cat([stacked(value) for value in values], 1)
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
+        """Each its own channels."""
+        return [in_order(part) for part in gradient.split(self._sizes, 1)]
+
+
+class GatherOperation:
+    """Max-pooling with x's winners."""
+
+    def __init__(self, step: Step, example: Tensor) -> None:
+        assert isinstance(step.function, Gather)
+        self.reads = step.reads
+        rows, channels = len(example) // 2, example.shape[1]
+        self._index = step.function.index.flatten(2)
+        self._both = torch.cat([self._index, self._index])
+        self._from = (rows, channels, example.shape[2] * example.shape[3])
+        self._input_shape = (rows, *example.shape[1:])
+        self._output_shape = step.function.index.shape[2:]
+
+    def forward(self, values: Sequence[Value]) -> Tensor:
+        """The winners."""
+        flat = stacked(values[0]).flatten(2)
+        return in_order(flat.gather(2, self._both).unflatten(2, self._output_shape))
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
+        """What each winner gets, of every window it won."""
+        back = gradient.new_zeros(self._from)
+        back.scatter_add_(2, self._index, gradient.flatten(2))
+        return [in_order(back.view(self._input_shape))]
+
+
+class GeneralOperation:
+    """Any other affine step, on each stream alone; its transpose by autograd, recorded once."""
+
+    def __init__(self, step: Step, examples: Sequence[Value]) -> None:
+        given = dict(zip(step.reads, examples, strict=True))  # what is read twice counts once
+        self.reads = list(given)
+        self._step = step
+        with torch.enable_grad():
+            self._given = {k: _as_variables(apart(value).positive) for k, value in given.items()}
+            self._result = step.apply(self._given)
+
+    def forward(self, values: Sequence[Value]) -> Value:
+        """The step's function of each stream."""
+        halves = [apart(value) for value in values]
+        results = [
+            self._step.apply(dict(zip(self.reads, side, strict=True)))
+            for side in (
+                [half.positive for half in halves],
+                [half.negative for half in halves],
+            )
+        ]
+        return Apart(*results)
+
+    def transpose(self, gradient: Any) -> Sequence[Any]:
+        """The recorded function, backwards."""
+        results, gradients = _pairs(self._result, gradient)
+        if not results:
+            return [None] * len(self.reads)
+        leaves = [leaf for given in self._given.values() for leaf in _leaves(given)]
+        found = iter(
+            torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
+        )
+        return [_like(self._given[index], found) for index in self.reads]
+
+
+def _as_variables(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.is_floating_point())
+    if isinstance(value, list | tuple):
+        return type(value)(_as_variables(item) for item in value)
+    return value
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.requires_grad else []
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return []
+
+
+def _like(value: Any, found: Any) -> Any:
+    """Gradients in the form of the value they are of."""
+    if isinstance(value, Tensor):
+        return next(found) if value.requires_grad else None
+    if isinstance(value, list | tuple):
+        return [_like(item, found) for item in value]
+    return None
+
+
+def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors of a result that have a gradient, and the gradients."""
+    if gradient is None:
+        return [], []
+    if isinstance(result, Tensor):
+        return [result], [gradient]
+    pairs = [_pairs(item, part) for item, part in zip(result, gradient, strict=True)]
+    return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
+
+
+# How rows of these operations stay apart is known: they may run on both streams at once.
+_ROW_BY_ROW = {
+    "aten.linear.default",
+    "aten.adaptive_avg_pool2d.default",
+    "aten.avg_pool2d.default",
+}
+
+
+class RowByRowOperation(GeneralOperation):
+    """An operation that never mixes rows: both streams at once."""
+
+    def forward(self, values: Sequence[Value]) -> Tensor:
+        """The step's function of all rows."""
+        given = dict(zip(self.reads, [stacked(value) for value in values], strict=True))
+        return self._step.apply(given)
+
+
+def operation(step: Step, examples: Sequence[Value]) -> Operation:
+    """The fastest operation there is for a step, given values it will read."""
+    first = examples[0]
+    image = isinstance(first, Tensor) and first.dim() == 4
+    for suits, make in _TABLE:
+        if image and suits(step, examples):
+            return make(step, examples)
+    if step.operation in _ROW_BY_ROW and isinstance(first, Tensor):
+        return RowByRowOperation(step, examples)
+    if step.operation == "aten.flatten.using_ints" and _argument(step, 1, 0) >= 1:
+        return RowByRowOperation(step, examples)
+    if step.operation == "aten.mean.dim" and 0 not in _dimensions(step, examples):
+        return RowByRowOperation(step, examples)
+    return GeneralOperation(step, examples)
+
+
+Suits = Callable[[Step, Sequence[Value]], bool]
+Make = Callable[[Step, Sequence[Any]], Operation]
+
+
+def _argument(step: Step, position: int, default: Any) -> Any:
+    return step.arguments[position] if position < len(step.arguments) else default
+
+
+def _dimensions(step: Step, examples: Sequence[Value]) -> set[int]:
+    if not isinstance(examples[0], Tensor):
+        return {0}
+    dimensions = _argument(step, 1, None) or range(examples[0].dim())
+    return {d % examples[0].dim() for d in dimensions}
+
+
+def _is_convolution(step: Step, _: Sequence[Value]) -> bool:
+    return step.operation == CONVOLUTION and not step.keywords and len(step.reads) == 1
+
+
+def _is_batch_norm(step: Step, _: Sequence[Value]) -> bool:
+    return step.operation == BATCH_NORM and len(step.reads) == 1
+
+
+def _is_sum(step: Step, examples: Sequence[Value]) -> bool:
+    return (
+        step.operation == "aten.add.Tensor"
+        and len(step.arguments) == 2
+        and not step.keywords
+        and len(examples) == 2
+        and all(isinstance(value, Tensor) for value in examples)
+        and len({value.shape for value in examples if isinstance(value, Tensor)}) == 1
+    )
+
+
+def _is_concatenation(step: Step, examples: Sequence[Value]) -> bool:
+    if step.operation != "aten.cat.default" or _argument(step, 1, 0) != 1:
+        return False
+    return all(isinstance(item, Slot) for item in step.arguments[0]) and all(
+        isinstance(value, Tensor) for value in examples
+    )
+
+
+def _is_pooling(step: Step, examples: Sequence[Value]) -> bool:
+    return (
+        isinstance(step.function, Gather)
+        and step.function.dimensions == 2
+        and not step.function.with_index
+        and len(examples) == 1
+    )
+
+
+_TABLE: Sequence[tuple[Suits, Make]] = [
+    (_is_convolution, lambda step, examples: ConvolutionOperation(step, examples[0])),
+    (_is_batch_norm, lambda step, examples: ScaleOperation(step, examples[0])),
+    (_is_sum, lambda step, _: SumOperation(step)),
+    (_is_concatenation, ConcatenationOperation),
+    (_is_pooling, lambda step, examples: GatherOperation(step, examples[0])),
+]
