@@ -12,13 +12,12 @@ An implementation of "Generating Attribution Maps with Disentangled Masked Backp
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dmbp.decompose import Decomposition, Settings, load
-from dmbp.errors import DMBPError
-from dmbp.linear import LinearNetwork, linearize
-
 if TYPE_CHECKING:
     from dmbp import metrics
     from dmbp.attribution import DMBP, explain_func, methods
+    from dmbp.decompose import Decomposition, Settings, load
+    from dmbp.errors import DMBPError
+    from dmbp.linear import LinearNetwork, linearize
 
 __version__ = "0.1.0"
 
@@ -36,17 +35,24 @@ __all__ = [
     "metrics",
 ]
 
-# Imported when first asked for: the core needs torch alone, these need captum.
-_LAZY = {
+# Imported when first asked for: the core needs torch alone, methods need captum, and a command
+# that only lists names needs neither.
+_HOMES = {
     "DMBP": "dmbp.attribution",
+    "DMBPError": "dmbp.errors",
+    "Decomposition": "dmbp.decompose",
+    "LinearNetwork": "dmbp.linear",
+    "Settings": "dmbp.decompose",
     "explain_func": "dmbp.attribution",
+    "linearize": "dmbp.linear",
+    "load": "dmbp.decompose",
     "methods": "dmbp.attribution",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    if name == "metrics":
-        return import_module("dmbp.metrics")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in ("errors", "linear", "metrics", "models"):
+        return import_module(f"dmbp.{name}")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

@@ -3,12 +3,17 @@
 Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
 """
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+# Threads of torch's that wait for others would keep a core busy for milliseconds; beside another
+# program that slows an explanation down twentyfold. Read when torch is first imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import typer
 from rich.console import Console

@@ -98,7 +98,7 @@ class Convolution:
         if not can_pack(self._like):
             return None
         stride, padding, dilation, groups = settings
-        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(  # pyright: ignore[reportAttributeAccessIssue]
+        packed = aten.mkldnn_reorder_conv2d_weight(
             weight.detach().to_mkldnn(), padding, stride, dilation, groups, list(shape)
         )
         onednn = torch.ops.mkldnn._convolution_pointwise
@@ -120,5 +120,5 @@ def can_pack(like: Tensor) -> bool:
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-        and hasattr(torch._C._nn, "mkldnn_reorder_conv2d_weight")
+        and hasattr(aten, "mkldnn_reorder_conv2d_weight")
     )
