@@ -3,6 +3,7 @@
 import pytest
 import torch
 from benchmarks.exactness import NETWORKS
+from benchmarks.literal import LiteralEngine
 from torch import Tensor, nn
 
 from dmbp.decompose.initialisation import initial_logits
@@ -137,3 +138,18 @@ def test_large_sites_are_updated_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("dmbp.engine.masked_site.PIECE", 100)
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
     assert_agree(net, "posneg", iterations=6, tolerance=AFTER_ITERATIONS)
+
+
+@pytest.mark.parametrize("model", [nets.VGGLike, nets.ResidualNet, nets.LeakyNet])
+def test_the_literal_algorithm_gives_the_same(model: type[nn.Module]) -> None:
+    """What the speed benchmark compares with computes what is compared."""
+    net = network(model(), inputs_of(model, torch.float64))
+    logits = initial_logits(net)
+    literal, fast = (
+        kind(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
+        for kind in (LiteralEngine, FastEngine)
+    )
+    for _ in range(5):
+        expected, found = literal.step(), fast.step()
+        assert relative(found.positive, expected.positive) <= AFTER_ITERATIONS
+        assert relative(found.negative, expected.negative) <= AFTER_ITERATIONS

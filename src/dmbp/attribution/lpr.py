@@ -100,7 +100,7 @@ class LPR(LinearMapMethod):
         return torch.sigmoid(centred / (self.softness * deviation)).view_as(pixels)
 
 
-class _Ruled(torch.autograd.Function):
+class Ruled(torch.autograd.Function):
     """The identity; going back, the gradient is scaled by the rule."""
 
     @staticmethod
@@ -119,7 +119,7 @@ class _Ruled(torch.autograd.Function):
 def _pullback(net: LinearNetwork, rules: dict[str, Tensor], *, differentiable: bool) -> Tensor:
     def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
         rule = 2 * torch.sigmoid(rules[site.name])
-        return [_Ruled.apply(stream, rule.to(stream.dtype)) for stream in streams]
+        return [Ruled.apply(stream, rule.to(stream.dtype)) for stream in streams]
 
     inputs = net.inputs.detach().requires_grad_()
     (score,) = net.propagate([inputs], at_site)

@@ -32,30 +32,40 @@ class FullGradient:
     constant: Tensor
 
 
+@torch.no_grad()
+def biases_of(net: LinearNetwork) -> dict[int, Tensor]:
+    """What each step that has a bias puts out where everything it reads is zero, by its output."""
+    results: dict[int, Any] = {0: net.inputs}
+    found: dict[int, Tensor] = {}
+
+    def at_step(step: Step, streams: list[Any]) -> list[Any]:
+        bias = step.apply({index: _zeros(results[index]) for index in step.reads})
+        results[step.output] = streams[0]
+        if isinstance(bias, Tensor) and bool(bias.any()):
+            found[step.output] = bias.expand(streams[0].shape)
+        return streams
+
+    net.propagate_steps([net.inputs], at_step)
+    return found
+
+
 @full_precision()
 def full_gradient(net: LinearNetwork) -> FullGradient:
     """Split the score of every row into the input's part and those of the biases."""
-    biases: list[Tensor] = []
-    outputs: list[Tensor] = []
-    shapes: dict[int, Any] = {0: net.inputs}
+    biases = biases_of(net)
+    outputs: dict[int, Tensor] = {}
 
-    def at_step(step: Step, results: list[Any]) -> list[Any]:
-        (result,) = results
-        with torch.no_grad():
-            zeros = {index: _zeros(shapes[index]) for index in step.reads}
-            bias = step.apply(zeros)
-        shapes[step.output] = result
-        if isinstance(bias, Tensor) and bool(bias.any()):
-            biases.append(bias.expand(result.shape))
-            outputs.append(result)
-        return results
+    def at_step(step: Step, streams: list[Any]) -> list[Any]:
+        if step.output in biases:
+            outputs[step.output] = streams[0]
+        return streams
 
     with torch.inference_mode(False), torch.enable_grad():
         inputs = net.inputs.detach().requires_grad_()
         (score,) = net.propagate_steps([inputs], at_step)
-        gradient, *others = torch.autograd.grad(score.sum(), [inputs, *outputs])
-    parts = tuple(bias * other for bias, other in zip(biases, others, strict=True))
-    return FullGradient(gradient, parts, net.constant)
+        first, *others = torch.autograd.grad(score.sum(), [inputs, *outputs.values()])
+    parts = tuple(biases[k] * other for k, other in zip(outputs, others, strict=True))
+    return FullGradient(first, parts, net.constant)
 
 
 def _zeros(value: Any) -> Any:
