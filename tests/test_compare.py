@@ -65,6 +65,18 @@ def test_a_method_that_cannot_be_run_is_left_out_with_its_reason() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_settings_reach_the_method_and_the_record() -> None:
+    settings = ("--set", "rise.masks=9", "--set", "gradcam.layer=0", "--set", "gradcam.signed=True")
+    done = run("compare", "photo.jpg", *GOOD, "--methods", "rise,gradcam", *settings)
+    assert done.exit_code == 0, done.output
+    record = json.loads(Path("out/photo-methods.json").read_text())
+    assert record["methods"]["rise"]["settings"] == {"masks": 9}
+    assert record["methods"]["gradcam"]["settings"] == {"layer": "0", "signed": True}
+    assert record["insertion"] == {"steps": 28, "substrate": "blur"}
+    assert record["capture_seconds"] > 0
+
+
+@pytest.mark.usefixtures("folder")
 def test_sanity() -> None:
     done = run(
         "sanity", "photo.jpg", *GOOD, "--methods", "gradient,guided_backprop,random", "--draws", "2"
@@ -94,6 +106,15 @@ def test_sanity() -> None:
             "masks and cells must be 1 or more",
         ),
         (("compare", "photo.jpg", "--target", "7"), "class 7 is out of range"),
+        (("compare", "photo.jpg", "--methods", ","), "no method is named"),
+        (("compare", "."), "is a folder; this command takes one photo"),
+        (("compare", "photo.jpg", "--set", "rise.masks=1e3"), "rise.masks is a whole number"),
+        (("compare", "photo.jpg", "--set", "rise.masks=0"), "masks and cells must be 1 or more"),
+        (("compare", "photo.jpg", "--set", "rise.open=nan"), "rise.open is a number, not 'nan'"),
+        (("compare", "photo.jpg", "--set", "rise.preset=1"), "no preset '1'"),
+        (("compare", "photo.jpg", "--set", "gradcam.signed=maybe"), "is True or False"),
+        (("compare", "photo.jpg", "--set", "dmbp.combine=3"), "dmbp.combine is sum or own_signs"),
+        (("compare", "photo.jpg", "--set", "random.seed=3"), "random has no settings"),
         (("sanity", "photo.jpg", "--draws", "0"), "draws must be 1 or more"),
         (("sanity", "photo.jpg", "--methods", "nothing"), "no method 'nothing'"),
     ],
@@ -131,5 +152,7 @@ def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
 def test_the_correlation_in_words(correlations: list[float], words: str) -> None:
     import numpy
 
+    something = numpy.eye(2)
+    assert words in SanityRow("", something, something, correlations).verdict
     nothing = numpy.zeros((2, 2))
-    assert words in SanityRow("", nothing, nothing, correlations).verdict
+    assert "nothing to compare" in SanityRow("", something, nothing, correlations).verdict

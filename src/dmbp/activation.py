@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dmbp.errors import InputError
 from dmbp.names import known
 
 Activation = Literal["softmax", "sigmoid"] | Callable[[Tensor], Tensor]
@@ -13,7 +14,8 @@ Activation = Literal["softmax", "sigmoid"] | Callable[[Tensor], Tensor]
 
 
 def _softmax(outputs: Tensor) -> Tensor:
-    return outputs.softmax(1)
+    """Over the classes; a single output is a yes or no, and softmax would make it 1."""
+    return outputs.softmax(1) if outputs.shape[1] > 1 else outputs.sigmoid()
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -24,7 +26,9 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
     """The function that an activation stands for."""
-    if not isinstance(activation, str):
+    if callable(activation):
         return activation
+    if not isinstance(activation, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"an activation is a name or a function, not {activation!r}")
     known("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]

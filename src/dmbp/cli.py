@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dmbp import __version__
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, PhotoError
 
 if TYPE_CHECKING:
     from dmbp.model_choice import ModelChoice
@@ -245,6 +245,8 @@ def _question(
     from dmbp.explain import check_folder
     from dmbp.photo_question import ask
 
+    if photo.is_dir():
+        raise PhotoError(f"{photo} is a folder; this command takes one photo")
     picture = read_photo(photo)
     check_folder(out)
     _say_default(choice.model, quiet)

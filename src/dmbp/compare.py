@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from rich.console import Console
 
 from dmbp import __version__
-from dmbp.attribution import METHODS
+from dmbp.attribution import METHODS, Method
 from dmbp.decompose.reference import reference_for
 from dmbp.errors import DMBPError
+from dmbp.linear import Linearizer
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
+from dmbp.metrics.curve import STEPS
 from dmbp.models import Classifier
 from dmbp.photo_question import PhotoQuestion
 from dmbp.render import (
@@ -43,6 +46,8 @@ class Comparison:
     maps: Mapping[str, ComparedMap]
     attributions: Mapping[str, torch.Tensor]
     refusals: Mapping[str, str]
+    settings: Settings
+    capture_seconds: float
 
     def write(
         self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
@@ -88,8 +93,11 @@ class Comparison:
             "photo": asked.name,
             "model": asked.classifier.name,
             "target": asked.about(asked.targets[0]),
+            "insertion": {"steps": STEPS, "substrate": "blur"},
+            "capture_seconds": round(self.capture_seconds, 4),
             "methods": {
                 name: {
+                    "settings": {**METHODS[name].settings, **self.settings.get(name, {})},
                     "insertion": item.score,
                     "seconds": round(item.seconds, 4),
                     "curve": list(item.curve),
@@ -111,12 +119,28 @@ def compare(
     console: Console | None = None,
 ) -> Comparison:
     """Run methods on a photo for its first target; one that cannot is left out, and says why."""
+    given = settings or {}
+    classifier = question.classifier
+    # All made before any is run: a setting that makes no sense is no method to be left out.
+    methods = {
+        name: METHODS[name](
+            classifier.module, **method_settings(name, classifier, given.get(name, {}))
+        )
+        for name in names
+    }
+    # One capture serves all, so that it is not the first method's to pay for.
+    shared = Linearizer(classifier.module)
+    started = time.perf_counter()
+    with suppress(DMBPError):
+        shared.linearize(question.inputs, target=question.targets[0])
+    captured = time.perf_counter() - started
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
     refusals: dict[str, str] = {}
-    for name in names:
+    for name, method in methods.items():
+        method.linearizer = shared
         try:
-            attribution, seconds = _timed(name, question, (settings or {}).get(name, {}))
+            attributions[name], seconds = _timed(method, question)
         except DMBPError as error:
             if len(names) == 1:
                 raise
@@ -124,13 +148,12 @@ def compare(
             if console is not None:
                 console.print(f"{name}: left out: {error}")
             continue
-        attributions[name] = attribution
-        maps[name] = _scored(name, question, attribution, seconds)
+        maps[name] = _scored(name, question, attributions[name], seconds)
         if console is not None:
             console.print(f"{name}: insertion {maps[name].score:.3f}, {duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
-    return Comparison(question, maps, attributions, refusals)
+    return Comparison(question, maps, attributions, refusals, given, captured)
 
 
 def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,12 +162,8 @@ def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any])
     return {**own, **given}
 
 
-def _timed(
-    name: str, question: PhotoQuestion, given: Mapping[str, Any]
-) -> tuple[torch.Tensor, float]:
-    classifier = question.classifier
+def _timed(method: Method, question: PhotoQuestion) -> tuple[torch.Tensor, float]:
     started = time.perf_counter()
-    method = METHODS[name](classifier.module, **method_settings(name, classifier, given))
     attribution = method.attribute(question.inputs, target=question.targets[0])
     if attribution.is_cuda:
         torch.cuda.synchronize()

@@ -6,8 +6,9 @@
 
 import ast
 import inspect
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError
@@ -27,20 +28,49 @@ def read_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         known("method", name, METHODS)
         if name not in methods:
             raise InputError(f"{text!r} sets a method that is not asked for; add {name} to them")
-        known(f"setting of {name}", setting, setting_names(name))
-        settings.setdefault(name, {})[setting] = _value(value)
+        names = setting_names(name)
+        if not names:
+            raise InputError(f"{name} has no settings")
+        known(f"setting of {name}", setting, names)
+        settings.setdefault(name, {})[setting] = _value(value, name, setting)
     return settings
 
 
 def setting_names(method: str) -> list[str]:
     """What a method can be told on the command line."""
-    parameters = inspect.signature(METHODS[method].method.__init__).parameters
-    return [name for name in parameters if name not in _NOT_TYPED]
+    return [name for name in _parameters(method) if name not in _NOT_TYPED]
 
 
-def _value(text: str) -> Any:
-    """A number, True, None… where it reads as one; else the text itself."""
+def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(METHODS[method].method.__init__).parameters
+
+
+def _value(text: str, method: str, setting: str) -> Any:
+    """What was typed, as the kind of value that the setting takes."""
+    wanted = _parameters(method)[setting].annotation
+    kinds = [wanted, *get_args(wanted)]
+    literals = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
+    if str in kinds or text in literals:
+        return text
+    value = _literal(text)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = (
+        (bool in kinds and isinstance(value, bool))
+        or (int in kinds and is_number and isinstance(value, int))
+        or (float in kinds and is_number and math.isfinite(value))
+    )
+    if not fits:
+        named = [_KINDS[kind] for kind in kinds if kind in _KINDS] + literals
+        raise InputError(f"{method}.{setting} is {' or '.join(named)}, not {text!r}")
+    return value
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def _literal(text: str) -> Any:
+    """A number or truth value where the text reads as one; else None."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text
+        return None

@@ -25,6 +25,7 @@ class SanityCheck:
 
     question: PhotoQuestion
     rows: Mapping[str, SanityRow]
+    refusals: Mapping[str, str]
     draws: int
 
     def write(
@@ -39,6 +40,7 @@ class SanityCheck:
             "target": asked.about(asked.targets[0]),
             "draws": self.draws,
             "correlation": {name: row.mean for name, row in self.rows.items()},
+            "refused": dict(self.refusals),
             "correlations": {name: list(row.correlations) for name, row in self.rows.items()},
             "dmbp": __version__,
             "torch": torch.__version__,
@@ -69,12 +71,14 @@ def check_sanity(
     module = question.classifier.module
     forgetful = [reinitialised(module, question.inputs, generator=generator) for _ in range(draws)]
     rows: dict[str, SanityRow] = {}
+    refusals: dict[str, str] = {}
     for name in names:
         try:
             before, *after = [_map(name, net, question) for net in (module, *forgetful)]
         except DMBPError as error:
             if len(names) == 1:
                 raise
+            refusals[name] = str(error)
             if console is not None:
                 console.print(f"{name}: left out: {error}")
             continue
@@ -88,8 +92,8 @@ def check_sanity(
         if console is not None:
             console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
     if not rows:
-        raise DMBPError("none of the methods can be run on this model")
-    return SanityCheck(question, rows, draws)
+        raise DMBPError(next(iter(refusals.values())))
+    return SanityCheck(question, rows, refusals, draws)
 
 
 def _map(name: str, net: torch.nn.Module, question: PhotoQuestion) -> torch.Tensor:

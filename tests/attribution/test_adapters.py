@@ -1,5 +1,8 @@
 """Our methods as other libraries call them."""
 
+import gc
+import weakref
+
 import numpy
 import pytest
 import torch
@@ -32,6 +35,18 @@ def test_quantus_may_change_the_weights_between_calls() -> None:
     expected = METHODS["guided_backprop"](model).attribute(inputs, target=[1, 2])
     assert not numpy.allclose(before, after)
     assert numpy.array_equal(after, expected.numpy())
+
+
+def test_quantus_models_are_let_go() -> None:
+    """Randomisation tests make many copies."""
+    explain = dmbp.explain_func("gradient")
+    models = [nets.VGGLike().eval() for _ in range(2)]
+    gone = weakref.ref(models[0])
+    for model in models:
+        explain(model=model, inputs=torch.randn(1, 3, 16, 16), targets=[1])
+    del model, models
+    gc.collect()
+    assert gone() is None
 
 
 def test_quantus_unknown_method() -> None:

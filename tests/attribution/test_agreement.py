@@ -229,6 +229,43 @@ def test_layers_that_cannot_be_shown(model: nn.Module) -> None:
         GradCAM(model, layer="last").attribute(images(), target=0)
 
 
+def test_gradcam_is_not_led_astray_by_rearranged_tensors() -> None:
+    """Channels moved last, then averaged: four dimensions, but no feature map."""
+
+    class Moved(nn.Module):
+        def __init__(self, conv: nn.Module, fc: nn.Module, moved: bool) -> None:
+            super().__init__()
+            self.conv, self.fc, self.moved = conv, fc, moved
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.conv(x))
+            return self.fc(x.permute(0, 2, 3, 1).mean((1, 2)) if self.moved else x.mean((2, 3)))
+
+    layers = nn.Conv2d(3, 4, 3).double(), nn.Linear(4, 5).double()
+    inputs = images()
+    one, other = (
+        ours("gradcam", Moved(*layers, moved).eval(), inputs, signed=True)
+        for moved in (True, False)
+    )
+    assert relative(one, other) <= FLOAT64
+
+
+def test_gradcam_where_branches_are_pooled_apart() -> None:
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 5), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            pooled = [torch.relu(branch(x)).mean((2, 3)) for branch in (self.a, self.b)]
+            return self.fc(torch.cat(pooled, 1))
+
+    model = Apart().double().eval()
+    with pytest.raises(InputError, match="name one of them with layer="):
+        ours("gradcam", model, images())
+    assert ours("gradcam", model, images(), layer="a").shape == (3, 1, 16, 16)
+
+
 def test_guided_gradcam_is_the_product(model: nn.Module) -> None:
     inputs = images()
     product = ours("guided_backprop", model, inputs) * ours("gradcam", model, inputs)

@@ -125,15 +125,15 @@ def test_models_in_training_mode_leave_as_they_came(name: str) -> None:
     assert torch.equal(maps, make(name, model.eval()).attribute(inputs, target=0))
 
 
-REGIONS = ("gradcam", "guided_gradcam", "fullgrad", "rise", "blur_ig")
+ONLY_IMAGES = ("gradcam", "guided_gradcam", "fullgrad", "rise", "blur_ig")
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_inputs_that_are_no_images(name: str) -> None:
     model, inputs = nets.MLP().eval(), torch.randn(4, 7)
     method = make(name, model)
-    if name in REGIONS:
-        with pytest.raises(InputError, match=r"no layer with a height|needs images"):
+    if name in ONLY_IMAGES:
+        with pytest.raises(InputError):
             method.attribute(inputs, target=0)
     else:
         assert method.attribute(inputs, target=0).shape == inputs.shape
@@ -192,5 +192,69 @@ def test_a_model_that_stops_gradients_is_told_so() -> None:
             with torch.no_grad():
                 return self.net(x)
 
-    with pytest.raises(ModelError, match="passes no gradient to its input"):
-        METHODS["gradient"](Stopped().eval()).attribute(torch.randn(IMAGES), target=0)
+    for name in ("gradient", "integrated_gradients", "smoothgrad", "blur_ig"):
+        with pytest.raises(ModelError, match="passes no gradient to its input"):
+            make(name, Stopped().eval()).attribute(torch.randn(IMAGES), target=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_baselines_are_used_or_refused(name: str) -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    method = make(name, model)
+    if not method.compares:
+        with pytest.raises(InputError, match="takes no baselines"):
+            method.attribute(inputs, torch.zeros_like(inputs), target=0)
+        return
+    each = torch.randn(IMAGES)
+    maps = method.attribute(inputs, each, target=0)
+    assert not torch.allclose(maps, method.attribute(inputs, 0.5, target=0))
+    assert torch.equal(maps, method.attribute((inputs,), (each,), target=0)[0])
+    with pytest.raises(InputError, match="contains NaN"):
+        method.attribute(inputs, each * torch.nan, target=0)
+
+
+@pytest.mark.parametrize("name", ["gradient", "guided_gradcam", "lpr", "dmbp"])
+def test_a_reference_for_every_image_follows_its_rows(name: str) -> None:
+    model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    each = torch.randn(IMAGES, dtype=torch.float64)
+    setting = "background" if name == "lpr" else "reference"
+    together = make(name, model, **{setting: each})
+    maps = together.attribute(inputs, target=[[0, 1], [1], [2]], internal_batch_size=2)
+    alone = make(name, model, **{setting: each[2:]}).attribute(inputs[2:], target=2)
+    assert relative(maps[3:], alone) <= BATCH
+    with pytest.raises(InputError, match="2 references were given for 3 images"):
+        make(name, model, **{setting: each[:2]}).attribute(inputs, target=0)
+
+
+def test_targets_as_numpy_has_them() -> None:
+    import numpy
+
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    method = make("gradient", model)
+    expected = method.attribute(inputs, target=[1, 2, 0])
+    assert torch.equal(method.attribute(inputs, target=numpy.array([1, 2, 0])), expected)
+    scalars = [numpy.int64(1), torch.tensor(2), numpy.array(0)]
+    assert torch.equal(method.attribute(inputs, target=scalars), expected)
+    method.attribute(inputs, target={1: numpy.float32(1.0)})
+    for wrong in ({1, 2}, [[[1]], [2], [0]]):
+        with pytest.raises(TargetError):
+            method.attribute(inputs, target=wrong)
+    with pytest.raises(TargetError, match=r"fails on one image's outputs, of shape \(5,\)"):
+        method.attribute(inputs, target=lambda outputs: outputs[:, 1])
+    with pytest.raises(InputError, match="inputs must be a tensor, not ndarray"):
+        method.attribute(inputs.numpy(), target=1)
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "lpr", "dmbp"])
+def test_rules_at_activations_need_activations(name: str) -> None:
+    class ByHand(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x)
+            return self.fc((x * (x > 0)).mean((2, 3)))
+
+    with pytest.raises(ModelError, match=r"use torch\.relu"):
+        make(name, ByHand().eval()).attribute(torch.randn(IMAGES), target=0)

@@ -135,3 +135,37 @@ def test_maps_of_another_size_are_refused() -> None:
 
 def test_the_area_counts_ends_half() -> None:
     assert area(torch.tensor([[2.0, 1.0, 4.0]])).tolist() == [2.0]
+
+
+def test_misspelt_options_are_refused() -> None:
+    with pytest.raises(InputError, match="no option 'subtrate'; did you mean 'substrate'"):
+        insertion(Brightness().eval(), IMAGE, 0, IMAGE, subtrate="zero")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="steps must be a whole number from 1"):
+        insertion(Brightness().eval(), IMAGE, 0, IMAGE, steps=2.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="an activation is a name or a function"):
+        insertion(Brightness().eval(), IMAGE, 0, IMAGE, activation=None)  # type: ignore[arg-type]
+
+
+def test_a_single_output_is_a_yes_or_no() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1)).eval()
+    softmax, sigmoid = (
+        insertion(model, IMAGE, 0, IMAGE, substrate="zero", activation=activation)
+        for activation in ("softmax", "sigmoid")
+    )
+    assert torch.equal(softmax, sigmoid)
+    assert 0 < float(softmax) < 1
+
+
+def test_other_classes_given_as_a_tensor() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+    listed = complementary_insertion(model, IMAGE, [[1, 1]], IMAGE)
+    assert torch.equal(complementary_insertion(model, IMAGE, torch.tensor([[1, 1]]), IMAGE), listed)
+    with pytest.raises(TargetError, match="a list of class indices for every image"):
+        complementary_insertion(model, IMAGE, [1], IMAGE)  # type: ignore[list-item]
+
+
+def test_maps_that_are_no_tensors_or_have_other_channels() -> None:
+    with pytest.raises(InputError, match="an attribution must be a tensor"):
+        insertion(Brightness().eval(), IMAGE, 0, IMAGE.numpy())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="does not fit inputs"):
+        insertion(Brightness().eval(), IMAGE, 0, torch.zeros(1, 9, 2, 2))

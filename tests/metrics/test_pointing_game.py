@@ -46,6 +46,16 @@ def test_boxes_must_be_there() -> None:
         pointing_game(peak(0, 0), [[]])
 
 
+def test_boxes_that_are_none() -> None:
+    assert pointing_game(peak(5, 9), [torch.tensor([[4.0, 6.0, 8.0, 12.0]])]).all()
+    with pytest.raises(InputError, match=r"a box is \(left, top, right, bottom\)"):
+        pointing_game(peak(0, 0), [[(1.0, 2.0, 3.0)]])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="ends before it begins"):
+        pointing_game(peak(0, 0), [[(5.0, 2.0, 3.0, 4.0)]])
+    with pytest.raises(InputError, match="tolerance is a distance"):
+        pointing_game(peak(0, 0), [[(1.0, 2.0, 3.0, 4.0)]], tolerance=-3)
+
+
 def test_annotations(tmp_path: Path) -> None:
     (tmp_path / "Annotations").mkdir()
     (tmp_path / "Annotations" / "a.xml").write_text(ANNOTATION)

@@ -86,3 +86,61 @@ def test_a_model_without_layers() -> None:
 
     with pytest.raises(ModelError, match="no layer with a weight"):
         reinitialised(Bare().eval(), torch.randn(1, 3, 4, 4))
+
+
+class TwoHeads(nn.Module):
+    """Outputs of two heads side by side; the last to run knows nothing of the first's classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.two = nn.Conv2d(3, 4, 3), nn.Linear(4, 3), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.conv(x).relu().mean((2, 3))
+        return torch.cat([self.one(features), self.two(features)], 1)
+
+
+class BareWeight(nn.Module):
+    """A last layer that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.matrix = nn.Conv2d(3, 4, 3), nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).relu().mean((2, 3)) @ self.matrix.T
+
+
+def test_an_output_that_does_not_notice_is_refused() -> None:
+    inputs = torch.randn(2, 3, 8, 8)
+    with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
+        reinitialised(TwoHeads().eval(), inputs)
+    with pytest.raises(ModelError, match=r"class 3 does not notice when 'one'"):
+        reinitialised(TwoHeads().eval(), inputs, layer="one")
+    fresh = reinitialised(TwoHeads().eval(), inputs, layer="conv")
+    assert torch.equal(fresh.conv.bias, torch.zeros(4))
+
+
+def test_a_last_layer_that_cannot_be_drawn_afresh_is_refused() -> None:
+    inputs = torch.randn(2, 3, 8, 8)
+    normed = Backwards().eval()
+    nn.utils.parametrizations.weight_norm(normed.last)
+    for model in (normed.eval(), BareWeight().eval()):
+        with pytest.raises(ModelError, match="has no plain weight to draw afresh"):
+            reinitialised(model, inputs)
+    with pytest.raises(InputError, match="no layer 'frist'; did you mean 'first'"):
+        reinitialised(Backwards().eval(), inputs, layer="frist")
+
+
+def test_a_last_layer_of_one_weight() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 1), nn.ReLU(), nn.Linear(1, 1)).eval()
+    nn.init.constant_(model[1].bias, 5.0)
+    assert torch.isfinite(reinitialised(model, torch.randn(2, 3, 2, 2))[3].weight).all()
+
+
+def test_captums_own_methods_may_be_checked() -> None:
+    from captum.attr import InputXGradient
+
+    model, inputs = nets.ResidualNet().eval(), torch.randn(2, 3, 16, 16).requires_grad_()
+    ours = reinitialisation(METHODS["gradient"], model, inputs.detach(), [0, 1])
+    torch.testing.assert_close(reinitialisation(InputXGradient, model, inputs, [0, 1]), ours)

@@ -19,7 +19,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from dmbp.attribution.method import Method, Question
+from dmbp.attribution.method import Baselines, Method, Question, one_tensor
 from dmbp.decompose import (
     PRESETS,
     Combine,
@@ -42,6 +42,7 @@ class DMBP(Method):
     """
 
     rows_together = None
+    compares = True
 
     def __init__(
         self,
@@ -77,18 +78,18 @@ class DMBP(Method):
         inputs: Tensor,
         *,
         target: Target = None,
-        baselines: Tensor | None = None,
+        baselines: Baselines = None,
         internal_batch_size: int | None = None,
         show_progress: bool = False,
         on_iteration: Callable[[], None] | None = None,
     ) -> Decomposition:
         """The whole decomposition, a row for each target of each image.
 
-        `target`: a class, one class an image, several for a single image or in nested lists, or
-        weighted classes such as `{285: 1.0, 243: -1.0}`; None is each image's highest output.
-        At most `internal_batch_size` rows are learned together, which changes no result.
+        `target` is as for `attribute`. At most `internal_batch_size` rows are learned together,
+        which changes results by rounding alone.
         """
         with evaluating(self.linearizer.model), torch.inference_mode(False):
+            inputs = one_tensor(inputs)
             questions = list(self.questions(inputs, target, baselines, internal_batch_size))
             total = len(questions) * self.settings.iterations
             with _progress(show_progress, total, on_iteration) as advance:

@@ -2,7 +2,9 @@
 
     a = ∇y ⊙ (x − reference)
 
-Signed, unlike Captum's `Saliency`, which takes magnitudes.
+Signed, unlike Captum's `Saliency`, which takes magnitudes. It is what autograd gives: a path that
+the model detaches does not count here, nor in the methods that add gradients up; it does in
+`dmbp.linearize(model, images).pullback()` and in the methods built on it.
 
     >>> Gradient(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])

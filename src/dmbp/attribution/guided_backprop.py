@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.errors import CaptureError
 from dmbp.linear import Site
+from dmbp.linear.network import NO_SITES
 
 
 class _PositiveGradient(torch.autograd.Function):
@@ -39,4 +41,7 @@ class GuidedBackprop(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """The guided gradient of some rows."""
-        return self.network(question).pullback_through(_rectified)
+        net = self.network(question)
+        if not net.sites:
+            raise CaptureError(NO_SITES)
+        return net.pullback_through(_rectified)

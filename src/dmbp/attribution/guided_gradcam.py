@@ -24,8 +24,8 @@ class GuidedGradCAM(LinearMapMethod):
         super().__init__(model, reference=reference)
         self._guided = GuidedBackprop(model)
         self._regions = GradCAM(model, layer=layer)
-        self._guided.linearizer = self._regions.linearizer = self.linearizer  # one capture for all
 
     def linear_map(self, question: Question) -> Tensor:
         """The guided gradient of some rows, weighted by region."""
+        self._guided.linearizer = self._regions.linearizer = self.linearizer  # one capture for all
         return self._guided.linear_map(question) * self._regions.answer(question)

@@ -27,9 +27,10 @@ from torch import Tensor
 from dmbp.attribution.method import LinearMapMethod, Question
 from dmbp.attribution.points import scores
 from dmbp.decompose.reference import Reference, reference_for
-from dmbp.errors import InputError
+from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork, Site
 from dmbp.linear.capture import Model
+from dmbp.linear.network import NO_SITES
 
 
 class LPR(LinearMapMethod):
@@ -62,6 +63,8 @@ class LPR(LinearMapMethod):
     def linear_map(self, question: Question) -> Tensor:
         """The pullback of some rows under the rules they learned."""
         net = self.network(question)
+        if not net.sites:
+            raise CaptureError(NO_SITES)
         least = torch.promote_types(net.inputs.dtype, torch.float32)
         rules = {
             site.name: torch.zeros(site.shape, dtype=least, device=net.inputs.device)
@@ -69,7 +72,7 @@ class LPR(LinearMapMethod):
         }
         for rule in rules.values():
             rule.requires_grad_(True)
-        if rules and self.iterations:
+        if self.iterations:
             optimiser = torch.optim.Adam(list(rules.values()), lr=self.learning_rate)
             for _ in range(self.iterations):
                 loss = self._loss(_pullback(net, rules, differentiable=True), question)
@@ -85,7 +88,8 @@ class LPR(LinearMapMethod):
         """What each row loses by the mask, and what of the image the mask lets through."""
         inputs, outputs, rows = question.inputs, question.outputs, question.rows
         mask = self._mask(linear_map * inputs)
-        background = reference_for(inputs, self.background if inputs.dim() == 4 else None)
+        background = question.reference(self.background) if inputs.dim() == 4 else None
+        background = reference_for(inputs, background)
         masked = mask * inputs + (1 - mask) * background
         change = scores(self.linearizer, masked, rows) - rows.scores(outputs)
         scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)

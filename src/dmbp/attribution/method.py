@@ -20,6 +20,7 @@ from dmbp.linear.capture import Model, evaluating
 from dmbp.linear.precision import full_precision
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
+Baselines = Tensor | float | tuple[Tensor, ...] | None
 
 ROWS_TOGETHER = 32
 """How many images the model is run on at once, where the caller does not say."""
@@ -40,6 +41,7 @@ class Question:
     baselines: Tensor | None
     batch: int
     seed: int
+    images: int
 
     def reference(self, reference: Reference) -> Reference:
         """A method's own reference, for these rows: a tensor may hold one for every image."""
@@ -47,8 +49,8 @@ class Question:
             return reference
         if len(reference) == 1:
             return reference
-        if len(reference) <= max(self.rows.image):
-            raise InputError(f"{len(reference)} references were given for more images than that")
+        if len(reference) != self.images:
+            raise InputError(f"{len(reference)} references were given for {self.images} images")
         return reference[list(self.rows.image)]
 
     def generator(self) -> torch.Generator:
@@ -64,6 +66,8 @@ class Method(Attribution, ABC):
     """
 
     rows_together: int | None = ROWS_TOGETHER
+    compares: bool = False
+    """Whether there is something that `baselines` could stand for."""
 
     def __init__(self, model: Model, *, generator: torch.Generator | None = None) -> None:
         super().__init__(cast("Any", model))
@@ -73,7 +77,7 @@ class Method(Attribution, ABC):
     def attribute(
         self,
         inputs: Inputs,
-        baselines: Tensor | None = None,
+        baselines: Baselines = None,
         target: Target = None,
         additional_forward_args: None = None,
         *,
@@ -89,7 +93,7 @@ class Method(Attribution, ABC):
         """
         if additional_forward_args is not None:
             raise InputError("models with additional_forward_args are not supported")
-        tensor = _one_tensor(inputs)
+        tensor = one_tensor(inputs)
         with evaluating(self.linearizer.model), torch.inference_mode(False), full_precision():
             questions = self.questions(tensor, target, baselines, internal_batch_size)
             result = torch.cat([self.answer(question).detach() for question in questions])
@@ -103,20 +107,24 @@ class Method(Attribution, ABC):
         self,
         inputs: Tensor,
         target: Target,
-        baselines: Tensor | None,
+        baselines: Baselines,
         internal_batch_size: int | None,
     ) -> Iterator[Question]:
         """The rows asked about, at most `internal_batch_size` together."""
-        if internal_batch_size is not None and internal_batch_size < 1:
-            raise InputError(f"internal_batch_size must be 1 or more, not {internal_batch_size}")
+        size = internal_batch_size
+        if size is not None and (not isinstance(size, int) or size < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"internal_batch_size must be 1 or more, not {size}")
+        if baselines is not None and not self.compares:
+            raise InputError("this method compares with nothing, so it takes no baselines")
         inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
-        size = internal_batch_size or self.rows_together or len(rows)
+        start_of = None if baselines is None else _baselines(baselines, inputs)
+        size = size or self.rows_together or len(rows)
         seed = self._seed()
         for indices in rows.batches(size):
             part = rows.pick(indices)
             picked = list(part.image)
-            start = None if baselines is None else reference_for(inputs, baselines)[picked]
-            yield Question(inputs[picked], outputs[picked], part, start, size, seed)
+            start = None if start_of is None else start_of[picked]
+            yield Question(inputs[picked], outputs[picked], part, start, size, seed, len(inputs))
 
     def _seed(self) -> int:
         source = self._generator
@@ -135,6 +143,8 @@ class LinearMapMethod(Method):
     The reference is zero (m ⊙ x, as in the paper), "blur", "mean" or a tensor; `baselines` given to
     `attribute` stand for it.
     """
+
+    compares = True
 
     def __init__(
         self,
@@ -158,9 +168,22 @@ class LinearMapMethod(Method):
         return self.linear_map(question) * displacement
 
 
-def _one_tensor(inputs: Tensor | tuple[Tensor, ...]) -> Tensor:
-    if isinstance(inputs, Tensor):
-        return inputs
-    if len(inputs) != 1:
-        raise InputError(f"{len(inputs)} inputs were given; dmbp explains models of one")
-    return inputs[0]
+def _baselines(baselines: Baselines, inputs: Tensor) -> Tensor:
+    """What Captum allows for baselines, as a tensor for every image."""
+    if isinstance(baselines, tuple):
+        baselines = one_tensor(baselines)
+    if isinstance(baselines, int | float):
+        return torch.full_like(inputs, baselines)
+    return reference_for(inputs, baselines)
+
+
+def one_tensor(inputs: Any) -> Tensor:
+    """The one tensor that is given, alone or in a tuple."""
+    if isinstance(inputs, tuple) and len(cast("tuple[Any, ...]", inputs)) != 1:
+        raise InputError(
+            f"{len(cast('tuple[Any, ...]', inputs))} inputs were given; dmbp explains models of one"
+        )
+    only: Any = inputs[0] if isinstance(inputs, tuple) else inputs
+    if not isinstance(only, Tensor):
+        raise InputError(f"inputs must be a tensor, not {type(only).__name__}")
+    return only

@@ -13,20 +13,20 @@ from dmbp.linear import Linearizer, Rows
 
 def scores(linearizer: Linearizer, points: Tensor, rows: Rows) -> Tensor:
     """The score of each row at its point (rows,); gradients pass."""
-    return rows.scores(linearizer.run(points))
+    found = rows.scores(linearizer.run(points))
+    if torch.is_grad_enabled() and points.requires_grad and not found.requires_grad:
+        raise ModelError(
+            "the model passes no gradient to its input: does forward() run under "
+            "torch.no_grad() or detach activations?"
+        )
+    return found
 
 
 def gradients(linearizer: Linearizer, points: Tensor, rows: Rows) -> Tensor:
     """The gradient of each row's score in its point, by autograd through the model itself."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        score = scores(linearizer, points, rows).sum()
-        if not score.requires_grad:
-            raise ModelError(
-                "the model passes no gradient to its input: does forward() run under "
-                "torch.no_grad() or detach activations?"
-            )
-        return torch.autograd.grad(score, points)[0]
+        return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
 
 
 def gradients_along(

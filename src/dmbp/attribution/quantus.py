@@ -9,7 +9,6 @@ Hand it to a metric of Quantus as `explain_func=dmbp.explain_func("dmbp")`.
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy
 import torch
@@ -27,14 +26,14 @@ def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray
     `settings` are the method's. What Quantus passes beside is ignored: the device is the model's.
     """
     known("method", method, METHODS)
-    made: WeakKeyDictionary[nn.Module, Method] = WeakKeyDictionary()
+    last: list[tuple[nn.Module, Method]] = []  # Quantus asks about one model many times
 
     def explain(model: nn.Module, inputs: Any, targets: Any = None, **_: object) -> NDArray[Any]:
-        if model not in made:
-            made[model] = METHODS[method](model, **settings)
+        if not last or last[0][0] is not model:
+            last[:] = [(model, METHODS[method](model, **settings))]
         like = next(model.parameters(), torch.empty(0))
         images = torch.as_tensor(inputs).to(like)
         classes = None if targets is None else numpy.asarray(targets).reshape(-1).tolist()
-        return made[model].attribute(images, target=classes).cpu().numpy()
+        return last[0][1].attribute(images, target=classes).cpu().numpy()
 
     return explain

@@ -44,7 +44,9 @@ PRESETS: Mapping[str, Masking] = {
 
 
 class RISE(Method):
-    """Random masks weighted by the probability of the target, which regions it needs.
+    """Random masks weighted by the probability of the target: the regions it needs.
+
+    A target that is a function of the outputs is handed the outputs, not probabilities.
 
     `preset` is "authors" (6000 masks of 8 × 8 cells, a tenth open) or "torchray" (8000, 7 × 7, half
     open, sigmoid); what else is given overrides it.

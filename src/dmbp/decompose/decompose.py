@@ -12,6 +12,7 @@ from dmbp.decompose.settings import Settings
 from dmbp.engine import Terms, engine_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
+from dmbp.linear.network import NO_SITES
 from dmbp.linear.precision import full_precision
 
 
@@ -24,11 +25,7 @@ def decompose(
 ) -> Decomposition:
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
     if not net.sites:
-        raise CaptureError(
-            "the model has no activation to put a mask on: where it is affine, "
-            "dmbp.linearize(model, inputs).pullback() is its whole explanation; where a ReLU is "
-            "written by hand, as x * (x > 0), use torch.relu"
-        )
+        raise CaptureError(NO_SITES)
     reference = reference_for(net.inputs, settings.reference)
     engine = engine_for(
         net,

@@ -53,6 +53,8 @@ def reference_for(inputs: Tensor, reference: Reference) -> Tensor:
     if reference is None or (isinstance(reference, str) and reference == "zero"):
         return torch.zeros_like(inputs)
     if isinstance(reference, Tensor):
+        if not torch.isfinite(reference).all():
+            raise InputError("a reference contains NaN or infinity")
         try:
             return reference.to(inputs).expand_as(inputs)
         except RuntimeError as error:

@@ -56,14 +56,16 @@ def full_gradient(net: LinearNetwork) -> FullGradient:
     outputs: dict[int, Tensor] = {}
 
     def at_step(step: Step, streams: list[Any]) -> list[Any]:
-        if step.output in biases:
+        if step.output in biases and streams[0].requires_grad:
             outputs[step.output] = streams[0]
         return streams
 
     with torch.inference_mode(False), torch.enable_grad():
         inputs = net.inputs.detach().requires_grad_()
         (score,) = net.propagate_steps([inputs], at_step)
-        first, *others = torch.autograd.grad(score.sum(), [inputs, *outputs.values()])
+        first, *others = torch.autograd.grad(
+            score.sum(), [inputs, *outputs.values()], allow_unused=True, materialize_grads=True
+        )
     parts = tuple(biases[k] * other for k, other in zip(outputs, others, strict=True))
     return FullGradient(first, parts, net.constant)
 

@@ -32,6 +32,12 @@ from dmbp.linear.targets import Rows
 Masks = Mapping[str, Tensor]
 """A mask for each site, by the site's name and of its shape; a site left out is not masked."""
 
+NO_SITES = (
+    "the model has no activation to put a mask on: where it is affine, "
+    "dmbp.linearize(model, inputs).pullback() is its whole explanation; where a ReLU is written by "
+    "hand, as x * (x > 0), use torch.relu"
+)
+
 AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
 AtStep = Callable[[Step, list[Any]], list[Any]]
 

@@ -16,6 +16,7 @@ from dmbp.linear.freeze import Step
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.names import suggestion
 
+_REARRANGE = ("permute", "transpose", "view", "reshape", "flatten", "movedim", "squeeze", "numpy_T")
 _PASSED_OVER = ("pool", "dropout", "getitem", "clone", "contiguous", "alias", "detach")
 
 
@@ -26,6 +27,11 @@ def last_stage(net: LinearNetwork) -> Step:
     stages = [step for step in net.frozen.steps if step.output in maps & through]
     while len(stages) > 1 and any(word in stages[-1].operation for word in _PASSED_OVER):
         stages.pop()
+    if maps and not stages:
+        raise InputError(
+            "no layer with a height and a width sees everything: branches are pooled apart; name "
+            "one of them with layer="
+        )
     if not stages:
         raise InputError(
             "the model has no layer with a height and a width, so there are no regions to show; "
@@ -51,13 +57,22 @@ def stage_of(net: LinearNetwork, layer: str) -> Step:
 
 @torch.no_grad()
 def _spatial_steps(net: LinearNetwork) -> set[int]:
-    """Outputs shaped (rows, channel, height, width) with more than one position."""
+    """Outputs shaped (rows, channel, height, width) with more than one position.
+
+    What has been reshaped or permuted may have four dimensions and mean something else by them,
+    until a convolution or a pooling reads it as an image again.
+    """
+    image = {0}
     found: set[int] = set()
 
     def at_step(step: Step, results: list[Any]) -> list[Any]:
         (result,) = results
-        if isinstance(result, Tensor) and result.dim() == 4 and result.shape[2:].numel() > 1:
-            found.add(step.output)
+        reads_images = any(word in step.operation for word in ("conv", "pool", "upsample"))
+        keeps = not any(word in step.operation for word in _REARRANGE)
+        if reads_images or (keeps and all(index in image for index in step.reads)):
+            image.add(step.output)
+            if isinstance(result, Tensor) and result.dim() == 4 and result.shape[2:].numel() > 1:
+                found.add(step.output)
         return results
 
     run(net.frozen, [net.inputs], at_step)

@@ -13,6 +13,7 @@ function is not linear, the linear network takes its tangent at the model's outp
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -123,6 +124,8 @@ def _questions(target: Target, images: int, outputs: Tensor) -> list[list[OneTar
         if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
             raise TargetError(f"a target tensor holds class indices, not {target.dtype} values")
         target = cast("Target", target.tolist())
+    elif hasattr(target, "tolist"):  # a NumPy array
+        target = cast("Target", cast("Any", target).tolist())
     if isinstance(target, Mapping) or not isinstance(target, Sequence) or isinstance(target, str):
         return [[cast("OneTarget", target)]] * images
     if images == 1 and not any(_is_list(item) for item in target):
@@ -131,9 +134,10 @@ def _questions(target: Target, images: int, outputs: Tensor) -> list[list[OneTar
         raise TargetError("the list of targets is empty")
     if len(target) != images:
         raise TargetError(f"{len(target)} targets were given for {images} images")
+    items = [cast("Any", item).tolist() if hasattr(item, "tolist") else item for item in target]
     return [
         list(cast("Sequence[OneTarget]", item)) if _is_list(item) else [cast("OneTarget", item)]
-        for item in target
+        for item in items
     ]
 
 
@@ -153,7 +157,14 @@ def _as_weights(label: OneTarget) -> ClassWeights:
 
 
 def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
-    score: Any = function(outputs.detach().clone().requires_grad_())
+    try:
+        with torch.enable_grad():
+            score: Any = function(outputs.detach().clone().requires_grad_())
+    except Exception as error:
+        raise TargetError(
+            f"the function asked about fails on one image's outputs, of shape "
+            f"{tuple(outputs.shape)}: {error}"
+        ) from error
     if not isinstance(score, Tensor) or score.dim() != 0 or not score.requires_grad:
         raise TargetError(
             "a target that is a function must return one number made of an image's outputs, as a "
@@ -162,8 +173,10 @@ def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
 
 
 def _check(label: Any, classes: int) -> None:
-    weights: Mapping[Any, Any] = _as_weights(label)
-    if not all(isinstance(w, int | float) and math.isfinite(w) for w in weights.values()):
+    if isinstance(label, Sequence | set | frozenset) and not isinstance(label, str):
+        raise TargetError(f"a target is a class or a list of them for each image, not {label!r}")
+    weights: Mapping[Any, Any] = _as_weights(cast("OneTarget", label))
+    if not all(isinstance(w, Real) and math.isfinite(w) for w in weights.values()):
         raise TargetError(f"the weights of classes must be finite numbers, not {label!r}")
     if not any(weights.values()):
         raise TargetError("a target of weighted classes needs a class with a weight other than 0")

@@ -30,13 +30,19 @@ def complementary_insertion(
 
     `others` lists for every image the classes it shows beside the one that `attribution` is about.
     """
-    if not all(len(set(classes)) > 0 for classes in others):
+    try:
+        distinct = [sorted({int(index) for index in classes}) for classes in others]
+    except (TypeError, ValueError) as error:
+        raise TargetError(
+            "the other classes are a list of class indices for every image, such as [[3], [1, 4]]"
+        ) from error
+    if not all(distinct):
         raise TargetError(
             "complementary insertion needs at least one other class for every image; leave out "
             "images that show one class only"
         )
     # The mean of areas is the area of the mean.
-    mean = [{index: 1 / len(set(classes)) for index in set(classes)} for classes in others]
+    mean = [{index: 1 / len(classes) for index in classes} for classes in distinct]
     return area(
-        probability_curve(model, inputs, mean, -attribution, removing=False, options=options)
+        probability_curve(model, inputs, mean, -1 * attribution, removing=False, options=options)
     )

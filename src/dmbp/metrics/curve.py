@@ -20,6 +20,7 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Target
 from dmbp.linear.capture import Model, evaluating
+from dmbp.names import known
 
 STEPS = 28
 """8 · 224 pixels a step at 224 × 224, as in RISE's batch evaluation."""
@@ -31,7 +32,8 @@ class CurveOptions(TypedDict, total=False):
     Pixels are replaced in `steps` (28) portions; where they are missing the image shows `substrate`
     ("blur", as in RISE; "zero", "mean" or a tensor). Outputs become probabilities by `activation`
     ("softmax", "sigmoid" or a function of (images, classes)), and at most `internal_batch_size`
-    (64) images are run together, which changes no score.
+    (64) images are run together, which changes no score. A single output is a yes or no: softmax
+    reads it as sigmoid does. A target that is a function is handed the outputs, not probabilities.
     """
 
     steps: int
@@ -54,11 +56,14 @@ def probability_curve(
 
     Pixels are put into the substrate, or taken out of the image where `removing`.
     """
+    for name in options:
+        known("option", name, CurveOptions.__annotations__)
     steps = options.get("steps", STEPS)
     batch = options.get("internal_batch_size", 64)
     activation = activation_function(options.get("activation", "softmax"))
-    if steps < 1 or batch < 1:
-        raise InputError("steps and internal_batch_size must be 1 or more")
+    for name, value in (("steps", steps), ("internal_batch_size", batch)):
+        if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"{name} must be a whole number from 1, not {value!r}")
     rank = pixel_ranks(attribution, inputs)
     linearizer = Linearizer(model)
     with evaluating(linearizer.model):
@@ -87,13 +92,17 @@ def replaced(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Ten
 
 def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
     """Each pixel's place in the order, (images, 1, height, width)."""
+    for name, given in (("inputs", inputs), ("an attribution", attribution)):
+        if not isinstance(given, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"{name} must be a tensor, not {type(given).__name__}")
     spatial = inputs.shape[2:]
     if inputs.dim() != 4:
         raise InputError(
             "pixels have an order in images of shape (batch, channel, height, width), not "
             f"{tuple(inputs.shape)}"
         )
-    if attribution.shape[0] != inputs.shape[0] or attribution.shape[2:] != spatial:
+    fitting = attribution.dim() == 4 and attribution.shape[1] in (1, inputs.shape[1])
+    if not fitting or (len(attribution), attribution.shape[2:]) != (len(inputs), spatial):
         raise InputError(
             f"an attribution of shape {tuple(attribution.shape)} does not fit inputs of shape "
             f"{tuple(inputs.shape)}"

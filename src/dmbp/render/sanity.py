@@ -30,8 +30,10 @@ class SanityRow:
     @property
     def verdict(self) -> str:
         """What the correlations say, in words."""
+        if self.before.min() == self.before.max() or self.after.min() == self.after.max():
+            return "nothing to compare: a map is the same everywhere"
         if self.mean > 0.7:
-            return "stays: it shows the photo, not what was learned"
+            return "stays: it does not show what was learned"
         return "changes: it shows what was learned" if self.mean < 0.3 else "changes in part"
 
 
