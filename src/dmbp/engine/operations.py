@@ -135,28 +135,37 @@ class ConcatenationOperation:
 
 
 class GatherOperation:
-    """Max-pooling with x's winners."""
+    """Max-pooling with x's winners, picked in channels-last order as it stands in memory."""
 
     def __init__(self, step: Step, example: Tensor) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
-        rows, channels = len(example) // 2, example.shape[1]
-        self._index = step.function.index.flatten(2)
+        index = step.function.index
+        self._index = index.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
         self._both = torch.cat([self._index, self._index])
-        self._from = (rows, channels, example.shape[2] * example.shape[3])
-        self._input_shape = (rows, *example.shape[1:])
-        self._output_shape = step.function.index.shape[2:]
+        self._input_size, self._output_size = example.shape[2:], index.shape[2:]
 
     def forward(self, values: Sequence[Value]) -> Tensor:
         """The winners."""
-        flat = stacked(values[0]).flatten(2)
-        return in_order(flat.gather(2, self._both).unflatten(2, self._output_shape))
+        positions = _positions(in_order(stacked(values[0])))
+        return _image(positions.gather(1, self._both), self._output_size)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
         """What each winner gets, of every window it won."""
-        back = gradient.new_zeros(self._from)
-        back.scatter_add_(2, self._index, gradient.flatten(2))
-        return [in_order(back.view(self._input_shape))]
+        rows, _, channels = self._index.shape
+        back = gradient.new_zeros(rows, self._input_size.numel(), channels)
+        back.scatter_add_(1, self._index, _positions(in_order(gradient)))
+        return [_image(back, self._input_size)]
+
+
+def _positions(images: Tensor) -> Tensor:
+    """Images in channels-last order as (rows, positions, channels); no copy."""
+    return images.permute(0, 2, 3, 1).flatten(1, 2)
+
+
+def _image(positions: Tensor, size: torch.Size) -> Tensor:
+    """(rows, positions, channels) as images in channels-last order; no copy."""
+    return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
 class GeneralOperation:
