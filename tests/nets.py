@@ -148,6 +148,30 @@ class FireNet(nn.Module):
         return x.mean((2, 3))
 
 
+class ByHand(nn.Module):
+    """A ReLU written as a product with a comparison: exact at x, but no activation to be seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.fc((x * (x > 0)).mean((2, 3)))
+
+
+OF_IMAGES: list[type[nn.Module]] = [
+    FunctionalNet,
+    ReusedNet,
+    InPlaceNet,
+    LeakyNet,
+    VGGLike,
+    ResidualNet,
+    FireNet,
+]
+"""Every network above that takes images of any size and shows its activations."""
+
+
 def randomise_statistics(model: nn.Module) -> None:
     """Batch norm as after training: means, variances, weights and biases that all matter."""
     for module in model.modules():

@@ -127,18 +127,7 @@ def test_deeplift_is_captums_where_captums_works() -> None:
     assert relative(mine, theirs) <= FLOAT64
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        nets.FunctionalNet,
-        nets.ReusedNet,
-        nets.InPlaceNet,
-        nets.LeakyNet,
-        nets.VGGLike,
-        nets.ResidualNet,
-        nets.FireNet,
-    ],
-)
+@pytest.mark.parametrize("net", nets.OF_IMAGES)
 def test_deeplift_adds_up_on_every_network(net: type[nn.Module]) -> None:
     model, inputs, start = net().double().eval(), images(), images()
     maps = METHODS["deeplift"](model).attribute(inputs, start, target=TARGET)
@@ -159,17 +148,8 @@ def test_deeplift_adds_up_on_torchvisions(name: str) -> None:
 
 
 def test_deeplift_has_no_slope_between_two_decisions() -> None:
-    class ByHand(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.conv(x)
-            return self.fc((x * (x > 0)).mean((2, 3)))
-
     with pytest.raises(InexactCapture, match=r"use torch\.relu"):
-        METHODS["deeplift"](ByHand().double().eval()).attribute(images(), target=0)
+        METHODS["deeplift"](nets.ByHand().double().eval()).attribute(images(), target=0)
 
 
 def test_guided_backprop_is_captums(model: nn.Module) -> None:

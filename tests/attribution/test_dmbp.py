@@ -15,18 +15,9 @@ from tests import nets
 from tests.tolerance import BATCH, relative
 
 IMAGES = (3, 3, 16, 16)
-MODELS = [
-    nets.FunctionalNet,
-    nets.ReusedNet,
-    nets.InPlaceNet,
-    nets.LeakyNet,
-    nets.VGGLike,
-    nets.ResidualNet,
-    nets.FireNet,
-]
 
 
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", nets.OF_IMAGES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_contract(make: type[nn.Module], dtype: torch.dtype) -> None:
     """Shape and dtype of the input, finite, signed, deterministic; the model untouched."""

@@ -12,15 +12,6 @@ from tests import nets
 from tests.tolerance import BATCH, relative
 
 IMAGES = (3, 3, 16, 16)
-MODELS = [
-    nets.FunctionalNet,
-    nets.ReusedNet,
-    nets.InPlaceNet,
-    nets.LeakyNet,
-    nets.VGGLike,
-    nets.ResidualNet,
-    nets.FireNet,
-]
 SMALLER = {
     "rise": {"masks": 30},
     "lpr": {"iterations": 3},
@@ -36,7 +27,7 @@ def make(name: str, model: nn.Module, **settings: object) -> Method:
     return METHODS[name](model, **{**fewer, **settings})
 
 
-@pytest.mark.parametrize("net", MODELS)
+@pytest.mark.parametrize("net", nets.OF_IMAGES)
 @pytest.mark.parametrize("name", METHODS)
 def test_contract(name: str, net: type[nn.Module]) -> None:
     """Shape, dtype, finite; the same again; batch = loop; batches inside change nothing."""
@@ -247,14 +238,5 @@ def test_targets_as_numpy_has_them() -> None:
 
 @pytest.mark.parametrize("name", ["guided_backprop", "lpr", "dmbp"])
 def test_rules_at_activations_need_activations(name: str) -> None:
-    class ByHand(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.conv(x)
-            return self.fc((x * (x > 0)).mean((2, 3)))
-
     with pytest.raises(ModelError, match=r"use torch\.relu"):
-        make(name, ByHand().eval()).attribute(torch.randn(IMAGES), target=0)
+        make(name, nets.ByHand().eval()).attribute(torch.randn(IMAGES), target=0)

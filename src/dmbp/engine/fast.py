@@ -16,16 +16,9 @@ from torch import Tensor
 from dmbp.engine.engine import Logits, Loss
 from dmbp.engine.folding import folded
 from dmbp.engine.masked_site import MaskedSite
-from dmbp.engine.operations import (
-    ConvolutionOperation,
-    Operation,
-    Value,
-    apart,
-    in_order,
-    operation,
-    stacked,
-)
+from dmbp.engine.operations import ConvolutionOperation, Operation, operation
 from dmbp.engine.reference import read_out
+from dmbp.engine.streams import Value, apart, in_order, stacked
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.freeze import FrozenGraph, Slot, Step
+from dmbp.linear.freeze import FrozenGraph, Slot, Step, with_finished
 
 CONVOLUTION = "aten.conv2d.default"
 BATCH_NORM = "aten.batch_norm.default"
@@ -64,7 +64,7 @@ def folded(frozen: FrozenGraph) -> FrozenGraph:
             kept[step.output] = _folded_pair(before, step)
         else:
             kept[step.output] = step
-    return replace(frozen, steps=_with_finished(list(kept.values()), frozen.result))
+    return replace(frozen, steps=with_finished(list(kept.values()), frozen.result))
 
 
 def _folded_pair(convolution: Step, norm: Step) -> Step:
@@ -95,13 +95,3 @@ def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
             keywords = {name: rename(value) for name, value in step.keywords.items()}
             kept.append(replace(step, arguments=rename(step.arguments), keywords=keywords))
     return kept
-
-
-def _with_finished(steps: list[Step], result: int) -> tuple[Step, ...]:
-    needed = {result}
-    ready: list[Step] = []
-    for step in reversed(steps):
-        reads = set(step.reads)
-        ready.append(replace(step, finished=tuple(reads - needed)))
-        needed |= reads
-    return tuple(reversed(ready))

@@ -13,7 +13,7 @@ fits the cache at a time: one pass over the tensors instead of a dozen.
 import torch
 from torch import Tensor
 
-from dmbp.engine.operations import in_order
+from dmbp.engine.streams import in_order
 from dmbp.linear.gates import Piece
 
 DECAY, EPSILON = 0.99, 1e-8

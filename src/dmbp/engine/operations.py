@@ -1,57 +1,21 @@
 """The steps of a linear network as a fast engine runs them: forward on both streams, back on one.
 
-Forward, a value is both streams' rows in one tensor, the positive first, in channels-last order
-(`Stacked`); where an operation may mix up rows it is run on each stream alone (`Apart`). Backward
-there is one gradient a row, for whichever stream the loss touches: an affine operation's transpose
-does not depend on the stream.
+Backward there is one gradient a row, for whichever stream the loss touches: an affine operation's
+transpose does not depend on the stream.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dmbp.engine.convolution import Convolution
-from dmbp.engine.folding import (
-    BATCH_NORM,
-    CONVOLUTION,
-    convolution_arguments,
-    scale_and_shift,
-)
+from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
+from dmbp.engine.general import GeneralOperation, RowByRowOperation
+from dmbp.engine.streams import Value, in_order, stacked
 from dmbp.linear.choices import Gather
 from dmbp.linear.freeze import Slot, Step
-
-
-@dataclass(frozen=True)
-class Apart:
-    """A value of each stream, where rows are not the first dimension or it is no tensor."""
-
-    positive: Any
-    negative: Any
-
-
-Value = Tensor | Apart
-
-
-def stacked(value: Value) -> Tensor:
-    """A value as one tensor."""
-    if isinstance(value, Tensor):
-        return value
-    return in_order(torch.cat([value.positive, value.negative]))
-
-
-def apart(value: Value) -> Apart:
-    """A value as one of each stream."""
-    return value if isinstance(value, Apart) else Apart(*value.chunk(2))
-
-
-def in_order(tensor: Tensor) -> Tensor:
-    """A tensor in the order of memory that engines keep: channels last where it is an image."""
-    if tensor.dim() == 4:
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor.contiguous()
 
 
 class Operation(Protocol):
@@ -168,91 +132,12 @@ def _image(positions: Tensor, size: torch.Size) -> Tensor:
     return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-class GeneralOperation:
-    """Any other affine step, on each stream alone; its transpose by autograd, recorded once."""
-
-    def __init__(self, step: Step, examples: Sequence[Value]) -> None:
-        given = dict(zip(step.reads, examples, strict=True))  # what is read twice counts once
-        self.reads = list(given)
-        self._step = step
-        with torch.enable_grad():
-            self._given = {k: _as_variables(apart(value).positive) for k, value in given.items()}
-            self._result = step.apply(self._given)
-
-    def forward(self, values: Sequence[Value]) -> Value:
-        """The step's function of each stream."""
-        halves = [apart(value) for value in values]
-        results = [
-            self._step.apply(dict(zip(self.reads, side, strict=True)))
-            for side in (
-                [half.positive for half in halves],
-                [half.negative for half in halves],
-            )
-        ]
-        return Apart(*results)
-
-    def transpose(self, gradient: Any) -> Sequence[Any]:
-        """The recorded function, backwards."""
-        results, gradients = _pairs(self._result, gradient)
-        if not results:
-            return [None] * len(self.reads)
-        leaves = [leaf for given in self._given.values() for leaf in _leaves(given)]
-        found = iter(
-            torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
-        )
-        return [_like(self._given[index], found) for index in self.reads]
-
-
-def _as_variables(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.is_floating_point())
-    if isinstance(value, list | tuple):
-        return type(value)(_as_variables(item) for item in value)
-    return value
-
-
-def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.requires_grad else []
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return []
-
-
-def _like(value: Any, found: Any) -> Any:
-    """Gradients in the form of the value they are of."""
-    if isinstance(value, Tensor):
-        return next(found) if value.requires_grad else None
-    if isinstance(value, list | tuple):
-        return [_like(item, found) for item in value]
-    return None
-
-
-def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors of a result that have a gradient, and the gradients."""
-    if gradient is None:
-        return [], []
-    if isinstance(result, Tensor):
-        return [result], [gradient]
-    pairs = [_pairs(item, part) for item, part in zip(result, gradient, strict=True)]
-    return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
-
-
 # How rows of these operations stay apart is known: they may run on both streams at once.
 _ROW_BY_ROW = {
     "aten.linear.default",
     "aten.adaptive_avg_pool2d.default",
     "aten.avg_pool2d.default",
 }
-
-
-class RowByRowOperation(GeneralOperation):
-    """An operation that never mixes rows: both streams at once."""
-
-    def forward(self, values: Sequence[Value]) -> Tensor:
-        """The step's function of all rows."""
-        given = dict(zip(self.reads, [stacked(value) for value in values], strict=True))
-        return self._step.apply(given)
 
 
 def operation(step: Step, examples: Sequence[Value]) -> Operation:

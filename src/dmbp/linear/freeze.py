@@ -128,7 +128,7 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
     if captured.output not in slots:
         raise unsupported(captured.output, "the output does not depend on the input")
     result = slots[captured.output].index
-    return FrozenGraph(_with_finished(steps, result), result, values[captured.output])
+    return FrozenGraph(with_finished(steps, result), result, values[captured.output])
 
 
 def _call(node: Node, values: Mapping[Node, Any]) -> tuple[Function, Any, Any]:
@@ -183,7 +183,7 @@ def _site(node: Node, value: Any, names: Counter[str]) -> Site | None:
     return Site(name, operation, tuple(value.shape))
 
 
-def _with_finished(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
+def with_finished(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
     """Drop steps the result does not need, and note after which step each slot is done with."""
     needed = {result}
     kept: list[Step] = []
