@@ -107,6 +107,16 @@ def test_internal_batches_change_nothing(size: int) -> None:
     assert parts.history.positive.shape == whole.history.positive.shape == (10, 3)
 
 
+def test_many_rows_are_learned_a_few_at_a_time() -> None:
+    explainer = dmbp.DMBP(nets.ResidualNet().double().eval(), iterations=3)
+    inputs = torch.randn(19, 3, 16, 16, dtype=torch.float64)
+    assert [len(q.rows) for q in explainer.questions(inputs, 1, None, None)] == [4, 4, 4, 4, 3]
+    whole = explainer.explain(inputs, target=1)
+    together = explainer.explain(inputs, target=1, internal_batch_size=19)
+    assert relative(whole.attribution, together.attribution) <= BATCH
+    assert whole.image == tuple(range(19))
+
+
 def test_several_targets_of_one_image() -> None:
     explainer = dmbp.DMBP(nets.ResidualNet().double().eval(), iterations=5)
     inputs = torch.randn(1, 3, 16, 16, dtype=torch.float64)

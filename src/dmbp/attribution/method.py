@@ -23,7 +23,6 @@ Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 Baselines = Tensor | float | tuple[Tensor, ...] | None
 
 ROWS_TOGETHER = 32
-"""How many images the model is run on at once, where the caller does not say."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class Method(Attribution, ABC):
     call draws the same.
     """
 
-    rows_together: int | None = ROWS_TOGETHER
     compares: bool = False
     """Whether there is something that `baselines` could stand for."""
 
@@ -118,13 +116,17 @@ class Method(Attribution, ABC):
             raise InputError("this method compares with nothing, so it takes no baselines")
         inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
-        size = size or self.rows_together or len(rows)
+        size = size or self.rows_together(inputs) or len(rows)
         seed = self._seed()
         for indices in rows.batches(size):
             part = rows.pick(indices)
             picked = list(part.image)
             start = None if start_of is None else start_of[picked]
             yield Question(inputs[picked], outputs[picked], part, start, size, seed, len(inputs))
+
+    def rows_together(self, inputs: Tensor) -> int | None:  # noqa: ARG002
+        """How many images to run at once where the caller does not say; None: all."""
+        return ROWS_TOGETHER
 
     def _seed(self) -> int:
         source = self._generator
