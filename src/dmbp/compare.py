@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,21 +139,29 @@ def compare(
     refusals: dict[str, str] = {}
     for name, method in methods.items():
         method.linearizer = shared
-        try:
+        with leaving_out(name, refusals, console, unless=len(names) == 1):
             attributions[name], seconds = _timed(method, question)
-        except DMBPError as error:
-            if len(names) == 1:
-                raise
-            refusals[name] = str(error)
+            maps[name] = _scored(name, question, attributions[name], seconds)
             if console is not None:
-                console.print(f"{name}: left out: {error}")
-            continue
-        maps[name] = _scored(name, question, attributions[name], seconds)
-        if console is not None:
-            console.print(f"{name}: insertion {maps[name].score:.3f}, {duration(seconds)}")
+                console.print(f"{name}: insertion {maps[name].score:.3f}, {duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return Comparison(question, maps, attributions, refusals, given, captured)
+
+
+@contextmanager
+def leaving_out(
+    name: str, refusals: dict[str, str], console: Console | None, *, unless: bool
+) -> Generator[None]:
+    """Note a method that cannot be run on a model, say why, and go on, `unless` it is the only."""
+    try:
+        yield
+    except DMBPError as error:
+        if unless:
+            raise
+        refusals[name] = str(error)
+        if console is not None:
+            console.print(f"{name}: left out: {error}")
 
 
 def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any]) -> dict[str, Any]:

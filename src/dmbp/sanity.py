@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dmbp import __version__
 from dmbp.attribution import METHODS
-from dmbp.compare import method_settings
+from dmbp.compare import leaving_out, method_settings
 from dmbp.errors import DMBPError, InputError
 from dmbp.metrics import rank_correlation, reinitialised
 from dmbp.photo_question import PhotoQuestion
@@ -73,27 +73,25 @@ def check_sanity(
     rows: dict[str, SanityRow] = {}
     refusals: dict[str, str] = {}
     for name in names:
-        try:
-            before, *after = [_map(name, net, question) for net in (module, *forgetful)]
-        except DMBPError as error:
-            if len(names) == 1:
-                raise
-            refusals[name] = str(error)
+        with leaving_out(name, refusals, console, unless=len(names) == 1):
+            rows[name] = _row(name, question, [module, *forgetful])
             if console is not None:
-                console.print(f"{name}: left out: {error}")
-            continue
-        correlations = [float(rank_correlation(before, one)) for one in after]
-        middle = sorted(range(draws), key=correlations.__getitem__)[draws // 2]
-        rows[name] = SanityRow(
-            METHODS[name].title,
-            *(one[0].sum(0).cpu().double().numpy() for one in (before, after[middle])),
-            correlations=correlations,
-        )
-        if console is not None:
-            console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
+                console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
     if not rows:
         raise DMBPError(next(iter(refusals.values())))
     return SanityCheck(question, rows, refusals, draws)
+
+
+def _row(name: str, question: PhotoQuestion, nets: Sequence[torch.nn.Module]) -> SanityRow:
+    """A method's map of the first model, against those of the others."""
+    before, *after = [_map(name, net, question) for net in nets]
+    correlations = [float(rank_correlation(before, one)) for one in after]
+    middle = sorted(range(len(after)), key=correlations.__getitem__)[len(after) // 2]
+    return SanityRow(
+        METHODS[name].title,
+        *(one[0].sum(0).cpu().double().numpy() for one in (before, after[middle])),
+        correlations=correlations,
+    )
 
 
 def _map(name: str, net: torch.nn.Module, question: PhotoQuestion) -> torch.Tensor:
