@@ -23,8 +23,10 @@ from dmbp import __version__
 from dmbp.errors import DMBPError, PhotoError
 
 if TYPE_CHECKING:
+    from dmbp.compare import Comparison
     from dmbp.model_choice import ModelChoice
     from dmbp.photo_question import PhotoQuestion
+    from dmbp.sanity import SanityCheck
 
 app = typer.Typer(
     help="Explain what an image classifier saw.",
@@ -189,7 +191,6 @@ def compare(
     from dmbp.compare import compare as compare_methods
     from dmbp.method_settings import read_settings
     from dmbp.model_choice import ModelChoice
-    from dmbp.render import PALETTES, PanelStyle
 
     console = None if quiet else _output
     with _one_sentence():
@@ -199,8 +200,7 @@ def compare(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
         )
         found = compare_methods(question, names, settings=settings, console=console)
-        style = PanelStyle(palette=PALETTES[colours.value])
-        _written(found.write(out, photo.stem, style, suffix=f".{picture.value}"), quiet)
+        _write(found, out / photo.stem, picture, colours, quiet)
 
 
 @app.command()
@@ -223,7 +223,6 @@ def sanity(
     """Do maps change when the model forgets its last layer? They should."""
     from dmbp.attribution import method_names
     from dmbp.model_choice import ModelChoice
-    from dmbp.render import PALETTES, PanelStyle
     from dmbp.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else _output
@@ -233,8 +232,7 @@ def sanity(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
         )
         found = check_sanity(question, names, draws=draws, console=console)
-        style = PanelStyle(palette=PALETTES[colours.value])
-        _written(found.write(out, photo.stem, style, suffix=f".{picture.value}"), quiet)
+        _write(found, out / photo.stem, picture, colours, quiet)
 
 
 def _question(
@@ -260,7 +258,14 @@ def _say_default(model: str | None, quiet: bool) -> None:
         _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
 
 
-def _written(paths: list[Path], quiet: bool) -> None:
+def _write(
+    found: "Comparison | SanityCheck", stem: Path, picture: Picture, colours: Colours, quiet: bool
+) -> None:
+    """Write what was found beside `stem`, and say where."""
+    from dmbp.render import PALETTES, PanelStyle
+
+    style = PanelStyle(palette=PALETTES[colours.value])
+    paths = found.write(stem.parent, stem.name, style, suffix=f".{picture.value}")
     if not quiet:
         _output.print("→ " + ", ".join(str(path) for path in paths))
 
