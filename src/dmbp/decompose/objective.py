@@ -2,25 +2,10 @@
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
-from dmbp.engine import Loss, Terms
-
-
-def _all(terms: Terms) -> Tensor:
-    return terms.negative - terms.positive + terms.nuisance.abs()
-
-
-def _posneg(terms: Terms) -> Tensor:
-    return terms.negative - terms.positive
-
-
-def _pos(terms: Terms) -> Tensor:
-    return -terms.positive
-
+from dmbp.engine import Loss
 
 OBJECTIVES: Mapping[str, Loss] = {
-    "all": _all,  # y⁻ − y⁺ + |y~|: the paper's DMBP
-    "posneg": _posneg,  # y⁻ − y⁺: DMBP⁺⁻ of the ablation table
-    "pos": _pos,  # −y⁺: DMBP⁺
+    "all": Loss(positive=-1, negative=1, nuisance=1),  # y⁻ − y⁺ + |y~|: the paper's DMBP
+    "posneg": Loss(positive=-1, negative=1, nuisance=0),  # DMBP⁺⁻ of the ablation table
+    "pos": Loss(positive=-1, negative=0, nuisance=0),  # DMBP⁺
 }

@@ -1,8 +1,9 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
 from dmbp.engine.choice import engine_for
-from dmbp.engine.engine import Engine, Logits, Loss
+from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
+from dmbp.engine.loss import Loss
 from dmbp.engine.reference import ReferenceEngine
 from dmbp.engine.terms import Readout, Terms
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from dmbp.engine.engine import Engine, Logits, Loss
+from dmbp.engine.engine import Engine, Logits
+from dmbp.engine.loss import Loss
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.reference import ReferenceEngine
 from dmbp.linear import LinearNetwork

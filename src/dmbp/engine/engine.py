@@ -1,6 +1,6 @@
 """What an engine does: learn the masks of one linear network, an iteration at a time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -9,9 +9,6 @@ from dmbp.engine.terms import Readout, Terms
 
 Logits = Mapping[str, Tensor]
 """The learned scalars, by site: σ = sigmoid(logit)."""
-
-Loss = Callable[[Terms], Tensor]
-"""What is minimised, a number for each row."""
 
 
 class Engine(Protocol):

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.engine.engine import Logits, Loss
-from dmbp.engine.folding import folded
+from dmbp.engine.engine import Logits
+from dmbp.engine.loss import Loss
 from dmbp.engine.masked_site import MaskedSite
-from dmbp.engine.operations import ConvolutionOperation, Operation, operation
-from dmbp.engine.reference import read_out
+from dmbp.engine.operations import ConvolutionOperation, Operation
+from dmbp.engine.plan import added, plan_of
+from dmbp.engine.readout import read_out
 from dmbp.engine.streams import Value, apart, in_order, stacked
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
@@ -68,15 +69,15 @@ class PlainInstruction:
     def __init__(self, operation: Operation, output: int) -> None:
         self.reads = operation.reads
         self.output = output
-        self._operation = operation
+        self.operation = operation
 
     def forward(self, values: dict[int, Value]) -> Value:
         """Both streams' result."""
-        return self._operation.forward([values[index] for index in self.reads])
+        return self.operation.forward([values[index] for index in self.reads])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:  # noqa: ARG002
         """The gradient in each value read."""
-        return self._operation.transpose(gradient)
+        return self.operation.transpose(gradient)
 
 
 Instruction = GateInstruction | MaskedConvolutionInstruction | PlainInstruction
@@ -90,7 +91,7 @@ class FastEngine:
     ) -> None:
         self._net = net
         self._loss = loss
-        self._frozen = folded(net.frozen)
+        self._frozen = plan_of(net).frozen
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[Instruction] = []
         self._constants: dict[int, Value] = {}
@@ -107,8 +108,8 @@ class FastEngine:
     def step(self) -> Terms:
         """One iteration of RMSProp; the terms before it."""
         positive, negative = self._forward()
-        terms, seeds = self._seeds(positive, negative)
-        passes = _passes(seeds)
+        terms = Terms(self._output, positive, negative)
+        passes = _passes(self._loss.seeds(terms))
         for streams, seed in passes:
             self._backward(streams, seed, descend=len(passes) == 1)
         if len(passes) > 1:
@@ -121,53 +122,38 @@ class FastEngine:
         return read_out(self._net, self.logits, self._output)
 
     def _build(self, logits: Logits, learning_rate: float) -> None:
-        """Run the network once, choosing the operation of every step by what it is given."""
-        steps = self._frozen.steps
-        readers = Counter(index for step in steps for index in step.reads)
-        inputs = in_order(torch.cat([self._net.inputs, self._net.inputs]))
-        values: dict[int, Value] = {0: inputs}
-        constant = {0}
-        waiting: dict[int, ConvolutionOperation] = {}
-        for step in steps:
-            if step.site is not None and step.site.name in logits:
-                self._build_gate(step, values, waiting, logits[step.site.name], learning_rate)
-                continue
-            chosen = operation(step, [values[index] for index in step.reads])
-            values[step.output] = chosen.forward([values[index] for index in chosen.reads])
-            if all(index in constant for index in step.reads):
-                constant.add(step.output)
-                self._constants[step.output] = values[step.output]
-            elif isinstance(chosen, ConvolutionOperation) and readers[step.output] == 1:
-                waiting[step.output] = chosen
-                self._program.append(PlainInstruction(chosen, step.output))
+        """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
+        plan = plan_of(self._net)
+        readers = Counter(index for planned in plan.steps for index in planned.reads)
+        values: dict[int, Value] = {0: in_order(torch.cat([self._net.inputs, self._net.inputs]))}
+        for planned in plan.steps:
+            step, chosen = planned.step, planned.operation
+            if chosen is None:
+                self._build_gate(step, readers, logits, learning_rate)
+            elif planned.is_constant:
+                values[step.output] = chosen.forward([values[index] for index in chosen.reads])
             else:
                 self._program.append(PlainInstruction(chosen, step.output))
-        self._constants[0] = inputs
         read = {index for instruction in self._program for index in instruction.reads}
-        self._constants = {k: v for k, v in self._constants.items() if k in read}
+        self._constants = {k: v for k, v in values.items() if k in read}
         self._finished = _last_reads(self._program, self._frozen.result)
 
     def _build_gate(
-        self,
-        step: Step,
-        values: dict[int, Value],
-        waiting: dict[int, ConvolutionOperation],
-        logits: Tensor,
-        learning_rate: float,
+        self, step: Step, readers: Counter[int], logits: Logits, learning_rate: float
     ) -> None:
         assert isinstance(step.function, Piece)
         assert step.site is not None
-        site = MaskedSite(step.function, logits, learning_rate)
+        site = MaskedSite(step.function, logits[step.site.name], learning_rate)
         self._sites[step.site.name] = site
-        convolution = waiting.get(step.reads[0])
-        last = self._program[-1] if self._program else None
-        if convolution is not None and last is not None and site.is_plain:
-            fused = MaskedConvolutionInstruction(convolution, step, site)
-            self._program = [k for k in self._program if k.output != step.reads[0]]
-            self._program.append(fused)
+        read = step.reads[0]
+        before = next((k for k in self._program if k.output == read), None)
+        convolution = before.operation if isinstance(before, PlainInstruction) else None
+        alone = readers[read] == 1 and site.is_plain
+        if isinstance(convolution, ConvolutionOperation) and alone:
+            self._program = [k for k in self._program if k.output != read]
+            self._program.append(MaskedConvolutionInstruction(convolution, step, site))
         else:
             self._program.append(GateInstruction(step, site))
-        values[step.output] = site.forward(in_order(stacked(values[step.reads[0]])))
 
     def _forward(self) -> tuple[Tensor, Tensor]:
         values = dict(self._constants)
@@ -178,14 +164,6 @@ class FastEngine:
         both = apart(values[self._frozen.result])
         return self._net.score(both.positive), self._net.score(both.negative)
 
-    @torch.enable_grad()
-    def _seeds(self, positive: Tensor, negative: Tensor) -> tuple[Terms, Tensor]:
-        """The terms, and what the loss asks of each stream, (2, rows)."""
-        positive, negative = (term.detach().requires_grad_() for term in (positive, negative))
-        loss = self._loss(Terms(self._output, positive, negative)).sum()
-        seeds = torch.autograd.grad(loss, [positive, negative], materialize_grads=True)
-        return Terms(self._output, positive.detach(), negative.detach()), torch.stack(seeds)
-
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
         gradients: dict[int, Any] = {self._frozen.result: seeds[:, None] * self._net.weights}
         for instruction in reversed(self._program):
@@ -195,7 +173,7 @@ class FastEngine:
             found = instruction.backward(gradient, streams, descend=descend)
             for index, part in zip(instruction.reads, found, strict=True):
                 if index not in self._constants:
-                    gradients[index] = _added(gradients.get(index), part)
+                    gradients[index] = added(gradients.get(index), part)
 
 
 def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
@@ -207,15 +185,6 @@ def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
     if bool(both.any()):
         passes.append(([1] * len(first), torch.where(both, negative, 0)))
     return passes
-
-
-def _added(one: Any, other: Any) -> Any:
-    """The sum of two gradients, in whatever form they come."""
-    if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, Tensor):
-        return one + other
-    return [_added(a, b) for a, b in zip(one, other, strict=True)]
 
 
 def _last_reads(program: Sequence[Instruction], result: int) -> list[list[int]]:

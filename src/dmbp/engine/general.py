@@ -6,19 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.engine.streams import Apart, Value, apart, stacked
+from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.linear.freeze import Step
 
 
 class GeneralOperation:
     """Any other affine step, on each stream alone; its transpose by autograd, recorded once."""
 
-    def __init__(self, step: Step, examples: Sequence[Value]) -> None:
+    stacks = False
+
+    def __init__(self, step: Step, examples: Sequence[Example]) -> None:
         given = dict(zip(step.reads, examples, strict=True))  # what is read twice counts once
         self.reads = list(given)
         self._step = step
         with torch.enable_grad():
-            self._given = {k: _as_variables(apart(value).positive) for k, value in given.items()}
+            self._given = {k: _as_variables(example.value) for k, example in given.items()}
             self._result = step.apply(self._given)
 
     def forward(self, values: Sequence[Value]) -> Value:
@@ -82,6 +84,8 @@ def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 class RowByRowOperation(GeneralOperation):
     """An operation that never mixes rows: both streams at once."""
+
+    stacks = True
 
     def forward(self, values: Sequence[Value]) -> Tensor:
         """The step's function of all rows."""

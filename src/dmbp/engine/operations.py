@@ -13,15 +13,19 @@ from torch import Tensor
 from dmbp.engine.convolution import Convolution
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
 from dmbp.engine.general import GeneralOperation, RowByRowOperation
-from dmbp.engine.streams import Value, in_order, stacked
+from dmbp.engine.streams import Example, Value, in_order, stacked
 from dmbp.linear.choices import Gather
 from dmbp.linear.freeze import Slot, Step
 
 
 class Operation(Protocol):
-    """One step: a function of earlier values, and its transpose."""
+    """One step: a function of earlier values, and its transpose.
+
+    `stacks`: whether the result is both streams in one tensor.
+    """
 
     reads: list[int]
+    stacks: bool
 
     def forward(self, values: Sequence[Value]) -> Value:
         """Both streams' result."""
@@ -35,11 +39,11 @@ class Operation(Protocol):
 class ConvolutionOperation:
     """A convolution."""
 
+    stacks = True
+
     def __init__(self, step: Step, example: Tensor) -> None:
         self.reads = step.reads
-        self.convolution = Convolution(
-            *convolution_arguments(step), example=example, rows=len(example) // 2
-        )
+        self.convolution = Convolution(*convolution_arguments(step), example=example)
 
     def forward(self, values: Sequence[Value], mask: Tensor | None = None) -> Tensor:
         """The convolution, times a mask where one is given."""
@@ -52,6 +56,8 @@ class ConvolutionOperation:
 
 class ScaleOperation:
     """Batch norm that no convolution stands before: a scale and a shift by channel."""
+
+    stacks = True
 
     def __init__(self, step: Step, example: Tensor) -> None:
         self.reads = step.reads
@@ -70,6 +76,8 @@ class ScaleOperation:
 class SumOperation:
     """Two values of one shape, added."""
 
+    stacks = True
+
     def __init__(self, step: Step) -> None:
         self.reads = step.reads
 
@@ -84,6 +92,8 @@ class SumOperation:
 
 class ConcatenationOperation:
     """Values side by side along the channels."""
+
+    stacks = True
 
     def __init__(self, step: Step, examples: Sequence[Tensor]) -> None:
         self.reads = step.reads
@@ -101,6 +111,8 @@ class ConcatenationOperation:
 class GatherOperation:
     """Max-pooling with x's winners, picked in channels-last order as it stands in memory."""
 
+    stacks = True
+
     def __init__(self, step: Step, example: Tensor) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
@@ -116,9 +128,9 @@ class GatherOperation:
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
         """What each winner gets, of every window it won."""
-        rows, _, channels = self._index.shape
-        back = gradient.new_zeros(rows, self._input_size.numel(), channels)
-        back.scatter_add_(1, self._index, _positions(in_order(gradient)))
+        index = self._index if len(gradient) == len(self._index) else self._both
+        back = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
+        back.scatter_add_(1, index, _positions(in_order(gradient)))
         return [_image(back, self._input_size)]
 
 
@@ -132,31 +144,18 @@ def _image(positions: Tensor, size: torch.Size) -> Tensor:
     return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-# How rows of these operations stay apart is known: they may run on both streams at once.
-_ROW_BY_ROW = {
-    "aten.linear.default",
-    "aten.adaptive_avg_pool2d.default",
-    "aten.avg_pool2d.default",
-}
-
-
-def operation(step: Step, examples: Sequence[Value]) -> Operation:
-    """The fastest operation there is for a step, given values it will read."""
+def operation(step: Step, examples: Sequence[Example]) -> Operation:
+    """The fastest operation there is for a step, given what it reads at x."""
     first = examples[0]
-    image = isinstance(first, Tensor) and first.dim() == 4
     for suits, make in _TABLE:
-        if image and suits(step, examples):
-            return make(step, examples)
-    if step.operation in _ROW_BY_ROW and isinstance(first, Tensor):
-        return RowByRowOperation(step, examples)
-    if step.operation == "aten.flatten.using_ints" and _argument(step, 1, 0) >= 1:
-        return RowByRowOperation(step, examples)
-    if step.operation == "aten.mean.dim" and 0 not in _dimensions(step, examples):
+        if first.is_image and suits(step, examples):
+            return make(step, [example.value for example in examples])
+    if first.stacks and any(suits(step, examples) for suits in _ROW_BY_ROW):
         return RowByRowOperation(step, examples)
     return GeneralOperation(step, examples)
 
 
-Suits = Callable[[Step, Sequence[Value]], bool]
+Suits = Callable[[Step, Sequence[Example]], bool]
 Make = Callable[[Step, Sequence[Any]], Operation]
 
 
@@ -164,41 +163,58 @@ def _argument(step: Step, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-def _dimensions(step: Step, examples: Sequence[Value]) -> set[int]:
-    if not isinstance(examples[0], Tensor):
-        return {0}
-    dimensions = _argument(step, 1, None) or range(examples[0].dim())
-    return {d % examples[0].dim() for d in dimensions}
+# How rows of these operations stay apart is known: they may run on both streams at once.
+def _is_linear_or_average(step: Step, _: Sequence[Example]) -> bool:
+    return step.operation in {
+        "aten.linear.default",
+        "aten.adaptive_avg_pool2d.default",
+        "aten.avg_pool2d.default",
+    }
 
 
-def _is_convolution(step: Step, _: Sequence[Value]) -> bool:
+def _is_flattening(step: Step, _: Sequence[Example]) -> bool:
+    return step.operation == "aten.flatten.using_ints" and _argument(step, 1, 0) >= 1
+
+
+def _is_mean(step: Step, examples: Sequence[Example]) -> bool:
+    if step.operation != "aten.mean.dim":
+        return False
+    rank = examples[0].value.dim()
+    return 0 not in {d % rank for d in _argument(step, 1, None) or range(rank)}
+
+
+_ROW_BY_ROW: Sequence[Suits] = [_is_linear_or_average, _is_flattening, _is_mean]
+
+
+def _is_convolution(step: Step, _: Sequence[Example]) -> bool:
     return step.operation == CONVOLUTION and not step.keywords and len(step.reads) == 1
 
 
-def _is_batch_norm(step: Step, _: Sequence[Value]) -> bool:
+def _is_batch_norm(step: Step, _: Sequence[Example]) -> bool:
     return step.operation == BATCH_NORM and len(step.reads) == 1
 
 
-def _is_sum(step: Step, examples: Sequence[Value]) -> bool:
+def is_sum(step: Step, examples: Sequence[Example]) -> bool:
+    """Whether a step adds two values of one shape."""
     return (
         step.operation == "aten.add.Tensor"
         and len(step.arguments) == 2
         and not step.keywords
         and len(examples) == 2
-        and all(isinstance(value, Tensor) for value in examples)
-        and len({value.shape for value in examples if isinstance(value, Tensor)}) == 1
+        and all(example.stacks for example in examples)
+        and len({example.value.shape for example in examples}) == 1
     )
 
 
-def _is_concatenation(step: Step, examples: Sequence[Value]) -> bool:
+def _is_concatenation(step: Step, examples: Sequence[Example]) -> bool:
     if step.operation != "aten.cat.default" or _argument(step, 1, 0) != 1:
         return False
     return all(isinstance(item, Slot) for item in step.arguments[0]) and all(
-        isinstance(value, Tensor) for value in examples
+        example.stacks for example in examples
     )
 
 
-def _is_pooling(step: Step, examples: Sequence[Value]) -> bool:
+def _is_pooling(step: Step, examples: Sequence[Example]) -> bool:
     return (
         isinstance(step.function, Gather)
         and step.function.dimensions == 2
@@ -210,7 +226,7 @@ def _is_pooling(step: Step, examples: Sequence[Value]) -> bool:
 _TABLE: Sequence[tuple[Suits, Make]] = [
     (_is_convolution, lambda step, examples: ConvolutionOperation(step, examples[0])),
     (_is_batch_norm, lambda step, examples: ScaleOperation(step, examples[0])),
-    (_is_sum, lambda step, _: SumOperation(step)),
+    (is_sum, lambda step, _: SumOperation(step)),
     (_is_concatenation, ConcatenationOperation),
     (_is_pooling, lambda step, examples: GatherOperation(step, examples[0])),
 ]

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dmbp.engine.engine import Logits, Loss
+from dmbp.engine.engine import Logits
+from dmbp.engine.loss import Loss
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork, Site
 
@@ -42,22 +43,22 @@ class ReferenceEngine:
         for tensor in self._logits.values():
             tensor.requires_grad_(True)
         streams = self._streams([self._net.inputs, self._net.inputs])
-        positive, negative = (stream.detach().requires_grad_() for stream in streams)
-        terms = Terms(self._output, positive, negative)
-        seeds = torch.autograd.grad(
-            self._loss(terms).sum(), [positive, negative], materialize_grads=True
-        )
-        self._descend(streams, seeds)
-        return Terms(self._output, positive.detach(), negative.detach())
+        terms = Terms(self._output, *(stream.detach() for stream in streams))
+        self._descend(streams, self._loss.seeds(terms))
+        return terms
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
-        return read_out(self._net, self._logits, self._output)
+        inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
+        with torch.enable_grad():
+            positive, negative = self._streams(inputs)
+            maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
+        return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
 
     def _streams(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return masked_streams(self._net, inputs, self._logits)
 
-    def _descend(self, streams: Sequence[Tensor], seeds: Sequence[Tensor]) -> None:
+    def _descend(self, streams: Sequence[Tensor], seeds: Tensor) -> None:
         active = [k for k, seed in enumerate(seeds) if bool(seed.any())]
         logits = list(self._logits.values())
         gradients = torch.autograd.grad(
@@ -79,13 +80,3 @@ def masked_streams(net: LinearNetwork, inputs: Sequence[Tensor], logits: Logits)
         return [positive * mask, negative * (1 - mask)]
 
     return net.propagate(inputs, at_site)
-
-
-@torch.enable_grad()
-def read_out(net: LinearNetwork, logits: Logits, output: Tensor) -> Readout:
-    """The terms and linear maps at some masks."""
-    logits = {name: tensor.detach() for name, tensor in logits.items()}
-    inputs = [net.inputs.detach().clone().requires_grad_() for _ in range(2)]
-    positive, negative = masked_streams(net, inputs, logits)
-    maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
-    return Readout(Terms(output, positive.detach(), negative.detach()), *maps)

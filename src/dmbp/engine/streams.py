@@ -22,6 +22,19 @@ class Apart:
 Value = Tensor | Apart
 
 
+@dataclass(frozen=True)
+class Example:
+    """What a step gives at x, of one stream, and whether the two streams' results stack."""
+
+    value: Any
+    stacks: bool
+
+    @property
+    def is_image(self) -> bool:
+        """Whether both streams' values are one batch of images."""
+        return self.stacks and self.value.dim() == 4
+
+
 def stacked(value: Value) -> Tensor:
     """A value as one tensor."""
     if isinstance(value, Tensor):
@@ -39,3 +52,8 @@ def in_order(tensor: Tensor) -> Tensor:
     if tensor.dim() == 4:
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor.contiguous()
+
+
+def by_stream(tensor: Tensor) -> Tensor:
+    """A stacked tensor as (2, rows, …); no copy."""
+    return tensor.unflatten(0, (2, -1))

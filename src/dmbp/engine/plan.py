@@ -1,0 +1,116 @@
+"""A linear network's steps as operations with transposes: made once, passed both ways many times.
+
+Going back needs no activations, since the network is affine: the gradients of both streams at every
+site cost one transposed pass and no memory but their own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.folding import folded
+from dmbp.engine.general import GeneralOperation
+from dmbp.engine.operations import Operation, operation
+from dmbp.engine.streams import Apart, Example, Value, apart, stacked
+from dmbp.linear import LinearNetwork
+from dmbp.linear.freeze import FrozenGraph, Step
+
+AtGate = Callable[[Step, Tensor], Tensor]
+"""From both streams' gradients in what a gate puts out, stacked, to those in what it reads."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step, its operation (None at a site), what it reads at x and whether x alone decides it."""
+
+    step: Step
+    operation: Operation | None
+    examples: Sequence[Example]
+    is_constant: bool
+
+    @property
+    def reads(self) -> Sequence[int]:
+        """The values it is a function of, each once."""
+        return self.step.reads[:1] if self.operation is None else self.operation.reads
+
+
+def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[tuple[Planned, Any]]:
+    """Run one stream through the network, choosing each step's operation; with its result."""
+    values: dict[int, Example] = {0: Example(inputs, stacks=True)}
+    constant = {0}
+    for step in frozen.steps:
+        examples = [values[index] for index in step.reads]
+        chosen = None if step.site is not None else operation(step, examples)
+        result = step.apply({index: values[index].value for index in step.reads})
+        is_constant = chosen is not None and constant.issuperset(step.reads)
+        if is_constant:
+            constant.add(step.output)
+        values[step.output] = Example(result, chosen is None or chosen.stacks)
+        yield Planned(step, chosen, examples, is_constant), result
+        for index in step.finished:
+            del values[index]
+
+
+class Plan:
+    """The operations of every step of a network, and both streams' way back through them."""
+
+    def __init__(self, net: LinearNetwork) -> None:
+        self.frozen = folded(net.frozen)
+        self._weights = net.weights
+        with torch.no_grad():
+            self.steps = [
+                Planned(p.step, p.operation, (), p.is_constant)
+                for p, _ in walk(self.frozen, net.inputs)
+            ]
+
+    def pull_back(self, at_gate: AtGate) -> Tensor:
+        """The gradient of both streams' scores in the inputs, by way of every site."""
+        gradients: dict[int, Value] = {
+            self.frozen.result: torch.cat([self._weights, self._weights])
+        }
+        for planned in reversed(self.steps):
+            gradient = gradients.pop(planned.step.output, None)
+            if gradient is None:
+                continue
+            if planned.operation is None:
+                found: Sequence[Any] = [at_gate(planned.step, stacked(gradient))]
+            else:
+                found = transpose_both(planned.operation, gradient)
+            for index, part in zip(planned.reads, found, strict=True):
+                gradients[index] = added(gradients.get(index), part)
+        return stacked(gradients[0])
+
+
+_PLANS: WeakKeyDictionary[LinearNetwork, Plan] = WeakKeyDictionary()
+
+
+def plan_of(net: LinearNetwork) -> Plan:
+    """The plan of a network, kept as long as the network."""
+    if net not in _PLANS:
+        _PLANS[net] = Plan(net)
+    return _PLANS[net]
+
+
+def transpose_both(chosen: Operation, gradient: Value) -> Sequence[Any]:
+    """The transpose of an operation for the gradients of both streams."""
+    if not isinstance(chosen, GeneralOperation):
+        return chosen.transpose(stacked(gradient))
+    halves = apart(gradient)
+    pairs = zip(chosen.transpose(halves.positive), chosen.transpose(halves.negative), strict=True)
+    return [None if one is None else Apart(one, other) for one, other in pairs]
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two gradients, in whatever form they come."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Apart) or isinstance(other, Apart):
+        left, right = apart(one), apart(other)
+        return Apart(added(left.positive, right.positive), added(left.negative, right.negative))
+    if isinstance(one, Tensor):
+        return one + other
+    return [added(a, b) for a, b in zip(one, other, strict=True)]
