@@ -3,8 +3,8 @@
 import torch
 
 from dmbp.engine.engine import Engine, Logits
-from dmbp.engine.loss import Loss
 from dmbp.engine.fast import FastEngine
+from dmbp.engine.loss import Loss
 from dmbp.engine.reference import ReferenceEngine
 from dmbp.linear import LinearNetwork
 

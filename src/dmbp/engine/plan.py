@@ -25,11 +25,11 @@ AtGate = Callable[[Step, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Planned:
-    """A step, its operation (None at a site), what it reads at x and whether x alone decides it."""
+    """A step, its operation (None at a site), its result's shape and whether x alone decides it."""
 
     step: Step
     operation: Operation | None
-    examples: Sequence[Example]
+    shape: tuple[int, ...] | None
     is_constant: bool
 
     @property
@@ -38,8 +38,8 @@ class Planned:
         return self.step.reads[:1] if self.operation is None else self.operation.reads
 
 
-def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[tuple[Planned, Any]]:
-    """Run one stream through the network, choosing each step's operation; with its result."""
+def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[Planned]:
+    """Run one stream through the network, choosing each step's operation."""
     values: dict[int, Example] = {0: Example(inputs, stacks=True)}
     constant = {0}
     for step in frozen.steps:
@@ -50,7 +50,8 @@ def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[tuple[Planned, Any]]:
         if is_constant:
             constant.add(step.output)
         values[step.output] = Example(result, chosen is None or chosen.stacks)
-        yield Planned(step, chosen, examples, is_constant), result
+        shape = tuple(result.shape) if isinstance(result, Tensor) else None
+        yield Planned(step, chosen, shape, is_constant)
         for index in step.finished:
             del values[index]
 
@@ -62,10 +63,7 @@ class Plan:
         self.frozen = folded(net.frozen)
         self._weights = net.weights
         with torch.no_grad():
-            self.steps = [
-                Planned(p.step, p.operation, (), p.is_constant)
-                for p, _ in walk(self.frozen, net.inputs)
-            ]
+            self.steps = list(walk(self.frozen, net.inputs))
 
     def pull_back(self, at_gate: AtGate) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""

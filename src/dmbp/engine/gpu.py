@@ -1,0 +1,335 @@
+"""The engine for GPUs: half precision where it is harmless, few kernels, one graph an iteration.
+
+The network's activations are bfloat16 in channels-last order, both streams in one batch. All that
+happens at a site is one kernel each way (`gpu_kernels`), with the bias, sum or batch norm before it
+and the max-pooling behind it; going back, the loss touches one stream of each row, and only that
+is computed. What x alone decides runs once, as do the steps after the last site (`tail`). The rest
+is convolutions, and operations without a path of their own, which run as they are. A whole
+iteration is recorded as a CUDA graph. Where masks start and how maps are read is done in the
+network's own precision.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.engine import gpu_kernels as kernels
+from dmbp.engine.engine import Logits
+from dmbp.engine.folding import CONVOLUTION, convolution_arguments
+from dmbp.engine.general import GeneralOperation
+from dmbp.engine.gpu_site import GpuSite, Gradient, Learning, PooledGpuSite, Shared, seeded
+from dmbp.engine.loss import Loss
+from dmbp.engine.merging import Merged, merging_of
+from dmbp.engine.operations import Operation, operation
+from dmbp.engine.plan import added, plan_of, transpose_both
+from dmbp.engine.readout import read_out
+from dmbp.engine.streams import Apart, Example, Value, in_order, stacked
+from dmbp.engine.tail import Tail, read_by, tail_of, tail_steps
+from dmbp.engine.terms import Readout, Terms
+from dmbp.linear import LinearNetwork
+from dmbp.linear.freeze import Step
+
+PARTS = 32
+"""Partial sums a row and value, so that a single row's score is not left to one multiprocessor."""
+
+BLOCK = 1024
+
+EAGER_STEPS = 2
+"""Iterations run before one is recorded: libraries choose their kernels in the first."""
+
+
+class SiteInstruction:
+    """A site and what is merged into it."""
+
+    def __init__(self, merged: Merged, site: GpuSite | PooledGpuSite, *, goes_on: bool) -> None:
+        self.reads = list(merged.terms)
+        self.output = merged.output
+        self.site = site
+        self._goes_on = goes_on
+
+    def forward(self, values: Mapping[int, Any]) -> Tensor:
+        """Both streams past it."""
+        return self.site.forward([_tensor(values[index]) for index in self.reads])
+
+    def backward(self, gradient: Gradient) -> Sequence[Tensor | None]:
+        """The gradient in each value read; the masks descend."""
+        found = self.site.backward(gradient, goes_on=self._goes_on)
+        return [found] * len(self.reads)
+
+
+class PlainInstruction:
+    """An affine operation."""
+
+    def __init__(self, operation: Operation, output: int, learning: Learning) -> None:
+        self.reads = operation.reads
+        self.output = output
+        self._operation = operation
+        self._learning = learning
+
+    def forward(self, values: Mapping[int, Any]) -> Value:
+        """Both streams' result."""
+        return self._operation.forward([_both(values[index]) for index in self.reads])
+
+    def backward(self, gradient: Gradient) -> Sequence[Any]:
+        """The gradient in each value read."""
+        parts: list[Any] = list(gradient.parts)
+        if gradient.tail is not None:
+            parts.append(seeded(gradient.tail, self._learning))
+        total = parts[0]
+        for part in parts[1:]:
+            total = added(total, part)
+        if self._learning.is_both:
+            return transpose_both(self._operation, total)
+        return self._operation.transpose(total)
+
+
+Instruction = SiteInstruction | PlainInstruction
+
+
+class GpuEngine:
+    """Learns the masks of a linear network, starting from `logits`.
+
+    `dtype` is that of activations; masks are learned in 16 bits where it is bfloat16, in single
+    precision else.
+    """
+
+    def __init__(
+        self,
+        net: LinearNetwork,
+        logits: Logits,
+        *,
+        loss: Loss,
+        learning_rate: float,
+        dtype: torch.dtype = torch.bfloat16,
+        allow_tf32: bool = False,
+    ) -> None:
+        self._net = net
+        self._loss = loss
+        self._allow_tf32 = allow_tf32
+        self._sites: dict[str, GpuSite | PooledGpuSite] = {}
+        self._program: list[Instruction] = []
+        self._stream = torch.cuda.Stream() if net.inputs.is_cuda else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._steps = 0
+        rows = len(net.inputs)
+        is_both = not loss.touches_one_stream
+        self._learning = Learning(
+            rate=learning_rate,
+            dtype=dtype,
+            is_compact=dtype == torch.bfloat16,
+            is_both=is_both,
+            seeds=net.inputs.new_zeros(2 * rows if is_both else rows),
+            streams=torch.zeros(rows, dtype=torch.int32, device=net.inputs.device),
+            iteration=torch.zeros(1, dtype=torch.int32, device=net.inputs.device),
+        )
+        self._terms = net.inputs.new_zeros(2, rows)
+        with torch.no_grad(), self._aside():
+            self._output = net.value()
+            self._build(logits)
+
+    @property
+    def logits(self) -> Logits:
+        """The learned scalars as they stand."""
+        return {name: site.logits for name, site in self._sites.items()}
+
+    @torch.no_grad()
+    def step(self) -> Terms:
+        """One iteration of RMSProp; the terms before it."""
+        with self._aside():
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._iterate()
+                self._steps += 1
+                if self._steps == EAGER_STEPS and self._stream is not None:
+                    self._record()
+            positive, negative = self._terms.clone()
+        return Terms(self._output, positive, negative)
+
+    def readout(self) -> Readout:
+        """The terms and linear maps at the masks as they stand."""
+        return read_out(self._net, self.logits, self._output)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            self._iterate()
+        self._graph = graph
+
+    @contextmanager
+    def _aside(self) -> Generator[None]:
+        """On the engine's own stream, where a graph can be recorded, in step with the caller's."""
+        before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cudnn.allow_tf32 = self._allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self._allow_tf32
+        try:
+            if self._stream is None:
+                yield
+            else:
+                outside = torch.cuda.current_stream()
+                self._stream.wait_stream(outside)
+                with torch.cuda.stream(self._stream):
+                    yield
+                outside.wait_stream(self._stream)
+        finally:
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+    def _build(self, logits: Logits) -> None:
+        """Turn the plan into a program."""
+        plan = plan_of(self._net)
+        frozen, dtype = plan.frozen, self._learning.dtype
+        last = tail_steps(frozen)
+        ends = read_by(last, frozen)
+        constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
+        shapes = {planned.step.output: planned.shape for planned in plan.steps}
+        if any(shapes.get(index) is None for index in ends if index != 0):
+            last, ends = [], [frozen.result]
+        fixed = constant | {step.output for step in last}
+        merging = merging_of(frozen, shapes, fixed | set(ends))
+        values: dict[int, Example] = {0: Example(self._net.inputs, stacks=True)}
+        at_end: dict[int, Tensor] = {}
+        self._constants: dict[int, Any] = {0: _constant(self._net.inputs, dtype)}
+        for planned in plan.steps:
+            step = planned.step
+            given = {index: values[index].value for index in step.reads}
+            result = step.apply(given)
+            stacks = planned.operation is None or planned.operation.stacks
+            values[step.output] = Example(result, stacks)
+            if step.output in ends:
+                at_end[step.output] = result
+            if step.output in constant:
+                self._constants[step.output] = _constant(result, dtype)
+            elif step.site is not None:
+                merged = merging.gates[step.output]
+                goes_on = any(index not in constant for index in merged.terms)
+                self._program.append(self._site(merged, logits, goes_on=goes_on))
+            elif step.output not in fixed and step.output not in merging.gone:
+                examples = [_cast_example(values[index], dtype) for index in step.reads]
+                biased = step.output not in merging.unbiased
+                chosen = operation(_cast(step, dtype, biased=biased), examples)
+                self._program.append(PlainInstruction(chosen, step.output, self._learning))
+            for index in step.finished:
+                del values[index]
+        if 0 in ends:
+            at_end[0] = self._net.inputs
+        self._finish(tail_of(self._net, last, {index: at_end[index] for index in ends}))
+
+    def _finish(self, tail: Tail) -> None:
+        """Keep of constants what is read, and make room for scores."""
+        read = {index for instruction in self._program for index in instruction.reads}
+        read |= set(tail.gradients)
+        self._constants = {k: v for k, v in self._constants.items() if k in read}
+        self._tail = tail
+        self._finished = _last_reads(self._program, set(tail.gradients))
+        rows = len(self._net.inputs)
+        self._sums = self._net.inputs.new_zeros(2 * rows, PARTS * len(tail.gradients))
+
+    def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
+        assert merged.gate.site is not None
+        name = merged.gate.site.name
+        kind = GpuSite if merged.pooling is None else PooledGpuSite
+        site = kind(merged, logits[name], self._learning)
+        self._sites[name] = site
+        return SiteInstruction(merged, site, goes_on=goes_on)
+
+    def _iterate(self) -> None:
+        values: dict[int, Any] = dict(self._constants)
+        for instruction, finished in zip(self._program, self._finished, strict=True):
+            values[instruction.output] = instruction.forward(values)
+            for index in finished:
+                del values[index]
+        self._score(values)
+        del values
+        self._backward()
+
+    def _score(self, values: Mapping[int, Any]) -> None:
+        """The terms, what the loss asks of them, and the next iteration's number."""
+        rows, width = len(self._net.inputs), self._sums.shape[1]
+        for k, (index, gradient) in enumerate(self._tail.gradients.items()):
+            value = in_order(stacked(_both(values[index])))
+            elements = gradient[0].numel()
+            kernels.partial_scores[(2 * rows, PARTS)](
+                self._sums, value, gradient, elements, rows, k * PARTS, width,
+                PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
+            )  # fmt: skip
+        learning, loss = self._learning, self._loss
+        kernels.terms_and_seeds[(rows,)](
+            self._terms, learning.seeds, learning.streams, learning.iteration, self._sums,
+            self._tail.constant, self._output, rows, width,
+            POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
+            NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
+            PARTS=1 << (width - 1).bit_length(),
+        )  # fmt: skip
+
+    def _backward(self) -> None:
+        gradients: dict[int, list[Any]] = {}
+        for instruction in reversed(self._program):
+            parts = gradients.pop(instruction.output, [])
+            tail = self._tail.gradients.get(instruction.output)
+            if not parts and tail is None:
+                continue
+            if isinstance(instruction, SiteInstruction):
+                parts = _at_most_two([stacked(part) for part in parts])
+            found = instruction.backward(Gradient(parts, tail))
+            for index, part in zip(instruction.reads, found, strict=True):
+                if index not in self._constants and part is not None:
+                    gradients.setdefault(index, []).append(part)
+
+
+def _at_most_two(parts: list[Tensor]) -> list[Tensor]:
+    while len(parts) > 2:
+        parts = [parts[0] + parts[1], *parts[2:]]
+    return parts
+
+
+def _both(value: Any) -> Value:
+    """A value of both streams, where x alone decides it too."""
+    if isinstance(value, Shared):
+        return torch.cat([value.value, value.value])
+    return value
+
+
+def _tensor(value: Any) -> Tensor | Shared:
+    return value if isinstance(value, Shared) else stacked(value)
+
+
+def _constant(value: Any, dtype: torch.dtype) -> Shared | Apart:
+    """What x alone decides, as it is read at every iteration."""
+    cast = _cast_value(value, dtype)
+    return Shared(in_order(cast)) if isinstance(cast, Tensor) else Apart(cast, cast)
+
+
+def _cast_value(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, list | tuple):
+        return type(value)(_cast_value(item, dtype) for item in value)
+    return value
+
+
+def _cast_example(example: Example, dtype: torch.dtype) -> Example:
+    return replace(example, value=_cast_value(example.value, dtype))
+
+
+def _cast(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
+    """A step with its weights in another precision; a convolution without a bias merged away."""
+    if step.operation == CONVOLUTION and not biased:
+        weight, _, *rest = convolution_arguments(step)
+        step = replace(step, arguments=[step.arguments[0], weight, None, *rest])
+    keywords = {name: _cast_value(value, dtype) for name, value in step.keywords.items()}
+    return replace(step, arguments=_cast_value(step.arguments, dtype), keywords=keywords)
+
+
+def _last_reads(program: Sequence[Instruction], needed: set[int]) -> list[list[int]]:
+    """After each instruction, the values that no later one reads."""
+    needed = set(needed)
+    finished: list[list[int]] = []
+    for instruction in reversed(program):
+        reads = dict.fromkeys(instruction.reads)
+        finished.append([index for index in reads if index not in needed])
+        needed.update(reads)
+    return finished[::-1]

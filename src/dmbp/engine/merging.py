@@ -1,0 +1,149 @@
+"""What a site can do in the same pass over memory: its neighbours in the graph, merged into it.
+
+Before it a bias, a sum of two values, a batch norm that no convolution took in; after it a
+max-pooling. What is merged has no other reader.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
+from dmbp.linear.choices import Gather
+from dmbp.linear.freeze import FrozenGraph, Slot, Step
+from dmbp.linear.gates import Piece
+
+MAX_POOL = "aten.max_pool2d.default"
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Square windows of a max-pooling."""
+
+    step: Step
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a pixel may be in several windows."""
+        return self.kernel > self.stride
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A gate that reads scale · terms[0] + terms[1] + shift, and the pooling behind it."""
+
+    gate: Step
+    terms: tuple[int, ...]
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+    pooling: Pooling | None = None
+
+    @property
+    def output(self) -> int:
+        """What is put out in the end."""
+        return self.gate.output if self.pooling is None else self.pooling.step.output
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Gates by their output; steps that are gone, and convolutions whose bias is."""
+
+    gates: Mapping[int, Merged]
+    gone: Set[int]
+    unbiased: Set[int]
+
+
+class _Merger:
+    def __init__(
+        self, frozen: FrozenGraph, shapes: Mapping[int, tuple[int, ...] | None], fixed: Set[int]
+    ) -> None:
+        self._shapes = shapes
+        self._made = {s.output: s for s in frozen.steps if s.output not in fixed}
+        self._readers = Counter(index for step in frozen.steps for index in step.reads)
+        self._readers[frozen.result] += 1
+        self._reader = {index: step for step in frozen.steps for index in step.reads}
+        self.gone: set[int] = set()
+        self.unbiased: set[int] = set()
+
+    def merged(self, gate: Step) -> Merged:
+        """A gate with its neighbours."""
+        pooling = self._pooling(gate)
+        read = gate.reads[0]
+        step = self._alone(read)
+        if step is None:
+            return Merged(gate, (read,), pooling=pooling)
+        by_channel = len(self._shapes[read] or ()) in (2, 4)
+        if step.operation == BATCH_NORM and by_channel and len(step.reads) == 1 and not pooling:
+            self.gone.add(read)
+            scale, shift = scale_and_shift(step)
+            return Merged(gate, (step.reads[0],), scale, shift)
+        if self._is_sum(step) and pooling is None:
+            self.gone.add(read)
+            shifts = [shift for index in step.reads if (shift := self._bias(index)) is not None]
+            shift = sum(shifts[1:], shifts[0]) if shifts else None
+            return Merged(gate, tuple(step.reads), shift=shift)
+        return Merged(gate, (read,), shift=self._bias(read), pooling=pooling)
+
+    def _alone(self, index: int) -> Step | None:
+        """The step that made a value for one reader."""
+        return self._made.get(index) if self._readers[index] == 1 else None
+
+    def _bias(self, index: int) -> Tensor | None:
+        """The bias of the convolution that made a value, which is no longer its own."""
+        step = self._alone(index)
+        if step is None or step.operation != CONVOLUTION or step.keywords:
+            return None
+        bias = convolution_arguments(step)[1]
+        if bias is not None:
+            self.unbiased.add(index)
+        return bias
+
+    def _is_sum(self, step: Step) -> bool:
+        """Whether a step adds two values of one shape."""
+        slots = len(step.arguments) == 2 and all(isinstance(a, Slot) for a in step.arguments)
+        plain = step.operation == "aten.add.Tensor" and slots and not step.keywords
+        return plain and len({self._shapes[index] for index in (*step.reads, step.output)}) == 1
+
+    def _pooling(self, gate: Step) -> Pooling | None:
+        if self._readers[gate.output] != 1 or gate.output not in self._reader:
+            return None
+        step = self._reader[gate.output]
+        pooling = _square_windows(step)
+        plain = isinstance(gate.function, Piece) and gate.function.slope.dtype.is_floating_point
+        if pooling is None or plain or _offset(gate) is not None:
+            return None
+        self.gone.add(step.output)
+        return pooling
+
+
+def _offset(gate: Step) -> Tensor | None:
+    assert isinstance(gate.function, Piece)
+    return gate.function.offset
+
+
+def _square_windows(step: Step) -> Pooling | None:
+    if step.operation != MAX_POOL or not isinstance(step.function, Gather) or step.keywords:
+        return None
+    given = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
+    kernel = given[0]
+    stride = given[1] if len(given) > 1 and given[1] else kernel
+    padding = given[2] if len(given) > 2 else [0, 0]
+    dilation = given[3] if len(given) > 3 else [1, 1]
+    square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
+    if not square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
+        return None
+    return Pooling(step, kernel[0], stride[0], padding[0])
+
+
+def merging_of(
+    frozen: FrozenGraph, shapes: Mapping[int, tuple[int, ...] | None], fixed: Set[int]
+) -> Merging:
+    """What to merge into each gate; steps of `fixed` outputs are left alone."""
+    merger = _Merger(frozen, shapes, fixed)
+    gates = {s.output: merger.merged(s) for s in frozen.steps if s.site is not None}
+    return Merging(gates, merger.gone, merger.unbiased)

@@ -1,0 +1,62 @@
+"""What comes after the last masks: an affine function of a few values, so a score is a product.
+
+    score = Σ ⟨∇v, v⟩ + constant          over the values v that the last steps read
+
+Neither part changes while masks are learned: the last steps run once, not at every iteration.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.streams import in_order
+from dmbp.linear import LinearNetwork
+from dmbp.linear.freeze import FrozenGraph, Step
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The gradient of the score in each value that the last steps read, and the constant."""
+
+    gradients: Mapping[int, Tensor]
+    constant: Tensor
+
+
+def tail_steps(frozen: FrozenGraph) -> list[Step]:
+    """The steps from which no site is reached."""
+    before_a_site: set[int] = set()
+    steps: list[Step] = []
+    for step in reversed(frozen.steps):
+        if step.site is not None or step.output in before_a_site:
+            before_a_site.update(step.reads)
+        else:
+            steps.append(step)
+    return steps[::-1]
+
+
+def read_by(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
+    """The values that some last steps read of others; the result itself where there are none."""
+    made = {step.output for step in steps}
+    reads = [index for step in steps for index in step.reads if index not in made]
+    return list(dict.fromkeys(reads)) if frozen.result in made else [frozen.result]
+
+
+@torch.enable_grad()
+def tail_of(net: LinearNetwork, steps: Sequence[Step], values: Mapping[int, Any]) -> Tail:
+    """The tail, from what the values it reads are at x, of one stream."""
+    given = {index: value.detach().clone().requires_grad_() for index, value in values.items()}
+    slots: dict[int, Any] = dict(given)
+    for step in steps:
+        slots[step.output] = step.apply(slots)
+    result = slots[steps[-1].output if steps else next(iter(given))]
+    scores = net.score(result)
+    gradients = torch.autograd.grad(scores.sum(), list(given.values()))
+    constant = scores.detach()
+    for value, gradient in zip(values.values(), gradients, strict=True):
+        constant = constant - (value * gradient).flatten(1).sum(1)
+    return Tail(
+        {index: in_order(part) for index, part in zip(given, gradients, strict=True)}, constant
+    )
