@@ -2,13 +2,19 @@
 
 Tensors are channels-last: element (pixel, channel) of a tensor stands at pixel · stride + channel,
 pixels counted over all rows of a stream; the negative stream's pixels follow the positive's. A
-program takes a tile of pixels by channels. `HAS_…`, `IS_…` switch parts on and off at compile time.
+program takes a tile of pixels by channels. What may be missing comes with its number of channels,
+zero where it is, so that one compiled kernel serves with and without; what takes different code
+(`HAS_…`, `IS_…`) is settled at compile time. Only within a tile are places counted in 32 bits.
 
-A logit of infinity marks a closed gate: nothing passes and nothing moves. Where `COMPACT`, logits
-are kept in 16 bits and RMSProp's squares in 16 bits, seven of exponent and nine of mantissa,
+A logit of infinity marks a closed gate: nothing passes and nothing moves. Where `IS_COMPACT`,
+logits are kept in 16 bits and RMSProp's squares in 16 bits, seven of exponent and nine of mantissa,
 rounded up or down at random in proportion, so that steps too small for 16 bits count on average.
 The randomness is a hash of the element's place in its row and the iteration: a row learned alone
 and in a batch rounds alike.
+
+Joining a 1 × 1 convolution to its site in one kernel was tried and is no gain: the matrix product
+and a dozen tensors at its end do not fit the registers together (ResNet50, batch of 64 on an H200:
+13 ms an iteration at best against 8.5).
 """
 
 # pyright: basic, reportMissingImports=false
@@ -27,7 +33,7 @@ SMALLEST = tl.constexpr(57 << 9)
 
 @triton.jit
 def _noise(element, iteration):
-    """Sixteen plus fourteen random bits."""
+    """Random bits: the lowest fourteen and the highest thirteen are used."""
     x = (element * 0x1B873593 + iteration * 0x2C1B3C6D).to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x297A2D39
     x = (x ^ (x >> 15)) * 0x5D5C2B1F
@@ -35,8 +41,8 @@ def _noise(element, iteration):
 
 
 @triton.jit
-def _load_square(squares, at, ok, COMPACT: tl.constexpr):
-    if COMPACT:
+def _load_square(squares, at, ok, IS_COMPACT: tl.constexpr):
+    if IS_COMPACT:
         code = tl.load(squares + at, ok, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
         square = ((code + SMALLEST) << 14).to(tl.float32, bitcast=True)
     else:
@@ -45,8 +51,8 @@ def _load_square(squares, at, ok, COMPACT: tl.constexpr):
 
 
 @triton.jit
-def _store_square(squares, at, ok, value, noise, COMPACT: tl.constexpr):
-    if COMPACT:
+def _store_square(squares, at, ok, value, noise, IS_COMPACT: tl.constexpr):
+    if IS_COMPACT:
         bits = value.to(tl.uint32, bitcast=True) + (noise & 0x3FFF)
         code = (bits >> 14).to(tl.int32) - SMALLEST
         code = tl.minimum(tl.maximum(code, 0), 65535)
@@ -56,8 +62,8 @@ def _store_square(squares, at, ok, value, noise, COMPACT: tl.constexpr):
 
 
 @triton.jit
-def _store_logit(logits, at, ok, value, noise, COMPACT: tl.constexpr):
-    if COMPACT:
+def _store_logit(logits, at, ok, value, noise, IS_COMPACT: tl.constexpr):
+    if IS_COMPACT:
         bits = value.to(tl.uint32, bitcast=True) + (noise >> 19)
         value = (bits & 0xFFFFE000).to(tl.float32, bitcast=True)
         tl.store(logits + at, value.to(tl.float16), ok)
@@ -67,249 +73,245 @@ def _store_logit(logits, at, ok, value, noise, COMPACT: tl.constexpr):
 
 @triton.jit
 def _descend(
-    logits, squares, at, ok, logit, change, rate, element, iteration, COMPACT: tl.constexpr
+    logits, squares, at, ok, logit, change, rate, element, iteration, IS_COMPACT: tl.constexpr
 ):
     """One step of RMSProp for a tile."""
     noise = _noise(element, iteration)
-    square = _load_square(squares, at, ok, COMPACT)
+    square = _load_square(squares, at, ok, IS_COMPACT)
     square = DECAY * square + (1 - DECAY) * change * change
-    _store_square(squares, at, ok, square, noise, COMPACT)
+    _store_square(squares, at, ok, square, noise, IS_COMPACT)
     moved = logit - rate * change / (tl.sqrt(square) + EPSILON)
-    _store_logit(logits, at, ok & (logit < CLOSED), moved, noise, COMPACT)
+    _store_logit(logits, at, ok & (logit < CLOSED), moved, noise, IS_COMPACT)
 
 
 @triton.jit
-def _gradient(g1, g2, tail, seeds, p, c, row, ok, channels, g1_stride, g2_stride,
-              HAS_1: tl.constexpr, HAS_2: tl.constexpr, HAS_TAIL: tl.constexpr):  # fmt: skip
-    """The gradient in what a site puts out: up to two parts, and the seeds' share of the tail."""
-    g = tl.zeros(ok.shape, tl.float32)
-    if HAS_1:
-        g += tl.load(g1 + p * g1_stride + c, ok, other=0.0).to(tl.float32)
-    if HAS_2:
-        g += tl.load(g2 + p * g2_stride + c, ok, other=0.0).to(tl.float32)
-    if HAS_TAIL:
-        g += tl.load(tail + p * channels + c, ok, other=0.0) * tl.load(seeds + row)
-    return g
+def _load(tensor, at, ok):
+    return tl.load(tensor + at, ok, other=0.0).to(tl.float32)
 
 
 @triton.jit
+def _part(tensor, first, q, c, ok, stride, channels):
+    """A tile of a tensor that may be missing; `first` is the tile's first pixel."""
+    return _load(tensor + first * stride, q * stride + c, ok & (c < channels))
+
+
+@triton.jit(do_not_specialize=["pixels", "z1_streams", "z2_streams"])
 def masked_forward(
     h, z1, z2, scale, shift, logits, slope, offset,
     pixels, channels, h_stride, z1_stride, z2_stride,
-    IS_SHARED1: tl.constexpr, IS_SHARED2: tl.constexpr, HAS_2: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    HAS_OFFSET: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    z1_streams, z2_streams, z2_channels, scale_channels, shift_channels,
+    HAS_SLOPE: tl.constexpr, HAS_OFFSET: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Both streams of h = (slope ⊙ (scale z1 + z2 + shift) + offset) ⊙ mask."""
-    p = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    """Both streams of h = (slope ⊙ (scale z1 + z2 + shift) + offset) ⊙ mask.
+
+    `z1_streams`, `z2_streams`: one, or zero where both streams share the value.
+    """
+    first = tl.program_id(0).to(tl.int64) * TILE
+    below = pixels.to(tl.int64) + first
+    q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    ok = (p < pixels) & (c < channels)
-    at = p * channels + c
-    logit = tl.load(logits + at, ok, other=0.0).to(tl.float32)
-    is_open = logit < CLOSED
+    ok = (first + q < pixels) & (c < channels)
+    at = q * channels + c
+    logit = _load(logits + first * channels, at, ok)
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    positive = tl.load(z1 + p * z1_stride + c, ok, other=0.0).to(tl.float32)
-    negative = positive
-    if not IS_SHARED1:
-        negative = tl.load(z1 + (pixels + p) * z1_stride + c, ok, other=0.0).to(tl.float32)
-    if HAS_SCALE:
-        by = tl.load(scale + c, c < channels, other=0.0)
-        positive *= by
-        negative *= by
-    if HAS_2:
-        more = tl.load(z2 + p * z2_stride + c, ok, other=0.0).to(tl.float32)
-        positive += more
-        if not IS_SHARED2:
-            more = tl.load(z2 + (pixels + p) * z2_stride + c, ok, other=0.0).to(tl.float32)
-        negative += more
-    if HAS_SHIFT:
-        by = tl.load(shift + c, c < channels, other=0.0)
-        positive += by
-        negative += by
+    positive = _load(z1 + first * z1_stride, q * z1_stride + c, ok)
+    other = first + z1_streams * pixels.to(tl.int64)
+    negative = _load(z1 + other * z1_stride, q * z1_stride + c, ok)
+    by = tl.load(scale + c, c < scale_channels, other=1.0)
+    positive *= by
+    negative *= by
+    other = first + z2_streams * pixels.to(tl.int64)
+    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    positive += added + _part(z2, first, q, c, ok, z2_stride, z2_channels)
+    negative += added + _part(z2, other, q, c, ok, z2_stride, z2_channels)
     if HAS_SLOPE:
-        by = tl.load(slope + at, ok, other=0.0).to(tl.float32)
+        by = _load(slope + first * channels, at, ok)
         positive *= by
         negative *= by
     if HAS_OFFSET:
-        by = tl.load(offset + at, ok, other=0.0).to(tl.float32)
+        by = _load(offset + first * channels, at, ok)
         positive += by
         negative += by
+    is_open = logit < CLOSED
     kind = h.dtype.element_ty
-    tl.store(h + p * h_stride + c, tl.where(is_open, positive * mask, 0.0).to(kind), ok)
+    positive = tl.where(is_open, positive * mask, 0.0)
     negative = tl.where(is_open, negative * (1.0 - mask), 0.0)
-    tl.store(h + (pixels + p) * h_stride + c, negative.to(kind), ok)
+    tl.store(h + first * h_stride + q * h_stride + c, positive.to(kind), ok)
+    tl.store(h + below * h_stride + q * h_stride + c, negative.to(kind), ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "rows", "per_row"])
 def masked_backward(
     dz, g1, g2, tail, seeds, streams, h, scale, logits, squares, slope, iteration, rate,
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
-    HAS_DZ: tl.constexpr, HAS_1: tl.constexpr, HAS_2: tl.constexpr, HAS_TAIL: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr,
-    COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
+    HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
+    TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
-    Gradients are of one stream a row, which `streams` names, or of both, stacked (`IS_BOTH`).
+    The gradient in h is g1 + g2 + tail · seed, of one stream a row, which `streams` names, or of
+    both, stacked (`IS_BOTH`).
     """
-    p = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    first = tl.program_id(0).to(tl.int64) * TILE
+    all_pixels = pixels.to(tl.int64)
+    q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    ok = (p < pixels) & (c < channels)
-    at = p * channels + c
-    row = tl.minimum(p // per_row, rows - 1)
-    logit = tl.load(logits + at, ok, other=0.0).to(tl.float32)
+    ok = (first + q < pixels) & (c < channels)
+    at = q * channels + c
+    pixel = tl.program_id(0) * TILE + q
+    row = tl.minimum(pixel // per_row, rows - 1)
+    logits += first * channels
+    squares += first * channels
+    dz += first * channels
+    logit = _load(logits, at, ok)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.where(is_open, 1.0, 0.0)
+    by = tl.load(scale + c, c < scale_channels, other=1.0)
     if HAS_SLOPE:
-        by *= tl.load(slope + at, ok, other=0.0).to(tl.float32)
-    if HAS_SCALE:
-        by *= tl.load(scale + c, c < channels, other=0.0)
+        by = by * _load(slope + first * channels, at, ok)
+    by = tl.where(is_open, by, 0.0)
+    onwards = ok & (c < dz_channels)
+    kind = dz.dtype.element_ty
+    last = _part(tail, first, q, c, ok, channels, tail_channels)
+    g = last * tl.load(seeds + row)
+    g += _part(g1, first, q, c, ok, g1_stride, g1_channels)
+    g += _part(g2, first, q, c, ok, g2_stride, g2_channels)
     if IS_BOTH:
-        g = _gradient(g1, g2, tail, seeds, p, c, row, ok, channels, g1_stride, g2_stride,
-                      HAS_1, HAS_2, False)  # fmt: skip
-        n = _gradient(g1, g2, tail, seeds, pixels + p, c, row, ok, channels, g1_stride, g2_stride,
-                      HAS_1, HAS_2, False)  # fmt: skip
-        if HAS_TAIL:
-            part = tl.load(tail + at, ok, other=0.0)
-            g += part * tl.load(seeds + row)
-            n += part * tl.load(seeds + rows + row)
-        change = g * (1.0 - mask) * tl.load(h + p * h_stride + c, ok, other=0.0).to(tl.float32)
-        below = tl.load(h + (pixels + p) * h_stride + c, ok, other=0.0).to(tl.float32)
-        change -= n * mask * below
-        if HAS_DZ:
-            kind = dz.dtype.element_ty
-            tl.store(dz + at, (g * mask * by).to(kind), ok)
-            tl.store(dz + pixels * channels + at, (n * (1.0 - mask) * by).to(kind), ok)
+        under = first + all_pixels
+        n = last * tl.load(seeds + rows + row)
+        n += _part(g1, under, q, c, ok, g1_stride, g1_channels)
+        n += _part(g2, under, q, c, ok, g2_stride, g2_channels)
+        change = g * (1.0 - mask) * _load(h + first * h_stride, q * h_stride + c, ok)
+        change -= n * mask * _load(h + under * h_stride, q * h_stride + c, ok)
+        tl.store(dz + at, (g * mask * by).to(kind), onwards)
+        tl.store(dz + all_pixels * channels + at, (n * (1.0 - mask) * by).to(kind), onwards)
     else:
         stream = tl.load(streams + row)
-        g = _gradient(g1, g2, tail, seeds, p, c, row, ok, channels, g1_stride, g2_stride,
-                      HAS_1, HAS_2, HAS_TAIL)  # fmt: skip
-        here = tl.load(h + (p + stream * pixels) * h_stride + c, ok, other=0.0).to(tl.float32)
-        change = g * here * tl.where(stream == 0, 1.0 - mask, -mask)
-        if HAS_DZ:
-            passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
-            tl.store(dz + at, passed.to(dz.dtype.element_ty), ok)
+        here = h + first * h_stride + stream * (all_pixels * h_stride)
+        change = g * _load(here, q * h_stride + c, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
+        passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
+        tl.store(dz + at, passed.to(kind), onwards)
     change = tl.where(is_open, change, 0.0)
-    element = ((p - row * per_row) * channels + c).to(tl.int32)
+    element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
-    _descend(logits, squares, at, ok, logit, change, rate, element, now, COMPACT)
+    _descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
 
 
-@triton.jit
-def _winner(winners, p, c, ok, channels, height, width, out_height, out_width,
-            KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr):  # fmt: skip
-    """The pixel that won the window `p`, for every channel."""
-    offset = tl.load(winners + p * channels + c, ok, other=0).to(tl.int32)
-    row = p // (out_height * out_width)
-    y = p // out_width % out_height * STRIDE - PADDING + offset // KERNEL
-    x = p % out_width * STRIDE - PADDING + offset % KERNEL
-    return (row * height + y) * width + x
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "windows", "height", "width", "out_height", "out_width",
+                               "z_streams"])  # fmt: skip
 def pooled_forward(
     h, z, shift, logits, winners,
-    pixels, windows, channels, height, width, out_height, out_width, z_stride, h_stride,
+    pixels, windows, channels, height, width, out_height, out_width, z_stride,
+    z_streams, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_SHARED: tl.constexpr, HAS_SHIFT: tl.constexpr, AT_WINDOWS: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    AT_WINDOWS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams past a site and the max-pooling behind it: only x's winners are read.
 
     `AT_WINDOWS`: windows do not overlap, and logits are kept for winners alone, by window.
     """
-    p = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    first = tl.program_id(0) * TILE
+    start = first.to(tl.int64) * channels
+    q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    ok = (p < windows) & (c < channels)
-    source = _winner(winners, p, c, ok, channels, height, width, out_height, out_width,
-                     KERNEL, STRIDE, PADDING)  # fmt: skip
-    at = p * channels + c
-    if not AT_WINDOWS:
-        at = source * channels + c
-    logit = tl.load(logits + at, ok, other=0.0).to(tl.float32)
-    is_open = logit < CLOSED
+    window = first + q
+    ok = (window < windows) & (c < channels)
+    at = q * channels + c
+    won = tl.load(winners + start + at, ok, other=0).to(tl.int32)
+    first_row = first // (out_height * out_width)
+    before = first_row.to(tl.int64) * height * width
+    row = window // (out_height * out_width) - first_row
+    y = window // out_width % out_height * STRIDE - PADDING + won // KERNEL
+    x = window % out_width * STRIDE - PADDING + won % KERNEL
+    source = (row * height + y) * width + x
+    if AT_WINDOWS:
+        logit = _load(logits + start, at, ok)
+    else:
+        logit = _load(logits + before * channels, source * channels + c, ok)
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    positive = tl.load(z + source * z_stride + c, ok, other=0.0).to(tl.float32)
-    negative = positive
-    if not IS_SHARED:
-        negative = tl.load(z + (pixels + source) * z_stride + c, ok, other=0.0).to(tl.float32)
-    if HAS_SHIFT:
-        by = tl.load(shift + c, c < channels, other=0.0)
-        positive += by
-        negative += by
+    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    positive = _load(z + before * z_stride, source * z_stride + c, ok) + added
+    before += z_streams * pixels.to(tl.int64)
+    negative = _load(z + before * z_stride, source * z_stride + c, ok) + added
+    is_open = logit < CLOSED
     kind = h.dtype.element_ty
-    tl.store(h + p * h_stride + c, tl.where(is_open, positive * mask, 0.0).to(kind), ok)
+    tl.store(h + start + at, tl.where(is_open, positive * mask, 0.0).to(kind), ok)
     negative = tl.where(is_open, negative * (1.0 - mask), 0.0)
-    tl.store(h + (windows + p) * h_stride + c, negative.to(kind), ok)
+    tl.store(h + windows.to(tl.int64) * channels + start + at, negative.to(kind), ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
+                               "out_width"])  # fmt: skip
 def pooled_backward_by_window(
     dz, g1, g2, tail, seeds, streams, h, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
-    g1_stride, g2_stride, h_stride,
+    g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    HAS_DZ: tl.constexpr, HAS_1: tl.constexpr, HAS_2: tl.constexpr, HAS_TAIL: tl.constexpr,
-    IS_BOTH: tl.constexpr, COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that do not overlap: a window's winner gets all, the others nothing.
 
     Pixels outside all windows are not written: the caller's `dz` is zero there.
     """
-    p = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    first = tl.program_id(0).to(tl.int64) * TILE
+    under = first + windows
+    q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    ok = (p < windows) & (c < channels)
-    at = p * channels + c
+    window = tl.program_id(0) * TILE + q
+    ok = (window < windows) & (c < channels)
+    at = q * channels + c
     per_row = out_height * out_width
-    row = tl.minimum(p // per_row, rows - 1)
-    logit = tl.load(logits + at, ok, other=0.0).to(tl.float32)
+    row = tl.minimum(window // per_row, rows - 1)
+    logits += first * channels
+    squares += first * channels
+    logit = _load(logits, at, ok)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.where(is_open, 1.0, 0.0)
-    stream = tl.load(streams + row)
+    last = _part(tail, first, q, c, ok, channels, tail_channels)
+    g = last * tl.load(seeds + row)
+    g += _part(g1, first, q, c, ok, g1_stride, g1_channels)
+    g += _part(g2, first, q, c, ok, g2_stride, g2_channels)
     if IS_BOTH:
-        stream = stream * 0
-    g = _gradient(g1, g2, tail, seeds, p, c, row, ok, channels, g1_stride, g2_stride,
-                  HAS_1, HAS_2, HAS_TAIL)  # fmt: skip
-    here = tl.load(h + (p + stream * windows) * h_stride + c, ok, other=0.0).to(tl.float32)
-    change = g * here * tl.where(stream == 0, 1.0 - mask, -mask)
-    passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
-    below = passed
-    if IS_BOTH:
-        n = _gradient(g1, g2, tail, seeds, windows + p, c, row, ok, channels, g1_stride,
-                      g2_stride, HAS_1, HAS_2, False)  # fmt: skip
-        if HAS_TAIL:
-            n += tl.load(tail + at, ok, other=0.0) * tl.load(seeds + rows + row)
-        under = tl.load(h + (windows + p) * h_stride + c, ok, other=0.0).to(tl.float32)
-        change -= n * under * mask
-        below = n * by * (1.0 - mask)
-    if HAS_DZ:
-        won = tl.load(winners + at, ok, other=0).to(tl.int32)
-        kind = dz.dtype.element_ty
-        y0 = p // out_width % out_height * STRIDE - PADDING
-        x0 = p % out_width * STRIDE - PADDING
-        for k in tl.static_range(KERNEL * KERNEL):
-            y = y0 + k // KERNEL
-            x = x0 + k % KERNEL
-            inside = ok & (y >= 0) & (y < height) & (x >= 0) & (x < width)
-            to = ((row * height + y) * width + x) * channels + c
-            tl.store(dz + to, tl.where(won == k, passed, 0.0).to(kind), inside)
-            if IS_BOTH:
-                to += pixels * channels
-                tl.store(dz + to, tl.where(won == k, below, 0.0).to(kind), inside)
+        n = last * tl.load(seeds + rows + row)
+        n += _part(g1, under, q, c, ok, g1_stride, g1_channels)
+        n += _part(g2, under, q, c, ok, g2_stride, g2_channels)
+        change = g * (1.0 - mask) * _load(h + first * channels, at, ok)
+        change -= n * mask * _load(h + under * channels, at, ok)
+        passed = tl.where(is_open, g * mask, 0.0)
+        passed_below = tl.where(is_open, n * (1.0 - mask), 0.0)
+    else:
+        stream = tl.load(streams + row)
+        here = h + first * channels + stream * (windows.to(tl.int64) * channels)
+        change = g * _load(here, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
+        passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
+        passed_below = passed
+    won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
+    kind = dz.dtype.element_ty
+    first_row = tl.program_id(0) * TILE // per_row
+    dz += first_row.to(tl.int64) * height * width * channels
+    y0 = window // out_width % out_height * STRIDE - PADDING
+    x0 = window % out_width * STRIDE - PADDING
+    for k in tl.static_range(KERNEL * KERNEL):
+        y = y0 + k // KERNEL
+        x = x0 + k % KERNEL
+        inside = ok & (y >= 0) & (y < height) & (x >= 0) & (x < width) & (c < dz_channels)
+        to = (((row - first_row) * height + y) * width + x) * channels + c
+        tl.store(dz + to, tl.where(won == k, passed, 0.0).to(kind), inside)
+        if IS_BOTH:
+            lower = dz + pixels.to(tl.int64) * channels
+            tl.store(lower + to, tl.where(won == k, passed_below, 0.0).to(kind), inside)
     change = tl.where(is_open, change, 0.0)
-    element = ((p - row * per_row) * channels + c).to(tl.int32)
+    element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
-    _descend(logits, squares, at, ok, logit, change, rate, element, now, COMPACT)
+    _descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
 
 
 @triton.jit
-def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, rows, height, width,
-                  out_height, out_width, g1_stride, g2_stride, first,
-                  KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-                  HAS_2: tl.constexpr):  # fmt: skip
-    """What a pixel gets of every window that it won; `first` is the first window of a stream."""
+def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_width,
+                  g1_stride, g2_stride, g2_channels,
+                  KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr):  # fmt: skip
+    """What a pixel gets of every window that it won."""
     g = tl.zeros(ok.shape, tl.float32)
     reach: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE
     for k in tl.static_range(reach * reach):
@@ -322,68 +324,69 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, rows, height, wid
         window = (row * out_height + oy) * out_width + ox
         won = tl.load(winners + window * channels + c, there, other=255).to(tl.int32)
         there = there & (won == dy * KERNEL + dx)
-        g += tl.load(g1 + (first + window) * g1_stride + c, there, other=0.0).to(tl.float32)
-        if HAS_2:
-            g += tl.load(g2 + (first + window) * g2_stride + c, there, other=0.0).to(tl.float32)
+        g += _load(g1, window * g1_stride + c, there)
+        g += _load(g2, window * g2_stride + c, there & (c < g2_channels))
     return g
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
+                               "out_width", "z_streams"])  # fmt: skip
 def pooled_backward_by_pixel(
     dz, g1, g2, streams, z, shift, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
-    g1_stride, g2_stride, z_stride,
+    g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    HAS_DZ: tl.constexpr, HAS_2: tl.constexpr, HAS_SHIFT: tl.constexpr,
-    IS_SHARED: tl.constexpr, IS_BOTH: tl.constexpr, COMPACT: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that overlap: every pixel gathers from the windows it won."""
-    p = (tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    first = tl.program_id(0).to(tl.int64) * TILE
+    all_pixels = pixels.to(tl.int64)
+    q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    ok = (p < pixels) & (c < channels)
-    at = p * channels + c
-    row = tl.minimum(p // (height * width), rows - 1)
-    y = p // width % height
-    x = p % width
-    logit = tl.load(logits + at, ok, other=0.0).to(tl.float32)
+    pixel = tl.program_id(0) * TILE + q
+    ok = (pixel < pixels) & (c < channels)
+    at = q * channels + c
+    per_row = height * width
+    row = tl.minimum(pixel // per_row, rows - 1)
+    first_row = tl.program_id(0) * TILE // per_row
+    first_window = first_row.to(tl.int64) * out_height * out_width
+    y = pixel // width % height
+    x = pixel % width
+    logits += first * channels
+    squares += first * channels
+    dz += first * channels
+    winners += first_window * channels
+    logit = _load(logits, at, ok)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.where(is_open, 1.0, 0.0)
+    ok_open = ok & is_open
     stream = tl.load(streams + row)
     if IS_BOTH:
         stream = stream * 0
-    g = _from_windows(g1, g2, winners, row, y, x, c, ok, channels, rows, height, width,
-                      out_height, out_width, g1_stride, g2_stride, windows * 0,
-                      KERNEL, STRIDE, PADDING, HAS_2)  # fmt: skip
-    added = tl.zeros(ok.shape, tl.float32)
-    if HAS_SHIFT:
-        added += tl.load(shift + c, c < channels, other=0.0)
-    source = p + stream * pixels
-    if IS_SHARED:
-        source = p
-    here = tl.load(z + source * z_stride + c, ok, other=0.0).to(tl.float32) + added
+    g = _from_windows(g1 + first_window * g1_stride, g2 + first_window * g2_stride, winners,
+                      row - first_row, y, x, c, ok_open, channels, out_height, out_width,
+                      g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
+    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    source = z + first * z_stride + (stream * z_streams) * (all_pixels * z_stride)
+    here = _load(source, q * z_stride + c, ok) + added
     change = g * here * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
-    if HAS_DZ:
-        passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
-        tl.store(dz + at, passed.to(dz.dtype.element_ty), ok)
+    kind = dz.dtype.element_ty
+    onwards = ok & (c < dz_channels)
+    tl.store(dz + at, (g * tl.where(stream == 0, mask, 1.0 - mask)).to(kind), onwards)
     if IS_BOTH:
-        n = _from_windows(g1, g2, winners, row, y, x, c, ok, channels, rows, height, width,
-                          out_height, out_width, g1_stride, g2_stride, windows,
-                          KERNEL, STRIDE, PADDING, HAS_2)  # fmt: skip
-        if not IS_SHARED:
-            here = tl.load(z + (pixels + p) * z_stride + c, ok, other=0.0).to(tl.float32) + added
-        change -= n * here * mask * (1.0 - mask)
-        if HAS_DZ:
-            below = n * by * (1.0 - mask)
-            tl.store(dz + pixels * channels + at, below.to(dz.dtype.element_ty), ok)
-    change = tl.where(is_open, change, 0.0)
-    element = ((p - row * height * width) * channels + c).to(tl.int32)
+        under = first_window + windows
+        n = _from_windows(g1 + under * g1_stride, g2 + under * g2_stride, winners,
+                          row - first_row, y, x, c, ok_open, channels, out_height, out_width,
+                          g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
+        source = z + (first + z_streams * all_pixels) * z_stride
+        change -= n * (_load(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
+        tl.store(dz + all_pixels * channels + at, (n * (1.0 - mask)).to(kind), onwards)
+    element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
-    _descend(logits, squares, at, ok, logit, change, rate, element, now, COMPACT)
+    _descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "first"])
 def partial_scores(
     sums, h, tail, elements, rows, first, parts_a_row,
     PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
@@ -402,7 +405,7 @@ def partial_scores(
     tl.store(sums + row * parts_a_row + first + part, tl.sum(total, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def terms_and_seeds(
     terms, seeds, streams, iteration, sums, constant, output, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,

@@ -137,9 +137,8 @@ class GpuSite:
         kernels.masked_forward[_programs(grid)](
             out, first[0], second[0], _or(self._scale, out), _or(self._shift, out),
             self._state.logits, _or(self._slope, out), _or(self._offset, out),
-            grid.pixels, grid.channels, place.stride, first[1], second[1],
-            IS_SHARED1=first[2], IS_SHARED2=second[2], HAS_2=bool(rest),
-            HAS_SCALE=self._scale is not None, HAS_SHIFT=self._shift is not None,
+            grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
+            grid.channels if rest else 0, _size(self._scale), _size(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
             **_tile(grid),
         )  # fmt: skip
@@ -159,10 +158,9 @@ class GpuSite:
             _or(self._slope, out), learning.iteration, learning.rate,
             grid.pixels, self._rows, grid.pixels // self._rows, grid.channels,
             first[1], second[1], laid_out(out)[1].stride,
-            HAS_DZ=goes_on, HAS_1=len(gradient.parts) > 0, HAS_2=len(gradient.parts) > 1,
-            HAS_TAIL=gradient.tail is not None, HAS_SCALE=self._scale is not None,
+            *_channels(grid, result, gradient), _size(self._scale),
             HAS_SLOPE=self._slope is not None, IS_BOTH=learning.is_both,
-            COMPACT=learning.is_compact, **_tile(grid),
+            IS_COMPACT=learning.is_compact, **_tile(grid),
         )  # fmt: skip
         self._out = None
         return result
@@ -212,13 +210,12 @@ class PooledGpuSite:
         (term,) = terms
         rows, channels, *size = self._winners.shape
         out = _empty((2 * rows, channels, *size), self._learning.dtype, self._winners)
-        z, stride, is_shared = _term(term)
+        z, stride, streams = _term(term)
         grid = Grid(rows * size[0] * size[1], channels, channels)
         kernels.pooled_forward[_programs(grid)](
             out, z, _or(self._shift, out), self._state.logits, self._winners,
-            *self._sizes(), stride, channels,
-            **self._windows(), IS_SHARED=is_shared, HAS_SHIFT=self._shift is not None,
-            AT_WINDOWS=not self._pooling.overlaps, **_tile(grid),
+            *self._sizes(), stride, streams, _size(self._shift),
+            **self._windows(), AT_WINDOWS=not self._pooling.overlaps, **_tile(grid),
         )  # fmt: skip
         self._given, self._out = term, out
         return out
@@ -245,10 +242,9 @@ class PooledGpuSite:
             _or(result, out), first[0], second[0], _or(gradient.tail, out), learning.seeds,
             learning.streams, out, self._state.logits, self._state.squares, self._winners,
             learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
-            *sides, first[1], second[1], channels,
-            **self._windows(), HAS_DZ=result is not None, HAS_1=len(gradient.parts) > 0,
-            HAS_2=len(gradient.parts) > 1, HAS_TAIL=gradient.tail is not None,
-            IS_BOTH=learning.is_both, COMPACT=learning.is_compact, **_tile(grid),
+            *sides, first[1], second[1], *_channels(grid, result, gradient),
+            **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
+            **_tile(grid),
         )  # fmt: skip
 
     def _by_pixel(self, gradient: Gradient, result: Tensor | None) -> None:
@@ -260,17 +256,17 @@ class PooledGpuSite:
             parts = [sum(parts[1:], parts[0]) if parts else None, seeded(gradient.tail, learning)]
             parts = [part for part in parts if part is not None]
         first, second = _parts(Gradient(parts), out)
-        z, stride, is_shared = _term(self._given)
+        z, stride, streams = _term(self._given)
         pixels, windows, channels, *sides = self._sizes()
         grid = Grid(pixels, channels, channels)
         kernels.pooled_backward_by_pixel[_programs(grid)](
             _or(result, out), first[0], second[0], learning.streams, z, _or(self._shift, out),
             self._state.logits, self._state.squares, self._winners, learning.iteration,
             learning.rate, pixels, windows, len(self._winners), channels, *sides,
-            first[1], second[1], stride,
-            **self._windows(), HAS_DZ=result is not None, HAS_2=len(parts) > 1,
-            HAS_SHIFT=self._shift is not None, IS_SHARED=is_shared, IS_BOTH=learning.is_both,
-            COMPACT=learning.is_compact, **_tile(grid),
+            first[1], second[1], stride, streams,
+            0 if result is None else channels, channels if len(parts) > 1 else 0,
+            _size(self._shift), **self._windows(), IS_BOTH=learning.is_both,
+            IS_COMPACT=learning.is_compact, **_tile(grid),
         )  # fmt: skip
 
     def _result(self) -> Tensor:
@@ -314,11 +310,23 @@ def seeded(tail: Tensor, learning: Learning) -> Tensor:
     return in_order((whole * seeds).to(learning.dtype))
 
 
-def _term(term: Tensor | Shared) -> tuple[Tensor, int, bool]:
-    """A tensor, its stride from pixel to pixel, and whether both streams share it."""
+def _term(term: Tensor | Shared) -> tuple[Tensor, int, int]:
+    """A tensor, its stride from pixel to pixel, and 1, or 0 where both streams share it."""
     shared = isinstance(term, Shared)
     tensor, grid = laid_out(term.value if isinstance(term, Shared) else term)
-    return tensor, grid.stride, shared
+    return tensor, grid.stride, 0 if shared else 1
+
+
+def _size(tensor: Tensor | None) -> int:
+    """Channels of what may be missing."""
+    return 0 if tensor is None else len(tensor)
+
+
+def _channels(grid: Grid, result: Tensor | None, gradient: Gradient) -> list[int]:
+    """Channels of the result, of both parts of a gradient and of the tail's: zero if missing."""
+    parts = len(gradient.parts)
+    present = (result is not None, parts > 0, parts > 1, gradient.tail is not None)
+    return [grid.channels if there else 0 for there in present]
 
 
 def _parts(gradient: Gradient, like: Tensor) -> list[tuple[Tensor, int]]:
