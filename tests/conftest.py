@@ -1,9 +1,13 @@
 """Fixtures: a seed for every test, and the shared folder of real weights and photographs."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # kernels are interpreted; read when Triton is first imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"

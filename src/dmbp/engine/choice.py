@@ -1,16 +1,62 @@
 """Which engine learns the masks of a network."""
 
+import warnings
+from functools import cache
+from importlib.util import find_spec
+
 import torch
 
 from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
+from dmbp.engine.gpu import GpuEngine
 from dmbp.engine.loss import Loss
 from dmbp.engine.reference import ReferenceEngine
+from dmbp.errors import InputError
 from dmbp.linear import LinearNetwork
+from dmbp.names import known
+
+PRECISIONS = ("auto", "bfloat16", "tf32", "float32")
+"""In which masks are learned: "auto" is bfloat16 on GPUs for networks in single precision, and the
+network's own precision elsewhere. Where masks start and how maps are read is never affected."""
 
 
-def engine_for(net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float) -> Engine:
-    """The fastest engine there is for a network on its device and in its precision."""
-    fast = net.inputs.device.type == "cpu" and net.inputs.dtype in (torch.float32, torch.float64)
+def engine_for(
+    net: LinearNetwork,
+    logits: Logits,
+    *,
+    loss: Loss,
+    learning_rate: float,
+    precision: str = "auto",
+) -> Engine:
+    """The fastest engine there is for a network on its device and in a precision."""
+    known("precision", precision, PRECISIONS)
+    device, own = net.inputs.device.type, net.inputs.dtype
+    if precision != "auto" and (own != torch.float32 or (device, precision) == ("cpu", "bfloat16")):
+        raise InputError(
+            f"precision {precision!r} is for GPUs and models in float32; this one is {own} on "
+            f"{device}: leave it at 'auto'"
+        )
+    if device == "cuda" and own == torch.float32:
+        return GpuEngine(
+            net,
+            logits,
+            loss=loss,
+            learning_rate=learning_rate,
+            dtype=torch.bfloat16 if precision in ("auto", "bfloat16") else torch.float32,
+            allow_tf32=precision == "tf32",
+            triton=_has_triton(),
+        )
+    fast = device == "cpu" and own in (torch.float32, torch.float64)
     kind = FastEngine if fast else ReferenceEngine
     return kind(net, logits, loss=loss, learning_rate=learning_rate)
+
+
+@cache
+def _has_triton() -> bool:
+    if find_spec("triton") is not None:
+        return True
+    warnings.warn(
+        "Triton is not installed: masks are learned by plain CUDA operations, several times slower",
+        stacklevel=2,
+    )
+    return False

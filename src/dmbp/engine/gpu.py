@@ -1,8 +1,8 @@
 """The engine for GPUs: half precision where it is harmless, few kernels, one graph an iteration.
 
 The network's activations are bfloat16 in channels-last order, both streams in one batch. All that
-happens at a site is one kernel each way (`gpu_kernels`), with the bias, sum or batch norm before it
-and the max-pooling behind it; going back, the loss touches one stream of each row, and only that
+happens at a site is one kernel each way (`triton_kernels`), with the bias, sum or batch norm before
+it and the max-pooling behind it; going back, the loss touches one stream of each row, and only that
 is computed. What x alone decides runs once, as do the steps after the last site (`tail`). The rest
 is convolutions, and operations without a path of their own, which run as they are. A whole
 iteration is recorded as a CUDA graph. Where masks start and how maps are read is done in the
@@ -10,21 +10,20 @@ network's own precision.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from dmbp.engine import gpu_kernels as kernels
 from dmbp.engine.engine import Logits
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
-from dmbp.engine.general import GeneralOperation
-from dmbp.engine.gpu_site import GpuSite, Gradient, Learning, PooledGpuSite, Shared, seeded
+from dmbp.engine.learning import Gradient, Learning, Shared, seeded, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, merging_of
 from dmbp.engine.operations import Operation, operation
+from dmbp.engine.plain_site import PlainScores, PlainSite
 from dmbp.engine.plan import added, plan_of, transpose_both
 from dmbp.engine.readout import read_out
 from dmbp.engine.streams import Apart, Example, Value, in_order, stacked
@@ -33,19 +32,31 @@ from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
-PARTS = 32
-"""Partial sums a row and value, so that a single row's score is not left to one multiprocessor."""
-
-BLOCK = 1024
-
 EAGER_STEPS = 2
 """Iterations run before one is recorded: libraries choose their kernels in the first."""
+
+
+class GpuSite(Protocol):
+    """A site with what is merged into it."""
+
+    @property
+    def logits(self) -> Tensor:
+        """The learned scalars as they stand."""
+        ...
+
+    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
+        """Both streams past it."""
+        ...
+
+    def backward(self, gradient: Gradient, *, goes_on: bool) -> Tensor | None:
+        """The gradient in what is read, where it `goes_on`; the masks descend."""
+        ...
 
 
 class SiteInstruction:
     """A site and what is merged into it."""
 
-    def __init__(self, merged: Merged, site: GpuSite | PooledGpuSite, *, goes_on: bool) -> None:
+    def __init__(self, merged: Merged, site: GpuSite, *, goes_on: bool) -> None:
         self.reads = list(merged.terms)
         self.output = merged.output
         self.site = site
@@ -94,7 +105,7 @@ class GpuEngine:
     """Learns the masks of a linear network, starting from `logits`.
 
     `dtype` is that of activations; masks are learned in 16 bits where it is bfloat16, in single
-    precision else.
+    precision else. `triton` switches its kernels off, for where there is no Triton.
     """
 
     def __init__(
@@ -106,27 +117,17 @@ class GpuEngine:
         learning_rate: float,
         dtype: torch.dtype = torch.bfloat16,
         allow_tf32: bool = False,
+        triton: bool = True,
     ) -> None:
         self._net = net
-        self._loss = loss
         self._allow_tf32 = allow_tf32
-        self._sites: dict[str, GpuSite | PooledGpuSite] = {}
+        self._triton = triton
+        self._sites: dict[str, GpuSite] = {}
         self._program: list[Instruction] = []
         self._stream = torch.cuda.Stream() if net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._steps = 0
-        rows = len(net.inputs)
-        is_both = not loss.touches_one_stream
-        self._learning = Learning(
-            rate=learning_rate,
-            dtype=dtype,
-            is_compact=dtype == torch.bfloat16,
-            is_both=is_both,
-            seeds=net.inputs.new_zeros(2 * rows if is_both else rows),
-            streams=torch.zeros(rows, dtype=torch.int32, device=net.inputs.device),
-            iteration=torch.zeros(1, dtype=torch.int32, device=net.inputs.device),
-        )
-        self._terms = net.inputs.new_zeros(2, rows)
+        self._learning = start(loss, learning_rate, dtype, net.inputs)
         with torch.no_grad(), self._aside():
             self._output = net.value()
             self._build(logits)
@@ -147,18 +148,25 @@ class GpuEngine:
                 self._steps += 1
                 if self._steps == EAGER_STEPS and self._stream is not None:
                     self._record()
-            positive, negative = self._terms.clone()
+            positive, negative = self._learning.terms.clone()
         return Terms(self._output, positive, negative)
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
         return read_out(self._net, self.logits, self._output)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether iterations are replayed from a graph by now."""
+        return self._graph is not None
+
     def _record(self) -> None:
+        """Record an iteration; some operation may not allow it, and then none is."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
-            self._iterate()
-        self._graph = graph
+        with suppress(RuntimeError):
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._iterate()
+            self._graph = graph
 
     @contextmanager
     def _aside(self) -> Generator[None]:
@@ -189,7 +197,7 @@ class GpuEngine:
         if any(shapes.get(index) is None for index in ends if index != 0):
             last, ends = [], [frozen.result]
         fixed = constant | {step.output for step in last}
-        merging = merging_of(frozen, shapes, fixed | set(ends))
+        merging = merging_of(frozen, shapes, fixed | set(ends), pooling=self._triton)
         values: dict[int, Example] = {0: Example(self._net.inputs, stacks=True)}
         at_end: dict[int, Tensor] = {}
         self._constants: dict[int, Any] = {0: _constant(self._net.inputs, dtype)}
@@ -219,19 +227,26 @@ class GpuEngine:
         self._finish(tail_of(self._net, last, {index: at_end[index] for index in ends}))
 
     def _finish(self, tail: Tail) -> None:
-        """Keep of constants what is read, and make room for scores."""
+        """Keep of constants what is read, and know the end."""
         read = {index for instruction in self._program for index in instruction.reads}
         read |= set(tail.gradients)
         self._constants = {k: v for k, v in self._constants.items() if k in read}
         self._tail = tail
         self._finished = _last_reads(self._program, set(tail.gradients))
-        rows = len(self._net.inputs)
-        self._sums = self._net.inputs.new_zeros(2 * rows, PARTS * len(tail.gradients))
+        if self._triton:
+            from dmbp.engine.triton_scores import TritonScores as Scores
+        else:
+            Scores = PlainScores  # noqa: N806
+        self._scores = Scores(tail, self._output, self._learning)
 
     def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
         assert merged.gate.site is not None
         name = merged.gate.site.name
-        kind = GpuSite if merged.pooling is None else PooledGpuSite
+        kind: Any = PlainSite
+        if self._triton:
+            from dmbp.engine.triton_site import PooledTritonSite, TritonSite
+
+            kind = TritonSite if merged.pooling is None else PooledTritonSite
         site = kind(merged, logits[name], self._learning)
         self._sites[name] = site
         return SiteInstruction(merged, site, goes_on=goes_on)
@@ -242,28 +257,10 @@ class GpuEngine:
             values[instruction.output] = instruction.forward(values)
             for index in finished:
                 del values[index]
-        self._score(values)
-        del values
+        ends = {k: in_order(stacked(_both(values[k]))) for k in self._tail.gradients}
+        self._scores.update(ends)
+        del values, ends
         self._backward()
-
-    def _score(self, values: Mapping[int, Any]) -> None:
-        """The terms, what the loss asks of them, and the next iteration's number."""
-        rows, width = len(self._net.inputs), self._sums.shape[1]
-        for k, (index, gradient) in enumerate(self._tail.gradients.items()):
-            value = in_order(stacked(_both(values[index])))
-            elements = gradient[0].numel()
-            kernels.partial_scores[(2 * rows, PARTS)](
-                self._sums, value, gradient, elements, rows, k * PARTS, width,
-                PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
-            )  # fmt: skip
-        learning, loss = self._learning, self._loss
-        kernels.terms_and_seeds[(rows,)](
-            self._terms, learning.seeds, learning.streams, learning.iteration, self._sums,
-            self._tail.constant, self._output, rows, width,
-            POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
-            NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
-            PARTS=1 << (width - 1).bit_length(),
-        )  # fmt: skip
 
     def _backward(self) -> None:
         gradients: dict[int, list[Any]] = {}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
@@ -60,8 +61,14 @@ class Merging:
 
 class _Merger:
     def __init__(
-        self, frozen: FrozenGraph, shapes: Mapping[int, tuple[int, ...] | None], fixed: Set[int]
+        self,
+        frozen: FrozenGraph,
+        shapes: Mapping[int, tuple[int, ...] | None],
+        fixed: Set[int],
+        *,
+        pooling: bool,
     ) -> None:
+        self._merges_pooling = pooling
         self._shapes = shapes
         self._made = {s.output: s for s in frozen.steps if s.output not in fixed}
         self._readers = Counter(index for step in frozen.steps for index in step.reads)
@@ -110,20 +117,21 @@ class _Merger:
         return plain and len({self._shapes[index] for index in (*step.reads, step.output)}) == 1
 
     def _pooling(self, gate: Step) -> Pooling | None:
-        if self._readers[gate.output] != 1 or gate.output not in self._reader:
+        alone = self._readers[gate.output] == 1 and gate.output in self._reader
+        if not alone or not self._merges_pooling:
             return None
         step = self._reader[gate.output]
         pooling = _square_windows(step)
-        plain = isinstance(gate.function, Piece) and gate.function.slope.dtype.is_floating_point
-        if pooling is None or plain or _offset(gate) is not None:
+        if pooling is None or not _is_relu(gate):
             return None
         self.gone.add(step.output)
         return pooling
 
 
-def _offset(gate: Step) -> Tensor | None:
-    assert isinstance(gate.function, Piece)
-    return gate.function.offset
+def _is_relu(gate: Step) -> bool:
+    """Whether a gate is open or closed and nothing else."""
+    piece = gate.function
+    return isinstance(piece, Piece) and piece.slope.dtype == torch.bool and piece.offset is None
 
 
 def _square_windows(step: Step) -> Pooling | None:
@@ -141,9 +149,13 @@ def _square_windows(step: Step) -> Pooling | None:
 
 
 def merging_of(
-    frozen: FrozenGraph, shapes: Mapping[int, tuple[int, ...] | None], fixed: Set[int]
+    frozen: FrozenGraph,
+    shapes: Mapping[int, tuple[int, ...] | None],
+    fixed: Set[int],
+    *,
+    pooling: bool,
 ) -> Merging:
-    """What to merge into each gate; steps of `fixed` outputs are left alone."""
-    merger = _Merger(frozen, shapes, fixed)
+    """What to merge into each gate, max-pooling too where `pooling`; `fixed` is left alone."""
+    merger = _Merger(frozen, shapes, fixed, pooling=pooling)
     gates = {s.output: merger.merged(s) for s in frozen.steps if s.site is not None}
     return Merging(gates, merger.gone, merger.unbiased)

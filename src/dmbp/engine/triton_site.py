@@ -1,4 +1,4 @@
-"""Sites as the GPU engine keeps them: masks, RMSProp's state, and the kernels that move them."""
+"""Sites in Triton: masks, RMSProp's state, and the kernels that move them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,46 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.engine import gpu_kernels as kernels
+from dmbp.engine import triton_kernels
+from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.streams import in_order
 from dmbp.linear.choices import Gather
 from dmbp.linear.gates import Piece
 
+kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
+
 TILE_ELEMENTS = 1024
 WARPS = 4
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A value that x alone decides: the same in both streams, kept once."""
-
-    value: Tensor
-
-
-@dataclass(frozen=True)
-class Learning:
-    """What all sites of an engine share: the state of the current iteration, and settings.
-
-    `seeds` is what the loss asks of the score, (rows,) of the stream in `streams`, or (2, rows)
-    where `is_both`.
-    """
-
-    rate: float
-    dtype: torch.dtype
-    is_compact: bool
-    is_both: bool
-    seeds: Tensor
-    streams: Tensor
-    iteration: Tensor
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """What a site is handed going back: parts to be added, and the tail's share of the seeds."""
-
-    parts: Sequence[Tensor]
-    tail: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +70,7 @@ class MaskState:
         return torch.where(torch.isinf(found), 0, found)
 
 
-class GpuSite:
+class TritonSite:
     """A gate with the bias, sum or batch norm before it."""
 
     def __init__(self, merged: Merged, logits: Tensor, learning: Learning) -> None:
@@ -166,7 +137,7 @@ class GpuSite:
         return result
 
 
-class PooledGpuSite:
+class PooledTritonSite:
     """A ReLU with the bias before it and the max-pooling behind it.
 
     Masks of pixels that win no window change nothing and never move. Where windows do not overlap,
@@ -301,13 +272,6 @@ def _local(index: Tensor, width: int, merged: Merged) -> Tensor:
     down = torch.arange(index.shape[2], device=index.device) * pooling.stride - pooling.padding
     along = torch.arange(index.shape[3], device=index.device) * pooling.stride - pooling.padding
     return (index // width - down[:, None]) * pooling.kernel + index % width - along
-
-
-def seeded(tail: Tensor, learning: Learning) -> Tensor:
-    """The tail's gradient in a value, times what the loss asks."""
-    seeds = learning.seeds.view(-1, *(1,) * (tail.dim() - 1))
-    whole = torch.cat([tail, tail]) if learning.is_both else tail
-    return in_order((whole * seeds).to(learning.dtype))
 
 
 def _term(term: Tensor | Shared) -> tuple[Tensor, int, int]:

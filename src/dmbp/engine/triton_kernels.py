@@ -17,7 +17,7 @@ and a dozen tensors at its end do not fit the registers together (ResNet50, batc
 13 ms an iteration at best against 8.5).
 """
 
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -323,9 +323,9 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_w
         there = ok & there & (dy < KERNEL) & (dx < KERNEL)
         window = (row * out_height + oy) * out_width + ox
         won = tl.load(winners + window * channels + c, there, other=255).to(tl.int32)
-        there = there & (won == dy * KERNEL + dx)
-        g += _load(g1, window * g1_stride + c, there)
-        g += _load(g2, window * g2_stride + c, there & (c < g2_channels))
+        part = _load(g1, window * g1_stride + c, there)
+        part += _load(g2, window * g2_stride + c, there & (c < g2_channels))
+        g += tl.where(won == dy * KERNEL + dx, part, 0.0)
     return g
 
 
@@ -359,12 +359,11 @@ def pooled_backward_by_pixel(
     logit = _load(logits, at, ok)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    ok_open = ok & is_open
     stream = tl.load(streams + row)
     if IS_BOTH:
         stream = stream * 0
     g = _from_windows(g1 + first_window * g1_stride, g2 + first_window * g2_stride, winners,
-                      row - first_row, y, x, c, ok_open, channels, out_height, out_width,
+                      row - first_row, y, x, c, ok, channels, out_height, out_width,
                       g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
     added = tl.load(shift + c, c < shift_channels, other=0.0)
     source = z + first * z_stride + (stream * z_streams) * (all_pixels * z_stride)
@@ -372,15 +371,18 @@ def pooled_backward_by_pixel(
     change = g * here * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
     kind = dz.dtype.element_ty
     onwards = ok & (c < dz_channels)
-    tl.store(dz + at, (g * tl.where(stream == 0, mask, 1.0 - mask)).to(kind), onwards)
+    passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
+    tl.store(dz + at, passed.to(kind), onwards)
     if IS_BOTH:
         under = first_window + windows
         n = _from_windows(g1 + under * g1_stride, g2 + under * g2_stride, winners,
-                          row - first_row, y, x, c, ok_open, channels, out_height, out_width,
+                          row - first_row, y, x, c, ok, channels, out_height, out_width,
                           g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
         source = z + (first + z_streams * all_pixels) * z_stride
         change -= n * (_load(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
-        tl.store(dz + all_pixels * channels + at, (n * (1.0 - mask)).to(kind), onwards)
+        passed = tl.where(is_open, n * (1.0 - mask), 0.0)
+        tl.store(dz + all_pixels * channels + at, passed.to(kind), onwards)
+    change = tl.where(is_open, change, 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
     _descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)

@@ -1,0 +1,76 @@
+"""What the GPU engine's sites, scores and program share while masks are learned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.loss import Loss
+from dmbp.engine.streams import in_order
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A value that x alone decides: the same in both streams, kept once."""
+
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Settings, and the state of the current iteration, on the device.
+
+    `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks: of the stream that `streams`
+    names, (rows,), or of both in turn, (2 · rows,), where `is_both`. `dtype` is that of
+    activations; where `is_compact` masks are kept in 16 bits.
+    """
+
+    loss: Loss
+    rate: float
+    dtype: torch.dtype
+    is_compact: bool
+    terms: Tensor
+    seeds: Tensor
+    streams: Tensor
+    iteration: Tensor
+
+    @property
+    def is_both(self) -> bool:
+        """Whether both streams of a row have a gradient."""
+        return not self.loss.touches_one_stream
+
+    @property
+    def rows(self) -> int:
+        """Rows learned together."""
+        return len(self.streams)
+
+
+def start(loss: Loss, rate: float, dtype: torch.dtype, inputs: Tensor) -> Learning:
+    """The state before the first iteration."""
+    rows, device = len(inputs), inputs.device
+    return Learning(
+        loss=loss,
+        rate=rate,
+        dtype=dtype,
+        is_compact=dtype == torch.bfloat16,
+        terms=torch.zeros(2, rows, device=device),
+        seeds=torch.zeros(rows if loss.touches_one_stream else 2 * rows, device=device),
+        streams=torch.zeros(rows, dtype=torch.int32, device=device),
+        iteration=torch.zeros(1, dtype=torch.int32, device=device),
+    )
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a site is handed going back: parts to be added, and the tail's share of the seeds."""
+
+    parts: Sequence[Tensor]
+    tail: Tensor | None = None
+
+
+def seeded(tail: Tensor, learning: Learning) -> Tensor:
+    """The tail's gradient in a value, times what the loss asks."""
+    seeds = learning.seeds.view(-1, *(1,) * (tail.dim() - 1))
+    whole = torch.cat([tail, tail]) if learning.is_both else tail
+    return in_order((whole * seeds).to(learning.dtype))

@@ -1,0 +1,113 @@
+"""Sites and scores in plain PyTorch, for GPUs without Triton: the same numbers, more passes."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.learning import Gradient, Learning, Shared, seeded
+from dmbp.engine.merging import Merged
+from dmbp.engine.streams import by_stream, in_order
+from dmbp.engine.tail import Tail
+from dmbp.engine.terms import Terms
+from dmbp.linear.gates import Piece
+
+DECAY, EPSILON = 0.99, 1e-8
+
+
+class PlainSite:
+    """A gate with the bias, sum or batch norm before it."""
+
+    def __init__(self, merged: Merged, logits: Tensor, learning: Learning) -> None:
+        piece = merged.gate.function
+        assert isinstance(piece, Piece)
+        self._merged = merged
+        self._learning = learning
+        self._logits = in_order(logits.float().clone())
+        self._squares = torch.zeros_like(self._logits)
+        self._slope = piece.slope.to(learning.dtype)
+        self._offset = None if piece.offset is None else piece.offset.to(learning.dtype)
+        self._out: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """The learned scalars as they stand."""
+        return self._logits
+
+    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
+        """Both streams past the activation and their masks."""
+        z, *rest = (_both(term) for term in terms)
+        if self._merged.scale is not None:
+            z = z * self._by_channel(self._merged.scale, z)
+        for other in rest:
+            z = z + other
+        if self._merged.shift is not None:
+            z = z + self._by_channel(self._merged.shift, z)
+        streams = by_stream(z) * self._slope
+        streams = streams if self._offset is None else streams + self._offset
+        self._out = (streams * self._masks()).flatten(0, 1)
+        return self._out
+
+    def backward(self, gradient: Gradient, *, goes_on: bool) -> Tensor | None:
+        """The gradient in what the gate reads, where it `goes_on`; the masks descend."""
+        assert self._out is not None
+        parts = list(gradient.parts)
+        if gradient.tail is not None:
+            parts.append(seeded(gradient.tail, self._learning))
+        g = sum(parts[1:], parts[0])
+        mask = torch.sigmoid(self._logits)
+        slopes = torch.stack([1 - mask, -mask])
+        if self._learning.is_both:
+            change = (by_stream(g * self._out) * slopes).sum(0)
+            passed = (by_stream(g) * self._masks() * self._slope).flatten(0, 1)
+        else:
+            change = g * self._active(by_stream(self._out)) * self._active(slopes)
+            passed = g * self._active(self._masks()) * self._slope
+        self._descend(change.float())
+        self._out = None
+        if self._merged.scale is not None:
+            passed = passed * self._by_channel(self._merged.scale, passed)
+        return passed if goes_on else None
+
+    def _masks(self) -> Tensor:
+        mask = torch.sigmoid(self._logits)
+        return torch.stack([mask, 1 - mask]).to(self._learning.dtype)
+
+    def _active(self, streams: Tensor) -> Tensor:
+        """Of (2, rows, …), the stream that each row's gradient is of."""
+        which = self._learning.streams.view(-1, *(1,) * (streams.dim() - 2))
+        return torch.where(which == 0, streams[0], streams[1])
+
+    def _descend(self, change: Tensor) -> None:
+        self._squares.mul_(DECAY).addcmul_(change, change, value=1 - DECAY)
+        root = self._squares.sqrt().add_(EPSILON)
+        self._logits.addcdiv_(change, root, value=-self._learning.rate)
+
+    def _by_channel(self, tensor: Tensor, like: Tensor) -> Tensor:
+        return tensor.to(self._learning.dtype).view(1, -1, *(1,) * (like.dim() - 2))
+
+
+class PlainScores:
+    """Computes the terms of an iteration and the seeds of its way back."""
+
+    def __init__(self, tail: Tail, output: Tensor, learning: Learning) -> None:
+        self._tail = tail
+        self._output = output
+        self._learning = learning
+
+    def update(self, values: Mapping[int, Tensor]) -> None:
+        """Set the learning's terms, seeds and streams, and count the iteration."""
+        learning = self._learning
+        scores = self._tail.constant.expand(2, -1)
+        for index, gradient in self._tail.gradients.items():
+            scores = scores + (by_stream(values[index]) * gradient).flatten(2).sum(2)
+        learning.terms.copy_(scores)
+        seeds = learning.loss.seeds(Terms(self._output, scores[0], scores[1]))
+        learning.streams.copy_((seeds[0] == 0).int())
+        one = torch.where(seeds[0] != 0, seeds[0], seeds[1])
+        learning.seeds.copy_(seeds.flatten() if learning.is_both else one)
+        learning.iteration.add_(1)
+
+
+def _both(term: Tensor | Shared) -> Tensor:
+    return torch.cat([term.value, term.value]) if isinstance(term, Shared) else term
