@@ -161,6 +161,7 @@ def test_presets_and_overrides() -> None:
         "learning_rate": 0.01,
         "reference": "zero",
         "combine": "sum",
+        "precision": "auto",
     }
     fast = dmbp.DMBP(model).settings.described()
     assert (fast["iterations"], fast["learning_rate"]) == (50, 0.05)

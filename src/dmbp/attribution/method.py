@@ -6,13 +6,14 @@ Captum's conventions, leaving the model as it came) is done here once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
 from captum.attr import Attribution
 from torch import Tensor
 
+from dmbp.attribution.memory import BatchSize, answers, checked
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
@@ -52,6 +53,24 @@ class Question:
             raise InputError(f"{len(reference)} references were given for {self.images} images")
         return reference[list(self.rows.image)]
 
+    def split(self, size: int) -> "list[Question]":
+        """The same in parts of at most `size` rows, and images at once."""
+        parts: list[Question] = []
+        for indices in self.rows.batches(size):
+            start = None if self.baselines is None else self.baselines[indices]
+            rows = self.rows.pick(indices)
+            parts.append(
+                replace(
+                    self,
+                    inputs=self.inputs[indices],
+                    outputs=self.outputs[indices],
+                    rows=rows,
+                    baselines=start,
+                    batch=size,
+                )
+            )
+        return parts
+
     def generator(self) -> torch.Generator:
         """A generator on the CPU, so that the numbers are the same on every device."""
         return torch.Generator().manual_seed(self.seed)
@@ -79,7 +98,7 @@ class Method(Attribution, ABC):
         target: Target = None,
         additional_forward_args: None = None,
         *,
-        internal_batch_size: int | None = None,
+        internal_batch_size: BatchSize = "auto",
     ) -> Inputs:
         """Signed attributions, a row for each target asked.
 
@@ -87,14 +106,15 @@ class Method(Attribution, ABC):
         class, one class an image, several for a single image or in nested lists, weighted classes
         such as `{285: 1.0, 243: -1.0}`, or a function of an image's outputs; None is each image's
         highest output. `internal_batch_size` bounds how many images the model is run on at once
-        and changes no result. A tuple of one tensor comes back as one.
+        and changes no result; where memory runs out, half of it is tried. A tuple of one tensor
+        comes back as one.
         """
         if additional_forward_args is not None:
             raise InputError("models with additional_forward_args are not supported")
         tensor = one_tensor(inputs)
         with evaluating(self.linearizer.model), torch.inference_mode(False), full_precision():
             questions = self.questions(tensor, target, baselines, internal_batch_size)
-            result = torch.cat([self.answer(question).detach() for question in questions])
+            result = torch.cat([found.detach() for found in answers(questions, self.answer)])
         return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
 
     @abstractmethod
@@ -106,17 +126,15 @@ class Method(Attribution, ABC):
         inputs: Tensor,
         target: Target,
         baselines: Baselines,
-        internal_batch_size: int | None,
+        internal_batch_size: BatchSize,
     ) -> Iterator[Question]:
         """The rows asked about, at most `internal_batch_size` together."""
-        size = internal_batch_size
-        if size is not None and (not isinstance(size, int) or size < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"internal_batch_size must be 1 or more, not {size}")
+        size = checked(internal_batch_size)
         if baselines is not None and not self.compares:
             raise InputError("this method compares with nothing, so it takes no baselines")
         inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
-        size = size or self.rows_together(inputs) or len(rows)
+        size = size or self.rows_together(inputs, len(rows))
         seed = self._seed()
         for indices in rows.batches(size):
             part = rows.pick(indices)
@@ -124,8 +142,8 @@ class Method(Attribution, ABC):
             start = None if start_of is None else start_of[picked]
             yield Question(inputs[picked], outputs[picked], part, start, size, seed, len(inputs))
 
-    def rows_together(self, inputs: Tensor) -> int | None:  # noqa: ARG002
-        """How many images to run at once where the caller does not say; None: all."""
+    def rows_together(self, inputs: Tensor, rows: int) -> int:  # noqa: ARG002
+        """How many of `rows` rows to run at once where the caller does not say."""
         return ROWS_TOGETHER
 
     def _seed(self) -> int:

@@ -3,7 +3,7 @@
 from dmbp.decompose.decompose import decompose
 from dmbp.decompose.decomposition import Decomposition, History, concatenate
 from dmbp.decompose.reference import Reference
-from dmbp.decompose.settings import PRESETS, Combine, Settings
+from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings
 from dmbp.decompose.storage import load
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Combine",
     "Decomposition",
     "History",
+    "Precision",
     "Reference",
     "Settings",
     "concatenate",

@@ -32,6 +32,7 @@ def decompose(
         initial_logits(net),
         loss=OBJECTIVES[settings.objective],
         learning_rate=settings.learning_rate,
+        precision=settings.precision,
     )
     past: list[Terms] = []
     for _ in range(settings.iterations):

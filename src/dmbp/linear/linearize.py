@@ -6,6 +6,7 @@
 A `Linearizer` keeps the captured graph of one model, so that asking again costs no second export.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.precision import full_precision
 from dmbp.linear.secant import secants
 from dmbp.linear.targets import Rows, Target, read_target
+
+IMAGES_AT_ONCE = 256
+"""That the model is asked about before anything is explained."""
 
 
 def linearize(model: Model, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
@@ -39,6 +43,7 @@ class Linearizer:
         self.model = unwrapped(model)
         self._callable = model.module() if isinstance(model, ExportedProgram) else self.model
         self._captured: dict[Any, CapturedGraph] = {}
+        self._elements: dict[Any, int] = {}
 
     @torch.inference_mode(False)
     def linearize(self, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
@@ -53,7 +58,7 @@ class Linearizer:
         """The inputs as they will be used, the model's outputs there, and the questions asked."""
         with evaluating(self.model):
             inputs = self._checked(inputs)
-            outputs = self.outputs(inputs)
+            outputs = torch.cat([self.outputs(part) for part in inputs.split(IMAGES_AT_ONCE)])
             return inputs, outputs, read_target(target, outputs=outputs)
 
     @full_precision()
@@ -87,6 +92,18 @@ class Linearizer:
                 )
         return LinearNetwork(frozen, inputs, rows, exactness)
 
+    @full_precision()
+    @torch.inference_mode(False)
+    def masked_elements(self, image: Tensor) -> int:
+        """How many elements carry a mask for an image like this one."""
+        key = (tuple(image.shape[1:]), image.dtype)
+        if key not in self._elements:
+            with evaluating(self.model):
+                frozen, _ = self._frozen(image, self.outputs(image))
+            shapes = [step.site.shape for step in frozen.steps if step.site is not None]
+            self._elements[key] = sum(math.prod(shape) for shape in shapes)
+        return self._elements[key]
+
     def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
         key = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
         captured = self._captured.get(key)
@@ -113,6 +130,8 @@ class Linearizer:
         """Like `outputs`, where gradients may pass."""
         try:
             outputs: Any = self._callable(inputs.clone())  # some write into their input
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             raise ModelError(
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "

@@ -1,0 +1,93 @@
+"""Batches that do not fit: halved, with a note, and the same result."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dmbp.attribution import METHODS
+from dmbp.attribution.dmbp import DMBP
+from dmbp.attribution.memory import rows_that_fit
+from dmbp.attribution.method import Question
+from dmbp.errors import InputError
+from tests import nets
+from tests.tolerance import relative
+
+IMAGES = torch.randn(7, 3, 16, 16, dtype=torch.float64)
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, kind: type, fits: int) -> list[int]:
+    """Make a method run out of memory above `fits` rows; what it was asked, in order."""
+    asked: list[int] = []
+    answer = kind._decompose if kind is DMBP else kind.answer
+
+    def limited(self: object, question: Question, *rest: object) -> Tensor:
+        asked.append(len(question.rows))
+        if len(question.rows) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return answer(self, question, *rest)
+
+    monkeypatch.setattr(kind, "_decompose" if kind is DMBP else "answer", limited)
+    return asked
+
+
+@pytest.mark.parametrize("name", ["dmbp", "gradient", "smoothgrad"])
+def test_half_is_tried_and_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = METHODS[name](nets.ResidualNet().double().eval())
+    expected = method.attribute(IMAGES, target=1, internal_batch_size=7)
+    asked = small_memory(monkeypatch, type(method), fits=2)
+    with pytest.warns(UserWarning, match="do not fit into memory; going on with") as notes:
+        found = method.attribute(IMAGES, target=1, internal_batch_size=7)
+    assert relative(found, expected) <= 1e-8
+    assert asked == [7, 3, 1, 1, 1, 1, 1, 1, 1]  # it remembers what fits
+    assert len(notes) == 2
+
+
+def test_a_whole_decomposition_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer = DMBP(nets.ResidualNet().double().eval(), iterations=3)
+    expected = explainer.explain(IMAGES, target=1, internal_batch_size=7)
+    small_memory(monkeypatch, DMBP, fits=4)
+    with pytest.warns(UserWarning, match="7 images at once do not fit"):
+        found = explainer.explain(IMAGES, target=1, internal_batch_size=7)
+    assert found.image == expected.image
+    assert relative(found.attribution, expected.attribution) <= 1e-8
+
+
+def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = METHODS["gradient"](nets.ResidualNet().double().eval())
+    small_memory(monkeypatch, type(method), fits=0)
+    with pytest.raises(InputError, match="not even one image at a time fits into memory"):
+        method.attribute(IMAGES[:1], target=1, internal_batch_size=1)
+
+
+def test_other_errors_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = METHODS["gradient"](nets.ResidualNet().double().eval())
+
+    def broken(self: object, question: Question) -> Tensor:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(type(method), "answer", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        method.attribute(IMAGES, target=1)
+
+
+def test_an_estimate_from_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (900, 1000))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda _: 300)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda _: 200)
+    device = torch.device("cuda")
+    assert rows_that_fit(100, device, most=64) == 8  # 0.8 of 900 free and 100 kept
+    assert rows_that_fit(100, device, most=5) == 5
+    assert rows_that_fit(10_000, device, most=64) == 1
+
+
+def test_masked_elements() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(784, 2)).eval()
+    method = DMBP(model)
+    assert method.linearizer.masked_elements(torch.randn(1, 3, 16, 16)) == 4 * 14 * 14
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "many", True])
+def test_sizes_that_are_none(size: object) -> None:
+    method = METHODS["gradient"](nets.ResidualNet().double().eval())
+    with pytest.raises(InputError, match="internal_batch_size must be 1 or more, or 'auto', not"):
+        method.attribute(IMAGES, target=1, internal_batch_size=size)
