@@ -16,6 +16,9 @@ from dmbp.linear.gates import Piece
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 
+CLOSED_CODE: int = kernels.CLOSED_CODE.value
+CODES: float = kernels.CODES.value
+
 TILE_ELEMENTS = 1024
 WARPS = 4
 
@@ -55,19 +58,22 @@ def laid_out(tensor: Tensor) -> tuple[Tensor, Grid]:
 
 
 class MaskState:
-    """Logits and RMSProp's squares of some elements, channels-last; infinity where closed."""
+    """Logits and RMSProp's squares of some elements, channels-last, as the kernels keep them."""
 
     def __init__(self, logits: Tensor, is_open: Tensor, learning: Learning) -> None:
-        kind = torch.float16 if learning.is_compact else torch.float32
-        closed = torch.full((), torch.inf, dtype=kind, device=logits.device)
-        self.logits = in_order(torch.where(is_open, logits.to(kind), closed))
-        squares = torch.int16 if learning.is_compact else torch.float32
-        self.squares = torch.zeros_like(self.logits, dtype=squares)
+        if learning.is_compact:
+            codes = (logits * CODES).round().clamp(-CLOSED_CODE + 1, CLOSED_CODE - 1)
+            kept, closed = codes.to(torch.int16), CLOSED_CODE
+        else:
+            kept, closed = logits.float(), torch.inf
+        self.logits = in_order(torch.where(is_open, kept, torch.full_like(kept, closed)))
+        self.squares = torch.zeros_like(self.logits)
 
     def learned(self) -> Tensor:
         """The logits in single precision; zero where closed, which no value depends on."""
-        found = self.logits.float()
-        return torch.where(torch.isinf(found), 0, found)
+        if self.logits.dtype == torch.int16:
+            return torch.where(self.logits == CLOSED_CODE, 0, self.logits.float() / CODES)
+        return torch.where(torch.isinf(self.logits), 0, self.logits)
 
 
 class TritonSite:
@@ -111,7 +117,7 @@ class TritonSite:
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
             grid.channels if rest else 0, _size(self._scale), _size(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
-            **_tile(grid),
+            IS_COMPACT=self._learning.is_compact, **_tile(grid),
         )  # fmt: skip
         self._out = out
         return out
@@ -158,7 +164,7 @@ class PooledTritonSite:
         self._winners = in_order(_local(index, self._width, merged).to(torch.uint8))
         self._before: Tensor | None = None
         if not pooling.overlaps:
-            self._before = logits.to(torch.float16 if learning.is_compact else torch.float32)
+            self._before = logits.half()
             self._index = index.flatten(2)
             logits = logits.flatten(2).gather(2, self._index).view(index.shape)
             is_open = is_open.flatten(2).gather(2, self._index).view(index.shape)
@@ -186,7 +192,8 @@ class PooledTritonSite:
         kernels.pooled_forward[_programs(grid)](
             out, z, _or(self._shift, out), self._state.logits, self._winners,
             *self._sizes(), stride, streams, _size(self._shift),
-            **self._windows(), AT_WINDOWS=not self._pooling.overlaps, **_tile(grid),
+            **self._windows(), AT_WINDOWS=not self._pooling.overlaps,
+            IS_COMPACT=self._learning.is_compact, **_tile(grid),
         )  # fmt: skip
         self._given, self._out = term, out
         return out
