@@ -1,46 +1,46 @@
 """How long an explanation takes: `python -m benchmarks.speed`.
 
-For every network and batch, in one run on the same images: a plain forward and input-gradient pass
-of the model, one iteration of Algorithm 1 taken literally, of the reference engine and of the fast
-one, and what a user would pick instead (Captum's integrated gradients with 50 steps, GradCAM).
-Networks have random weights: the time does not depend on them. Prints a table, and JSON on request.
+For every network and batch, in one run on the same images: whole explanations by DMBP of 50 and 200
+iterations; one iteration of it, of the reference engine and of Algorithm 1 taken literally; a plain
+forward and input-gradient pass of the model; and what a user would pick instead, Captum's
+integrated gradients with 50 steps (in whatever precision PyTorch has by default) and GradCAM.
+Beside the times: peak memory, what the first call costs beyond the next, operations and bytes a second against what
+the device reaches in a plain product and copy, and how the cost grows with batch, iterations and
+the side of the image. Networks have random weights, on which the time does not depend.
+
+Counted are, for an iteration and image, three passes of the network (two streams forward, one back)
+and 36 bytes for each masked element in 16 bits, 72 in 32: activations written and read by the
+convolution and by its site, logits read twice and written, RMSProp's squares read and written.
 """
 
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from captum.attr import IntegratedGradients
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.ceilings import Ceilings, ceilings, seconds
 from benchmarks.literal import LiteralEngine
 from dmbp.attribution import METHODS
+from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.engine import ReferenceEngine, engine_for
 from dmbp.linear import Linearizer
+from dmbp.linear.precision import full_precision
 from dmbp.models.torchvision_import import import_torchvision
 
 NETWORKS = ("resnet50", "vgg16", "squeezenet1_1", "mobilenet_v2", "densenet121")
 LEARN = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-
-
-def seconds(action: Callable[[], Any], device: str) -> float:
-    """What one call takes."""
-    _wait(device)
-    started = time.perf_counter()
-    action()
-    _wait(device)
-    return time.perf_counter() - started
-
-
-def _wait(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
+STEPS_AT_ONCE = 256
+"""Images that Captum's integrated gradients runs at once, a size that suits it on both devices."""
 
 
 def medians(actions: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
@@ -54,69 +54,185 @@ def medians(actions: dict[str, Callable[[], Any]], device: str, rounds: int) -> 
     return {name: sorted(taken)[len(taken) // 2] for name, taken in times.items()}
 
 
-def measure(name: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of each, for one network and batch."""
+def network(name: str, device: str) -> nn.Module:
     torch.manual_seed(0)
     model: nn.Module = import_torchvision().models.get_model(name, weights=None)
-    model = model.eval().to(options.device).requires_grad_(False)
-    inputs = torch.randn(batch, 3, options.side, options.side, device=options.device)
-    linearizer = Linearizer(model)
-    row: dict[str, Any] = {"network": name, "batch": batch, "side": options.side}
-    row["capture"] = seconds(lambda: linearizer.linearize(inputs, target=3), options.device)
-    net = linearizer.linearize(inputs, target=3)
+    return model.eval().to(device).requires_grad_(False)
+
+
+def peak(action: Callable[[], Any], device: str) -> float | None:
+    """GiB at the peak of a call beyond what was there before; None where nobody counts."""
+    if not device.startswith("cuda"):
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    action()
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of one iteration of each engine, and of a plain pass."""
+    net = Linearizer(model).linearize(inputs, target=3)
     logits = initial_logits(net)
-    row["build"] = seconds(lambda: engine_for(net, logits, **LEARN), options.device)
 
     def plain() -> Tensor:
         x = inputs.clone().requires_grad_()
         return torch.autograd.grad(model(x)[:, 3].sum(), x)[0]
 
     engines: dict[str, Callable[[], Any]] = {
-        "fast step": engine_for(net, logits, **LEARN).step,
-        "reference step": ReferenceEngine(net, logits, **LEARN).step,
+        "plain pass": plain,
+        "iteration": engine_for(net, logits, **LEARN).step,
+        "reference iteration": ReferenceEngine(net, logits, **LEARN).step,
     }
-    if options.literal:
-        engines["literal step"] = LiteralEngine(net, logits, **LEARN).step
-    row |= medians({"plain": plain, **engines}, options.device, options.rounds)
-    if options.methods:
-        methods: dict[str, Callable[[], Any]] = {
-            method: lambda method=method: METHODS[method](model).attribute(inputs, target=3)
-            for method in ("integrated_gradients", "gradcam", "dmbp")
-        }
-        row |= medians(methods, options.device, 1)
+    if len(inputs) <= options.literal:
+        engines["literal iteration"] = LiteralEngine(net, logits, **LEARN).step
+    with full_precision():
+        for _ in range(3):  # the GPU's engine records its third
+            engines["iteration"]()
+        return medians(engines, options.device, options.rounds)
+
+
+def whole(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of whole explanations of a batch, the first call apart; GiB at the peak."""
+    device = options.device
+    explainers = {f"dmbp {count}": DMBP(model, iterations=count) for count in (50, 200)}
+    explainers["dmbp 50"].linearizer = explainers["dmbp 200"].linearizer
+    calls: dict[str, Callable[[], Any]] = {
+        name: lambda explainer=explainer: explainer.explain(
+            inputs, target=3, internal_batch_size=len(inputs)
+        )
+        for name, explainer in explainers.items()
+    }
+    row: dict[str, Any] = {"first call": seconds(calls["dmbp 50"], device)}
+    row["second call"] = seconds(calls["dmbp 50"], device)
+    row["memory"] = peak(calls["dmbp 50"], device)
+    captum = IntegratedGradients(model)
+    calls["integrated gradients"] = lambda: captum.attribute(
+        inputs, target=3, n_steps=50, internal_batch_size=max(STEPS_AT_ONCE, len(inputs))
+    )
+    gradcam = METHODS["gradcam"](model)
+    calls["gradcam"] = lambda: gradcam.attribute(inputs, target=3)
+    row |= medians(calls, device, options.method_rounds)
     return row
+
+
+def measure(name: str, batch: int, side: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one network, batch and side."""
+    model = network(name, options.device)
+    inputs = torch.randn(batch, 3, side, side, device=options.device)
+    row: dict[str, Any] = {"network": name, "batch": batch, "side": side}
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(inputs[:1])
+    row["flops"] = 3 * counter.get_total_flops()
+    row["elements"] = Linearizer(model).masked_elements(inputs[:1])
+    if options.methods:
+        row |= whole(model, inputs, options)
+    if options.steps:
+        row |= steps(model, inputs, options)
+    return row
+
+
+def described(row: dict[str, Any], top: Ceilings, device: str) -> list[str]:
+    """The lines printed for a row."""
+    batch = row["batch"]
+    lines = [f"{row['network']}, batch {batch}, side {row['side']}"]
+    if "dmbp 50" in row:
+        names = ("dmbp 50", "dmbp 200", "integrated gradients", "gradcam")
+        lines.append("seconds an image: " + ", ".join(f"{n} {row[n] / batch:.4f}" for n in names))
+        memory = "" if row["memory"] is None else f", peak {row['memory'] / batch:.3f} GiB an image"
+        lines.append(
+            f"first call {row['first call']:.2f} s, second {row['second call']:.2f} s{memory}; "
+            f"200 iterations cost {row['dmbp 200'] / row['dmbp 50']:.2f} times 50"
+        )
+    if "iteration" in row:
+        once = row["iteration"]
+        names = ("iteration", "plain pass", "reference iteration", "literal iteration")
+        given = [n for n in names if n in row]
+        lines.append("milliseconds: " + ", ".join(f"{n} {row[n] * 1e3:.2f}" for n in given))
+        each = [f"iteration / plain pass {once / row['plain pass']:.2f}"]
+        each += [f"{n} / iteration {row[n] / once:.1f}" for n in given[2:]]
+        flops = row["flops"] * batch / once
+        moved = (36 if device.startswith("cuda") else 72) * row["elements"] * batch / once
+        each.append(
+            f"{flops / 1e12:.3g} TFLOP/s ({flops / top.flops:.0%} of {top.flops / 1e12:.3g})"
+        )
+        each.append(f"{moved / 1e12:.3g} TB/s ({moved / top.bytes:.0%} of {top.bytes / 1e12:.3g})")
+        lines.append(", ".join(each))
+    return lines
+
+
+def growth(rows: list[dict[str, Any]]) -> list[str]:
+    """How the cost of a whole explanation grows with batch and side, network by network."""
+    lines: list[str] = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        of = {(r["batch"], r["side"]): r for r in rows if r["network"] == name and "dmbp 200" in r}
+        sides = sorted({side for _, side in of})
+        batches = sorted({batch for batch, side in of if side == sides[0]}) if sides else []
+        for small, large in pairwise(batches):
+            more = of[large, sides[0]]["dmbp 200"] / of[small, sides[0]]["dmbp 200"]
+            lines.append(
+                f"{name}: {large / small:g} times the batch ({large}), {more:.2f} times the time"
+            )
+        for batch, side in of:
+            if side != sides[0] and (batch, sides[0]) in of:
+                more = of[batch, side]["dmbp 200"] / of[batch, sides[0]]["dmbp 200"]
+                lines.append(f"{name}: side {side} at batch {batch}, {more:.2f} times the time")
+    return lines
+
+
+def consecutive(options: argparse.Namespace, calls: int = 20) -> list[int]:
+    """Bytes held after each of some calls, of the first network at the first batch."""
+    model = network(options.networks[0], options.device)
+    inputs = torch.randn(options.batches[0], 3, 224, 224, device=options.device)
+    explainer = DMBP(model, iterations=5)
+    held: list[int] = []
+    for _ in range(calls):
+        explainer.explain(inputs, target=3)
+        held.append(_held(options.device))
+    return held
+
+
+def _held(device: str) -> int:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 4])
-    parser.add_argument("--side", type=int, default=224)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--batches", type=int, nargs="*")
+    parser.add_argument("--sides", type=int, nargs="*", default=[224])
+    parser.add_argument("--rounds", type=int, default=5, help="of single iterations")
+    parser.add_argument("--method-rounds", type=int, default=1, help="of whole explanations")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--no-literal", dest="literal", action="store_false")
-    parser.add_argument("--methods", action="store_true", help="whole methods too")
+    parser.add_argument("--literal", type=int, help="largest batch for the literal algorithm")
+    parser.add_argument("--no-steps", dest="steps", action="store_false")
+    parser.add_argument("--no-methods", dest="methods", action="store_false")
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    on_gpu = options.device.startswith("cuda")
+    options.batches = options.batches or ([1, 8, 64] if on_gpu else [1, 4])
+    options.literal = (8 if on_gpu else 4) if options.literal is None else options.literal
+    top = ceilings(options.device)
+    print(f"copy {top.bytes / 1e12:.3g} TB/s, product {top.flops / 1e12:.3g} TFLOP/s", flush=True)
     rows: list[dict[str, Any]] = []
     for name in options.networks:
-        for batch in options.batches:
-            row = measure(name, batch, options)
-            rows.append(row)
-            text = f"{name:14s} batch {batch:3d}"
-            for key in ("plain", "fast step", "reference step", "literal step"):
-                if key in row:
-                    text += f"  {key} {row[key] * 1e3:8.1f} ms"
-            text += f"  fast/plain {row['fast step'] / row['plain']:.2f}"
-            text += f"  reference/fast {row['reference step'] / row['fast step']:.2f}"
-            if "literal step" in row:
-                text += f"  literal/fast {row['literal step'] / row['fast step']:.1f}"
-            print(text, flush=True)
-            if options.methods:
-                each = ("integrated_gradients", "gradcam", "dmbp")
-                print("   " + "  ".join(f"{k} {row[k] / batch:.3f} s/image" for k in each))
-            if options.json is not None:
-                options.json.write_text(json.dumps(rows, indent=1))
+        for side in options.sides:
+            for batch in options.batches:
+                rows.append(measure(name, batch, side, options))
+                print("\n    ".join(described(rows[-1], top, options.device)), flush=True)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(rows, indent=1))
+    print("\n".join(growth(rows)))
+    if options.memory:
+        held = consecutive(options)
+        print(f"bytes held after the 2nd and the 20th of 20 calls: {held[1]}, {held[-1]}")
 
 
 if __name__ == "__main__":

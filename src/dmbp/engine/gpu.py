@@ -144,6 +144,8 @@ class GpuEngine:
             if self._graph is not None:
                 self._graph.replay()
             else:
+                if self._steps == 0:
+                    self._rehearse()
                 self._iterate()
                 self._steps += 1
                 if self._steps == EAGER_STEPS and self._stream is not None:
@@ -159,6 +161,14 @@ class GpuEngine:
     def is_recorded(self) -> bool:
         """Whether iterations are replayed from a graph by now."""
         return self._graph is not None
+
+    def _rehearse(self) -> None:
+        """See that all kernels are compiled."""
+        if self._triton and self._stream is not None:
+            from dmbp.engine.triton_launch import rehearsing
+
+            with rehearsing():
+                self._iterate()
 
     def _record(self) -> None:
         """Record an iteration; some operation may not allow it, and then none is."""

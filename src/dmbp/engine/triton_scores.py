@@ -9,6 +9,7 @@ from torch import Tensor
 from dmbp.engine import triton_kernels
 from dmbp.engine.learning import Learning
 from dmbp.engine.tail import Tail
+from dmbp.engine.triton_launch import launch
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 
@@ -35,11 +36,13 @@ class TritonScores:
         rows, width = learning.rows, self._sums.shape[1]
         for k, (index, gradient) in enumerate(self._tail.gradients.items()):
             elements = gradient[0].numel()
-            kernels.partial_scores[(2 * rows, PARTS)](
+            launch(
+                kernels.partial_scores, (2 * rows, PARTS),
                 self._sums, values[index], gradient, elements, rows, k * PARTS, width,
                 PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
             )  # fmt: skip
-        kernels.terms_and_seeds[(rows,)](
+        launch(
+            kernels.terms_and_seeds, (rows,),
             learning.terms, learning.seeds, learning.streams, learning.iteration, self._sums,
             self._tail.constant, self._output, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),

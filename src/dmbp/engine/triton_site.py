@@ -11,6 +11,7 @@ from dmbp.engine import triton_kernels
 from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.streams import in_order
+from dmbp.engine.triton_launch import launch
 from dmbp.linear.choices import Gather
 from dmbp.linear.gates import Piece
 
@@ -111,7 +112,8 @@ class TritonSite:
         second = rest[0] if rest else first
         place = laid_out(out)[1]
         grid = self._grid
-        kernels.masked_forward[_programs(grid)](
+        launch(
+            kernels.masked_forward, _programs(grid),
             out, first[0], second[0], _or(self._scale, out), _or(self._shift, out),
             self._state.logits, _or(self._slope, out), _or(self._offset, out),
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
@@ -129,7 +131,8 @@ class TritonSite:
         shape = list(out.shape) if learning.is_both else [self._rows, *out.shape[1:]]
         result = _empty(shape, learning.dtype, out) if goes_on else None
         first, second = _parts(gradient, out)
-        kernels.masked_backward[_programs(grid)](
+        launch(
+            kernels.masked_backward, _programs(grid),
             _or(result, out), first[0], second[0], _or(gradient.tail, out), learning.seeds,
             learning.streams, out, _or(self._scale, out), self._state.logits, self._state.squares,
             _or(self._slope, out), learning.iteration, learning.rate,
@@ -189,7 +192,8 @@ class PooledTritonSite:
         out = _empty((2 * rows, channels, *size), self._learning.dtype, self._winners)
         z, stride, streams = _term(term)
         grid = Grid(rows * size[0] * size[1], channels, channels)
-        kernels.pooled_forward[_programs(grid)](
+        launch(
+            kernels.pooled_forward, _programs(grid),
             out, z, _or(self._shift, out), self._state.logits, self._winners,
             *self._sizes(), stride, streams, _size(self._shift),
             **self._windows(), AT_WINDOWS=not self._pooling.overlaps,
@@ -216,7 +220,8 @@ class PooledTritonSite:
         first, second = _parts(gradient, out)
         pixels, windows, channels, *sides = self._sizes()
         grid = Grid(windows, channels, channels)
-        kernels.pooled_backward_by_window[_programs(grid)](
+        launch(
+            kernels.pooled_backward_by_window, _programs(grid),
             _or(result, out), first[0], second[0], _or(gradient.tail, out), learning.seeds,
             learning.streams, out, self._state.logits, self._state.squares, self._winners,
             learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
@@ -237,7 +242,8 @@ class PooledTritonSite:
         z, stride, streams = _term(self._given)
         pixels, windows, channels, *sides = self._sizes()
         grid = Grid(pixels, channels, channels)
-        kernels.pooled_backward_by_pixel[_programs(grid)](
+        launch(
+            kernels.pooled_backward_by_pixel, _programs(grid),
             _or(result, out), first[0], second[0], learning.streams, z, _or(self._shift, out),
             self._state.logits, self._state.squares, self._winners, learning.iteration,
             learning.rate, pixels, windows, len(self._winners), channels, *sides,

@@ -1,0 +1,47 @@
+"""Launching kernels, and compiling them beforehand, several at a time.
+
+Triton compiles a kernel when it first meets the kinds of arguments it is given, half a second each,
+one after the other. In a rehearsal nothing is launched: what would be is compiled, all at once.
+"""
+
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+_rehearsal: "dict[Any, Future[Any]] | None" = None
+_compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
+
+
+def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Run a kernel, or in a rehearsal see that it is compiled."""
+    if _rehearsal is None:
+        kernel[programs](*arguments, **settings)
+        return
+    key = (kernel.__name__, tuple(map(_kind, arguments)), tuple(settings.items()))
+    if key not in _rehearsal:
+        _rehearsal[key] = _compilers.submit(kernel.warmup, *arguments, grid=programs, **settings)
+
+
+def _kind(argument: Any) -> Any:
+    """What Triton compiles for: a tensor's type and alignment, divisibility of numbers."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    if isinstance(argument, int):
+        return argument % 16 == 0, argument == 1
+    return type(argument)
+
+
+@contextmanager
+def rehearsing() -> Generator[None]:
+    """Launch nothing inside; at the end, everything that was asked for is compiled."""
+    global _rehearsal
+    _rehearsal = {}
+    try:
+        yield
+        for compiled in _rehearsal.values():
+            compiled.result()
+    finally:
+        _rehearsal = None
