@@ -4,9 +4,10 @@ For every network and batch, in one run on the same images: whole explanations b
 iterations; one iteration of it, of the reference engine and of Algorithm 1 taken literally; a plain
 forward and input-gradient pass of the model; and what a user would pick instead, Captum's
 integrated gradients with 50 steps (in whatever precision PyTorch has by default) and GradCAM.
-Beside the times: peak memory, what the first call costs beyond the next, operations and bytes a second against what
-the device reaches in a plain product and copy, and how the cost grows with batch, iterations and
-the side of the image. Networks have random weights, on which the time does not depend.
+Beside the times: peak memory, what the first call costs beyond the next, operations and bytes a
+second against what the device reaches in a plain product and copy, and how the cost grows with
+batch, iterations and the side of the image. Networks have random weights, on which the time does
+not depend.
 
 Counted are, for an iteration and image, three passes of the network (two streams forward, one back)
 and 36 bytes for each masked element in 16 bits, 72 in 32: activations written and read by the

@@ -10,6 +10,7 @@ from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.engine import FastEngine, ReferenceEngine
 from dmbp.engine.folding import folded
+from dmbp.engine.plan import plan_of
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.network import run
 from tests import nets
@@ -47,6 +48,36 @@ class Mixed(nn.Module):
         return self.fc(x.flatten(2).mean(2))
 
 
+class Pools(nn.Module):
+    """Max-pooling behind ReLUs: overlapping, padded, side by side, and short of the border."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 20, 3, padding=1)
+        self.third = nn.Conv2d(20, 6, 3, padding=2)
+        self.last = nn.Conv2d(6, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.first(x)), 3, 2, 1)
+        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 3, 2)
+        x = nn.functional.max_pool2d(torch.relu(self.third(x)), 2)
+        return torch.relu(self.last(x)).mean((2, 3))
+
+
+class Classes(nn.Module):
+    """Classes are channels until the end, behind a ReLU; a max-pooling after the last masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 7, 3, stride=2)
+        self.last = nn.Conv2d(7, 9, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.last(torch.relu(self.first(x))))
+        return nn.functional.max_pool2d(x, 2).mean((2, 3))
+
+
 def network(model: nn.Module, inputs: Tensor) -> LinearNetwork:
     return Linearizer(model.to(inputs.dtype).eval()).linearize(inputs, target=[0, 1, 2])
 
@@ -75,13 +106,13 @@ def assert_agree(net: LinearNetwork, objective: str, iterations: int, tolerance:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("model", [*SMALL, Mixed])
+@pytest.mark.parametrize("model", [*SMALL, Mixed, Pools, Classes])
 def test_double_precision(model: type[nn.Module], objective: str) -> None:
     net = network(model(), inputs_of(model, torch.float64))
     assert_agree(net, objective, iterations=12, tolerance=AFTER_ITERATIONS)
 
 
-@pytest.mark.parametrize("model", [*SMALL, Mixed])
+@pytest.mark.parametrize("model", [*SMALL, Mixed, Pools, Classes])
 def test_single_precision(model: type[nn.Module]) -> None:
     """Through oneDNN's packed convolutions."""
     net = network(model(), inputs_of(model, torch.float32))
@@ -117,6 +148,19 @@ def test_folding_leaves_the_network_as_it_is() -> None:
     elsewhere = torch.randn(3, 3, 16, 16, dtype=torch.float64)
     found, expected = (run(graph, [elsewhere], None)[0] for graph in (fewer, net.frozen))
     assert relative(found, expected) <= FLOAT64
+
+
+def test_other_classes_are_not_computed() -> None:
+    """Their masks stay where they start; those of the classes asked about move."""
+    net = network(Classes(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
+    logits = initial_logits(net)
+    engine = FastEngine(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
+    engine.step()
+    last = net.sites[-1].name
+    moved = (engine.logits[last] != logits[last]).flatten(2).any(2)
+    assert moved.any(1).all()
+    assert not moved[:, 3:].any()  # asked about are 0, 1 and 2
+    assert [len(kept) for kept in plan_of(net).narrowed.channels.values()] == [3]
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

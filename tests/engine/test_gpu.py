@@ -13,7 +13,7 @@ from dmbp.engine.plan import plan_of
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
-from tests.engine.test_fast import Mixed
+from tests.engine.test_fast import Classes, Mixed, Pools
 from tests.tolerance import relative
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -24,23 +24,6 @@ SINGLE = 2e-5
 HALF = 0.99
 """Correlation of masks learned in bfloat16 and 16-bit state with those in single precision, on
 networks of a few dozen channels; rounding averages out in larger ones."""
-
-
-class Pools(nn.Module):
-    """Max-pooling behind ReLUs: overlapping, padded, side by side, and short of the border."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 8, 3, padding=1)
-        self.second = nn.Conv2d(8, 20, 3, padding=1)
-        self.third = nn.Conv2d(20, 6, 3, padding=2)
-        self.last = nn.Conv2d(6, 5, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(torch.relu(self.first(x)), 3, 2, 1)
-        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 3, 2)
-        x = nn.functional.max_pool2d(torch.relu(self.third(x)), 2)
-        return torch.relu(self.last(x)).mean((2, 3))
 
 
 class Dense(nn.Module):
@@ -81,7 +64,7 @@ class Adding(nn.Module):
 
 
 NETWORKS = [nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet]
-NETWORKS = [*NETWORKS, Mixed, Pools, Dense, Adding]
+NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding]
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +99,7 @@ def assert_agree(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("model", [*nets.OF_IMAGES, nets.MLP, Mixed, Pools, Dense, Adding])
+@pytest.mark.parametrize("model", [*nets.OF_IMAGES, nets.MLP, Mixed, Pools, Classes, Dense, Adding])
 def test_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
 
@@ -217,7 +200,7 @@ def test_what_is_merged_into_a_site() -> None:
     plan = plan_of(network(nets.ResidualNet))
     shapes = {planned.step.output: planned.shape for planned in plan.steps}
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
-    merging = merging_of(plan.frozen, shapes, constant, pooling=True)
+    merging = merging_of([p.step for p in plan.steps], shapes, constant, pooling=True)
     sums = [merged for merged in merging.gates.values() if len(merged.terms) == 2]
     assert len(sums) == 2  # as many blocks
     assert all(merged.shift is not None for merged in sums)  # batch norms', folded and moved on

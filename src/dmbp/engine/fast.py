@@ -16,12 +16,14 @@ from torch import Tensor
 from dmbp.engine.engine import Logits
 from dmbp.engine.loss import Loss
 from dmbp.engine.masked_site import MaskedSite
-from dmbp.engine.operations import ConvolutionOperation, Operation
-from dmbp.engine.plan import added, plan_of
+from dmbp.engine.operations import ConvolutionOperation, GatherOperation, Operation
+from dmbp.engine.plan import Planned, added, last_reads, plan_of
+from dmbp.engine.pooled_site import PooledMaskedSite
 from dmbp.engine.readout import read_out
-from dmbp.engine.streams import Value, apart, in_order, stacked
+from dmbp.engine.streams import Value, in_order, stacked
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
+from dmbp.linear.choices import Gather
 from dmbp.linear.freeze import Step
 from dmbp.linear.gates import Piece
 
@@ -63,6 +65,31 @@ class MaskedConvolutionInstruction:
         return self._operation.transpose(past)
 
 
+class PooledInstruction:
+    """An activation, its masks and the max-pooling behind it."""
+
+    def __init__(
+        self, gate: Step, pool: Step, gather: GatherOperation, site: PooledMaskedSite, given: Any
+    ) -> None:
+        self.reads = gate.reads[:1]
+        self.output = pool.output
+        self.site = site
+        self._gather = gather
+        self._winners = None if given is None else gather.forward([given])
+
+    def forward(self, values: dict[int, Value]) -> Value:
+        """Both streams' winners past the masks."""
+        winners = self._winners
+        if winners is None:
+            winners = self._gather.forward([values[self.reads[0]]])
+        return self.site.forward(winners)
+
+    def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
+        """Back to the winners, where masks came before them."""
+        past = self.site.backward(gradient, streams, descend=descend)
+        return self._gather.transpose(past) if self._winners is None else [None]
+
+
 class PlainInstruction:
     """An affine operation."""
 
@@ -80,7 +107,7 @@ class PlainInstruction:
         return self.operation.transpose(gradient)
 
 
-Instruction = GateInstruction | MaskedConvolutionInstruction | PlainInstruction
+Instruction = GateInstruction | MaskedConvolutionInstruction | PooledInstruction | PlainInstruction
 
 
 class FastEngine:
@@ -91,7 +118,8 @@ class FastEngine:
     ) -> None:
         self._net = net
         self._loss = loss
-        self._frozen = plan_of(net).frozen
+        self._plan = plan_of(net)
+        self._start = {name: logits[name] for name in self._plan.narrowed.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[Instruction] = []
         self._constants: dict[int, Value] = {}
@@ -102,7 +130,8 @@ class FastEngine:
     @property
     def logits(self) -> Logits:
         """The learned scalars as they stand."""
-        return {name: site.logits for name, site in self._sites.items()}
+        whole = self._plan.narrowed.whole
+        return {n: whole(n, site.learned(), self._start.get(n)) for n, site in self._sites.items()}
 
     @torch.no_grad()
     def step(self) -> Terms:
@@ -123,27 +152,53 @@ class FastEngine:
 
     def _build(self, logits: Logits, learning_rate: float) -> None:
         """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
-        plan = plan_of(self._net)
-        readers = Counter(index for planned in plan.steps for index in planned.reads)
+        program, ends = self._plan.program, set(self._plan.tail.gradients)
+        readers = Counter(index for planned in program for index in planned.reads)
+        readers.update(ends)
         values: dict[int, Value] = {0: in_order(torch.cat([self._net.inputs, self._net.inputs]))}
-        for planned in plan.steps:
+        pools = _pools(program, readers)
+        merged = {pool.step.output for pool in pools.values()}
+        for planned in program:
             step, chosen = planned.step, planned.operation
-            if chosen is None:
+            if step.output in pools:
+                self._build_pooled(step, pools[step.output], values, logits, learning_rate)
+            elif step.output in merged:
+                continue
+            elif chosen is None:
                 self._build_gate(step, readers, logits, learning_rate)
             elif planned.is_constant:
                 values[step.output] = chosen.forward([values[index] for index in chosen.reads])
             else:
                 self._program.append(PlainInstruction(chosen, step.output))
-        read = {index for instruction in self._program for index in instruction.reads}
+        read = ends.union(*(instruction.reads for instruction in self._program))
         self._constants = {k: v for k, v in values.items() if k in read}
-        self._finished = _last_reads(self._program, self._frozen.result)
+        self._finished = last_reads(self._program, ends)
+
+    def _build_pooled(
+        self,
+        step: Step,
+        pool: Planned,
+        values: dict[int, Value],
+        logits: Logits,
+        learning_rate: float,
+    ) -> None:
+        assert isinstance(step.function, Piece)
+        assert isinstance(pool.step.function, Gather)
+        assert isinstance(pool.operation, GatherOperation)
+        assert step.site is not None
+        start = logits[step.site.name]
+        site = PooledMaskedSite(step.function, pool.step.function, start, learning_rate)
+        self._sites[step.site.name] = site
+        given = values.get(step.reads[0])
+        self._program.append(PooledInstruction(step, pool.step, pool.operation, site, given))
 
     def _build_gate(
         self, step: Step, readers: Counter[int], logits: Logits, learning_rate: float
     ) -> None:
         assert isinstance(step.function, Piece)
         assert step.site is not None
-        site = MaskedSite(step.function, logits[step.site.name], learning_rate)
+        start = self._plan.narrowed.start(step.site.name, logits[step.site.name])
+        site = MaskedSite(step.function, start, learning_rate)
         self._sites[step.site.name] = site
         read = step.reads[0]
         before = next((k for k in self._program if k.output == read), None)
@@ -161,11 +216,15 @@ class FastEngine:
             values[instruction.output] = instruction.forward(values)
             for index in finished:
                 del values[index]
-        both = apart(values[self._frozen.result])
-        return self._net.score(both.positive), self._net.score(both.negative)
+        tail = self._plan.tail
+        positive, negative = tail.scores({k: stacked(values[k]) for k in tail.gradients})
+        return positive, negative
 
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
-        gradients: dict[int, Any] = {self._frozen.result: seeds[:, None] * self._net.weights}
+        gradients: dict[int, Any] = {
+            index: seeds.view(-1, *(1,) * (part.dim() - 1)) * part
+            for index, part in self._plan.tail.gradients.items()
+        }
         for instruction in reversed(self._program):
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:
@@ -174,6 +233,20 @@ class FastEngine:
             for index, part in zip(instruction.reads, found, strict=True):
                 if index not in self._constants:
                     gradients[index] = added(gradients.get(index), part)
+
+
+def _pools(program: Sequence[Planned], readers: Counter[int]) -> dict[int, Planned]:
+    """Max-poolings that alone read a ReLU, by the ReLU's output."""
+    gates = {p.step.output: p.step.function for p in program if p.operation is None}
+    found: dict[int, Planned] = {}
+    for planned in program:
+        read = planned.step.reads[0]
+        piece = gates.get(read)
+        if isinstance(planned.operation, GatherOperation) and isinstance(piece, Piece):
+            is_relu = piece.slope.dtype == torch.bool and piece.offset is None
+            if is_relu and readers[read] == 1:
+                found[read] = planned
+    return found
 
 
 def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
@@ -185,14 +258,3 @@ def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
     if bool(both.any()):
         passes.append(([1] * len(first), torch.where(both, negative, 0)))
     return passes
-
-
-def _last_reads(program: Sequence[Instruction], result: int) -> list[list[int]]:
-    """After each instruction, the values that no later one reads."""
-    needed = {result}
-    finished: list[list[int]] = []
-    for instruction in reversed(program):
-        reads = dict.fromkeys(instruction.reads)
-        finished.append([index for index in reads if index not in needed])
-        needed.update(reads)
-    return finished[::-1]

@@ -24,10 +24,10 @@ from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, merging_of
 from dmbp.engine.operations import Operation, operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
-from dmbp.engine.plan import added, plan_of, transpose_both
+from dmbp.engine.plan import added, last_reads, plan_of, transpose_both
 from dmbp.engine.readout import read_out
 from dmbp.engine.streams import Apart, Example, Value, in_order, stacked
-from dmbp.engine.tail import Tail, read_by, tail_of, tail_steps
+from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
@@ -127,6 +127,7 @@ class GpuEngine:
         self._stream = torch.cuda.Stream() if net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._steps = 0
+        self._start = {name: logits[name] for name in plan_of(net).narrowed.channels}
         self._learning = start(loss, learning_rate, dtype, net.inputs)
         with torch.no_grad(), self._aside():
             self._output = net.value()
@@ -135,7 +136,11 @@ class GpuEngine:
     @property
     def logits(self) -> Logits:
         """The learned scalars as they stand."""
-        return {name: site.logits for name, site in self._sites.items()}
+        narrowed = plan_of(self._net).narrowed
+        return {
+            name: narrowed.whole(name, site.logits, self._start.get(name))
+            for name, site in self._sites.items()
+        }
 
     @torch.no_grad()
     def step(self) -> Terms:
@@ -198,43 +203,33 @@ class GpuEngine:
 
     def _build(self, logits: Logits) -> None:
         """Turn the plan into a program."""
-        plan = plan_of(self._net)
-        frozen, dtype = plan.frozen, self._learning.dtype
-        last = tail_steps(frozen)
-        ends = read_by(last, frozen)
-        constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
-        shapes = {planned.step.output: planned.shape for planned in plan.steps}
-        if any(shapes.get(index) is None for index in ends if index != 0):
-            last, ends = [], [frozen.result]
-        fixed = constant | {step.output for step in last}
-        merging = merging_of(frozen, shapes, fixed | set(ends), pooling=self._triton)
+        plan, dtype = plan_of(self._net), self._learning.dtype
+        constant = {0} | {p.step.output for p in plan.program if p.is_constant}
+        shapes = {planned.step.output: planned.shape for planned in plan.program}
+        steps = [planned.step for planned in plan.program]
+        fixed = constant | set(plan.tail.gradients)
+        merging = merging_of(steps, shapes, fixed, pooling=self._triton)
         values: dict[int, Example] = {0: Example(self._net.inputs, stacks=True)}
-        at_end: dict[int, Tensor] = {}
         self._constants: dict[int, Any] = {0: _constant(self._net.inputs, dtype)}
-        for planned in plan.steps:
+        for planned in plan.program:
             step = planned.step
-            given = {index: values[index].value for index in step.reads}
-            result = step.apply(given)
+            result = step.apply({index: values[index].value for index in step.reads})
             stacks = planned.operation is None or planned.operation.stacks
             values[step.output] = Example(result, stacks)
-            if step.output in ends:
-                at_end[step.output] = result
-            if step.output in constant:
+            if planned.is_constant:
                 self._constants[step.output] = _constant(result, dtype)
             elif step.site is not None:
                 merged = merging.gates[step.output]
                 goes_on = any(index not in constant for index in merged.terms)
                 self._program.append(self._site(merged, logits, goes_on=goes_on))
-            elif step.output not in fixed and step.output not in merging.gone:
+            elif step.output not in merging.gone:
                 examples = [_cast_example(values[index], dtype) for index in step.reads]
                 biased = step.output not in merging.unbiased
                 chosen = operation(_cast(step, dtype, biased=biased), examples)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
             for index in step.finished:
-                del values[index]
-        if 0 in ends:
-            at_end[0] = self._net.inputs
-        self._finish(tail_of(self._net, last, {index: at_end[index] for index in ends}))
+                values.pop(index, None)
+        self._finish(plan.tail)
 
     def _finish(self, tail: Tail) -> None:
         """Keep of constants what is read, and know the end."""
@@ -242,7 +237,7 @@ class GpuEngine:
         read |= set(tail.gradients)
         self._constants = {k: v for k, v in self._constants.items() if k in read}
         self._tail = tail
-        self._finished = _last_reads(self._program, set(tail.gradients))
+        self._finished = last_reads(self._program, set(tail.gradients))
         if self._triton:
             from dmbp.engine.triton_scores import TritonScores as Scores
         else:
@@ -257,7 +252,8 @@ class GpuEngine:
             from dmbp.engine.triton_site import PooledTritonSite, TritonSite
 
             kind = TritonSite if merged.pooling is None else PooledTritonSite
-        site = kind(merged, logits[name], self._learning)
+        narrowed = plan_of(self._net).narrowed
+        site = kind(merged, narrowed.start(name, logits[name]), self._learning)
         self._sites[name] = site
         return SiteInstruction(merged, site, goes_on=goes_on)
 
@@ -329,14 +325,3 @@ def _cast(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
         step = replace(step, arguments=[step.arguments[0], weight, None, *rest])
     keywords = {name: _cast_value(value, dtype) for name, value in step.keywords.items()}
     return replace(step, arguments=_cast_value(step.arguments, dtype), keywords=keywords)
-
-
-def _last_reads(program: Sequence[Instruction], needed: set[int]) -> list[list[int]]:
-    """After each instruction, the values that no later one reads."""
-    needed = set(needed)
-    finished: list[list[int]] = []
-    for instruction in reversed(program):
-        reads = dict.fromkeys(instruction.reads)
-        finished.append([index for index in reads if index not in needed])
-        needed.update(reads)
-    return finished[::-1]

@@ -87,6 +87,7 @@ class MaskedSite:
                     change.addcmul_(change, sigma, value=-1)
                 else:
                     change.mul_(sigma).neg_()
+                change = self._combined(row, change)
                 if descend:
                     self._descend(row, part, change)
                 else:
@@ -102,6 +103,14 @@ class MaskedSite:
             for part in self._parts(row):
                 self._descend(row, part, flat[row, part])
         self._gradient.zero_()
+
+    def learned(self) -> Tensor:
+        """The learned scalars as they stand."""
+        return self.logits
+
+    def _combined(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradient of a row's logits, from that of every element."""
+        return change
 
     def _gather(self, row: int, part: slice, change: Tensor) -> None:
         if self._gradient is None:

@@ -5,7 +5,7 @@ max-pooling. What is merged has no other reader.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
 from dmbp.linear.choices import Gather
-from dmbp.linear.freeze import FrozenGraph, Slot, Step
+from dmbp.linear.freeze import Slot, Step
 from dmbp.linear.gates import Piece
 
 MAX_POOL = "aten.max_pool2d.default"
@@ -62,7 +62,7 @@ class Merging:
 class _Merger:
     def __init__(
         self,
-        frozen: FrozenGraph,
+        steps: Sequence[Step],
         shapes: Mapping[int, tuple[int, ...] | None],
         fixed: Set[int],
         *,
@@ -70,10 +70,10 @@ class _Merger:
     ) -> None:
         self._merges_pooling = pooling
         self._shapes = shapes
-        self._made = {s.output: s for s in frozen.steps if s.output not in fixed}
-        self._readers = Counter(index for step in frozen.steps for index in step.reads)
-        self._readers[frozen.result] += 1
-        self._reader = {index: step for step in frozen.steps for index in step.reads}
+        self._fixed = fixed
+        self._made = {step.output: step for step in steps if step.output not in fixed}
+        self._readers = Counter(index for step in steps for index in step.reads)
+        self._reader = {index: step for step in steps for index in step.reads}
         self.gone: set[int] = set()
         self.unbiased: set[int] = set()
 
@@ -117,7 +117,7 @@ class _Merger:
         return plain and len({self._shapes[index] for index in (*step.reads, step.output)}) == 1
 
     def _pooling(self, gate: Step) -> Pooling | None:
-        alone = self._readers[gate.output] == 1 and gate.output in self._reader
+        alone = self._readers[gate.output] == 1 and gate.output not in self._fixed
         if not alone or not self._merges_pooling:
             return None
         step = self._reader[gate.output]
@@ -149,13 +149,16 @@ def _square_windows(step: Step) -> Pooling | None:
 
 
 def merging_of(
-    frozen: FrozenGraph,
+    steps: Sequence[Step],
     shapes: Mapping[int, tuple[int, ...] | None],
     fixed: Set[int],
     *,
     pooling: bool,
 ) -> Merging:
-    """What to merge into each gate, max-pooling too where `pooling`; `fixed` is left alone."""
-    merger = _Merger(frozen, shapes, fixed, pooling=pooling)
-    gates = {s.output: merger.merged(s) for s in frozen.steps if s.site is not None}
+    """What to merge into each gate, max-pooling too where `pooling`.
+
+    `fixed` are values that someone else needs: what x alone decides, what the tail reads.
+    """
+    merger = _Merger(steps, shapes, fixed, pooling=pooling)
+    gates = {step.output: merger.merged(step) for step in steps if step.site is not None}
     return Merging(gates, merger.gone, merger.unbiased)

@@ -98,9 +98,7 @@ class PlainScores:
     def update(self, values: Mapping[int, Tensor]) -> None:
         """Set the learning's terms, seeds and streams, and count the iteration."""
         learning = self._learning
-        scores = self._tail.constant.expand(2, -1)
-        for index, gradient in self._tail.gradients.items():
-            scores = scores + (by_stream(values[index]) * gradient).flatten(2).sum(2)
+        scores = self._tail.scores(values)
         learning.terms.copy_(scores)
         seeds = learning.loss.seeds(Terms(self._output, scores[0], scores[1]))
         learning.streams.copy_((seeds[0] == 0).int())

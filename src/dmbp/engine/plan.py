@@ -5,8 +5,8 @@ site cost one transposed pass and no memory but their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from dmbp.engine.folding import folded
 from dmbp.engine.general import GeneralOperation
+from dmbp.engine.narrowing import narrowed
 from dmbp.engine.operations import Operation, operation
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
+from dmbp.engine.tail import read_by, tail_of, tail_steps
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import FrozenGraph, Step
 
@@ -38,8 +40,8 @@ class Planned:
         return self.step.reads[:1] if self.operation is None else self.operation.reads
 
 
-def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[Planned]:
-    """Run one stream through the network, choosing each step's operation."""
+def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[tuple[Planned, Any]]:
+    """Run one stream through the network, choosing each step's operation; with its result."""
     values: dict[int, Example] = {0: Example(inputs, stacks=True)}
     constant = {0}
     for step in frozen.steps:
@@ -51,19 +53,57 @@ def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[Planned]:
             constant.add(step.output)
         values[step.output] = Example(result, chosen is None or chosen.stacks)
         shape = tuple(result.shape) if isinstance(result, Tensor) else None
-        yield Planned(step, chosen, shape, is_constant)
+        yield Planned(step, chosen, shape, is_constant), result
         for index in step.finished:
             del values[index]
 
 
 class Plan:
-    """The operations of every step of a network, and both streams' way back through them."""
+    """The operations of every step of a network, and both streams' way back through them.
+
+    `program` are the steps that an engine runs at every iteration, from what x alone decides
+    (`is_constant`) to what the `tail` reads, with `narrowed` channels.
+    """
 
     def __init__(self, net: LinearNetwork) -> None:
         self.frozen = folded(net.frozen)
         self._weights = net.weights
+        last = tail_steps(self.frozen)
+        ends = read_by(last, self.frozen)
+        at_end: dict[int, Any] = {0: net.inputs}
+        self.steps: list[Planned] = []
         with torch.no_grad():
-            self.steps = list(walk(self.frozen, net.inputs))
+            for planned, result in walk(self.frozen, net.inputs):
+                self.steps.append(planned)
+                if planned.step.output in (*ends, self.frozen.result):
+                    at_end[planned.step.output] = result
+        if not all(isinstance(at_end[index], Tensor) for index in ends):
+            last, ends = [], [self.frozen.result]
+        tail = tail_of(net, last, {index: at_end[index] for index in ends})
+        in_tail = {step.output for step in last}
+        rest = [planned for planned in self.steps if planned.step.output not in in_tail]
+        constant = {planned.step.output for planned in rest if planned.is_constant}
+        self.narrowed = narrowed([planned.step for planned in rest], tail, constant)
+        self.tail = self.narrowed.tail
+        self.program = [self._narrowed(planned, net) for planned in rest]
+
+    def _narrowed(self, planned: Planned, net: LinearNetwork) -> Planned:
+        step = self.narrowed.steps.get(planned.step.output)
+        if step is None:
+            return planned
+        assert planned.shape is not None
+        channels = len(step.arguments[1]) if step.site is None else self._channels(step)
+        shape = (planned.shape[0], channels, *planned.shape[2:])
+        if planned.operation is None:
+            return replace(planned, step=step, shape=shape)
+        read = next(p.shape for p in self.steps if p.step.output == step.reads[0])
+        assert read is not None
+        example = Example(net.inputs.new_empty(read), stacks=True)
+        return Planned(step, operation(step, [example]), shape, planned.is_constant)
+
+    def _channels(self, step: Step) -> int:
+        assert step.site is not None
+        return len(self.narrowed.channels[step.site.name])
 
     def pull_back(self, at_gate: AtGate) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""
@@ -112,3 +152,23 @@ def added(one: Any, other: Any) -> Any:
     if isinstance(one, Tensor):
         return one + other
     return [added(a, b) for a, b in zip(one, other, strict=True)]
+
+
+class Reading(Protocol):
+    """A piece of a program: it reads some values and puts one out."""
+
+    @property
+    def reads(self) -> Sequence[int]:
+        """The values read."""
+        ...
+
+
+def last_reads(program: Sequence[Reading], needed: set[int]) -> list[list[int]]:
+    """After each piece of a program, the values that no later one reads."""
+    needed = set(needed)
+    finished: list[list[int]] = []
+    for instruction in reversed(program):
+        reads = dict.fromkeys(instruction.reads)
+        finished.append([index for index in reads if index not in needed])
+        needed.update(reads)
+    return finished[::-1]

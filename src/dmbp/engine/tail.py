@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.engine.streams import in_order
+from dmbp.engine.streams import by_stream, in_order
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import FrozenGraph, Step
 
@@ -23,6 +23,13 @@ class Tail:
 
     gradients: Mapping[int, Tensor]
     constant: Tensor
+
+    def scores(self, values: Mapping[int, Tensor]) -> Tensor:
+        """Both streams' scores (2, rows), from the values, stacked."""
+        scores = self.constant.expand(2, -1)
+        for index, gradient in self.gradients.items():
+            scores = scores + (by_stream(values[index]) * gradient).flatten(2).sum(2)
+        return scores
 
 
 def tail_steps(frozen: FrozenGraph) -> list[Step]:
