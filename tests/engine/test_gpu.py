@@ -198,9 +198,8 @@ def test_steps_too_small_for_16_bits_count_on_average() -> None:
 
 def test_what_is_merged_into_a_site() -> None:
     plan = plan_of(network(nets.ResidualNet))
-    shapes = {planned.step.output: planned.shape for planned in plan.steps}
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
-    merging = merging_of([p.step for p in plan.steps], shapes, constant, pooling=True)
+    merging = merging_of([p.step for p in plan.steps], constant, pooling=True)
     sums = [merged for merged in merging.gates.values() if len(merged.terms) == 2]
     assert len(sums) == 2  # as many blocks
     assert all(merged.shift is not None for merged in sums)  # batch norms', folded and moved on

@@ -124,7 +124,7 @@ class FastEngine:
         self._program: list[Instruction] = []
         self._constants: dict[int, Value] = {}
         with torch.no_grad():
-            self._output = net.value()
+            self._output = net.score(net.frozen.output)
             self._build(logits, learning_rate)
 
     @property

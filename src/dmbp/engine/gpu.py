@@ -10,7 +10,7 @@ network's own precision.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, merging_of
 from dmbp.engine.operations import Operation, operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
-from dmbp.engine.plan import added, last_reads, plan_of, transpose_both
+from dmbp.engine.plan import added, last_reads, plan_of, transpose_both, walk
 from dmbp.engine.readout import read_out
 from dmbp.engine.streams import Apart, Example, Value, in_order, stacked
 from dmbp.engine.tail import Tail
@@ -32,8 +32,8 @@ from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
-EAGER_STEPS = 2
-"""Iterations run before one is recorded: libraries choose their kernels in the first."""
+_rehearsed: set[Any] = set()
+"""What programs have been compiled for, in this process."""
 
 
 class GpuSite(Protocol):
@@ -126,11 +126,11 @@ class GpuEngine:
         self._program: list[Instruction] = []
         self._stream = torch.cuda.Stream() if net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._steps = 0
+        self._refuses = False
         self._start = {name: logits[name] for name in plan_of(net).narrowed.channels}
         self._learning = start(loss, learning_rate, dtype, net.inputs)
         with torch.no_grad(), self._aside():
-            self._output = net.value()
+            self._output = net.score(net.frozen.output)
             self._build(logits)
 
     @property
@@ -149,11 +149,9 @@ class GpuEngine:
             if self._graph is not None:
                 self._graph.replay()
             else:
-                if self._steps == 0:
-                    self._rehearse()
-                self._iterate()
-                self._steps += 1
-                if self._steps == EAGER_STEPS and self._stream is not None:
+                self._rehearse()
+                self._iterate()  # in which libraries choose their kernels
+                if self._stream is not None and not self._refuses:
                     self._record()
             positive, negative = self._learning.terms.clone()
         return Terms(self._output, positive, negative)
@@ -169,19 +167,24 @@ class GpuEngine:
 
     def _rehearse(self) -> None:
         """See that all kernels are compiled."""
-        if self._triton and self._stream is not None:
+        shapes = tuple(planned.step.shape for planned in plan_of(self._net).program)
+        key = (shapes, self._learning.dtype, self._learning.loss)
+        if self._triton and self._stream is not None and key not in _rehearsed:
             from dmbp.engine.triton_launch import rehearsing
 
             with rehearsing():
                 self._iterate()
+            _rehearsed.add(key)
 
     def _record(self) -> None:
         """Record an iteration; some operation may not allow it, and then none is."""
         graph = torch.cuda.CUDAGraph()
-        with suppress(RuntimeError):
+        try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self._iterate()
             self._graph = graph
+        except RuntimeError:
+            self._refuses = True
 
     @contextmanager
     def _aside(self) -> Generator[None]:
@@ -205,37 +208,28 @@ class GpuEngine:
         """Turn the plan into a program."""
         plan, dtype = plan_of(self._net), self._learning.dtype
         constant = {0} | {p.step.output for p in plan.program if p.is_constant}
-        shapes = {planned.step.output: planned.shape for planned in plan.program}
         steps = [planned.step for planned in plan.program]
-        fixed = constant | set(plan.tail.gradients)
-        merging = merging_of(steps, shapes, fixed, pooling=self._triton)
-        values: dict[int, Example] = {0: Example(self._net.inputs, stacks=True)}
-        self._constants: dict[int, Any] = {0: _constant(self._net.inputs, dtype)}
-        for planned in plan.program:
+        merging = merging_of(steps, constant | set(plan.tail.gradients), pooling=self._triton)
+        values: dict[int, Any] = {0: self._net.inputs}
+        for planned, examples in walk(steps, self._net.inputs):
             step = planned.step
-            result = step.apply({index: values[index].value for index in step.reads})
-            stacks = planned.operation is None or planned.operation.stacks
-            values[step.output] = Example(result, stacks)
             if planned.is_constant:
-                self._constants[step.output] = _constant(result, dtype)
+                values[step.output] = step.apply(values)
             elif step.site is not None:
                 merged = merging.gates[step.output]
                 goes_on = any(index not in constant for index in merged.terms)
                 self._program.append(self._site(merged, logits, goes_on=goes_on))
             elif step.output not in merging.gone:
-                examples = [_cast_example(values[index], dtype) for index in step.reads]
+                own = [_cast_example(example, dtype) for example in examples]
                 biased = step.output not in merging.unbiased
-                chosen = operation(_cast(step, dtype, biased=biased), examples)
+                chosen = operation(_cast(step, dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
-            for index in step.finished:
-                values.pop(index, None)
+        read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
+        self._constants = {k: _constant(v, dtype) for k, v in values.items() if k in read}
         self._finish(plan.tail)
 
     def _finish(self, tail: Tail) -> None:
-        """Keep of constants what is read, and know the end."""
-        read = {index for instruction in self._program for index in instruction.reads}
-        read |= set(tail.gradients)
-        self._constants = {k: v for k, v in self._constants.items() if k in read}
+        """Know when values are done with, and how they end."""
         self._tail = tail
         self._finished = last_reads(self._program, set(tail.gradients))
         if self._triton:

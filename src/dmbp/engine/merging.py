@@ -63,13 +63,12 @@ class _Merger:
     def __init__(
         self,
         steps: Sequence[Step],
-        shapes: Mapping[int, tuple[int, ...] | None],
         fixed: Set[int],
         *,
         pooling: bool,
     ) -> None:
         self._merges_pooling = pooling
-        self._shapes = shapes
+        self._shapes = {step.output: step.shape for step in steps}
         self._fixed = fixed
         self._made = {step.output: step for step in steps if step.output not in fixed}
         self._readers = Counter(index for step in steps for index in step.reads)
@@ -114,7 +113,8 @@ class _Merger:
         """Whether a step adds two values of one shape."""
         slots = len(step.arguments) == 2 and all(isinstance(a, Slot) for a in step.arguments)
         plain = step.operation == "aten.add.Tensor" and slots and not step.keywords
-        return plain and len({self._shapes[index] for index in (*step.reads, step.output)}) == 1
+        shapes = {self._shapes.get(index) for index in (*step.reads, step.output)}
+        return plain and len(shapes) == 1
 
     def _pooling(self, gate: Step) -> Pooling | None:
         alone = self._readers[gate.output] == 1 and gate.output not in self._fixed
@@ -148,17 +148,11 @@ def _square_windows(step: Step) -> Pooling | None:
     return Pooling(step, kernel[0], stride[0], padding[0])
 
 
-def merging_of(
-    steps: Sequence[Step],
-    shapes: Mapping[int, tuple[int, ...] | None],
-    fixed: Set[int],
-    *,
-    pooling: bool,
-) -> Merging:
+def merging_of(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> Merging:
     """What to merge into each gate, max-pooling too where `pooling`.
 
     `fixed` are values that someone else needs: what x alone decides, what the tail reads.
     """
-    merger = _Merger(steps, shapes, fixed, pooling=pooling)
+    merger = _Merger(steps, fixed, pooling=pooling)
     gates = {step.output: merger.merged(step) for step in steps if step.site is not None}
     return Merging(gates, merger.gone, merger.unbiased)

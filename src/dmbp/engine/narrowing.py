@@ -67,7 +67,8 @@ def narrowed(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Narrowed:
 def _convolution_of(step: Step, kept: Tensor) -> Step:
     weight, bias, *rest = convolution_arguments(step)
     bias = None if bias is None else bias[kept]
-    return replace(step, arguments=[step.arguments[0], weight[kept], bias, *rest])
+    arguments = [step.arguments[0], weight[kept], bias, *rest]
+    return replace(step, arguments=arguments, shape=_fewer(step, kept))
 
 
 def _gate_of(step: Step, kept: Tensor) -> Step:
@@ -78,4 +79,9 @@ def _gate_of(step: Step, kept: Tensor) -> Step:
         return tensor[:, kept] if tensor.dim() == 4 and tensor.shape[1] > 1 else tensor
 
     offset = None if piece.offset is None else part(piece.offset)
-    return replace(step, function=Piece(part(piece.slope), offset))
+    return replace(step, function=Piece(part(piece.slope), offset), shape=_fewer(step, kept))
+
+
+def _fewer(step: Step, kept: Tensor) -> tuple[int, ...]:
+    assert step.shape is not None
+    return (step.shape[0], len(kept), *step.shape[2:])

@@ -5,7 +5,7 @@ site cost one transposed pass and no memory but their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from dmbp.engine.operations import Operation, operation
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import FrozenGraph, Step
+from dmbp.linear.freeze import Step
 
 AtGate = Callable[[Step, Tensor], Tensor]
 """From both streams' gradients in what a gate puts out, stacked, to those in what it reads."""
@@ -27,11 +27,10 @@ AtGate = Callable[[Step, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Planned:
-    """A step, its operation (None at a site), its result's shape and whether x alone decides it."""
+    """A step, its operation (None at a site) and whether x alone decides its result."""
 
     step: Step
     operation: Operation | None
-    shape: tuple[int, ...] | None
     is_constant: bool
 
     @property
@@ -40,22 +39,23 @@ class Planned:
         return self.step.reads[:1] if self.operation is None else self.operation.reads
 
 
-def walk(frozen: FrozenGraph, inputs: Tensor) -> Iterator[tuple[Planned, Any]]:
-    """Run one stream through the network, choosing each step's operation; with its result."""
-    values: dict[int, Example] = {0: Example(inputs, stacks=True)}
+def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[Example]]]:
+    """Choose each step's operation by what it reads, of which only the form is known."""
+    nothing = inputs.new_zeros(())
+    values: dict[int, Example] = {0: Example(nothing.expand(inputs.shape), stacks=True)}
     constant = {0}
-    for step in frozen.steps:
+    for step in steps:
         examples = [values[index] for index in step.reads]
         chosen = None if step.site is not None else operation(step, examples)
-        result = step.apply({index: values[index].value for index in step.reads})
+        if step.shape is not None:
+            result: Any = nothing.expand(step.shape)
+        else:
+            result = step.apply({index: values[index].value for index in step.reads})
         is_constant = chosen is not None and constant.issuperset(step.reads)
         if is_constant:
             constant.add(step.output)
         values[step.output] = Example(result, chosen is None or chosen.stacks)
-        shape = tuple(result.shape) if isinstance(result, Tensor) else None
-        yield Planned(step, chosen, shape, is_constant), result
-        for index in step.finished:
-            del values[index]
+        yield Planned(step, chosen, is_constant), examples
 
 
 class Plan:
@@ -68,42 +68,26 @@ class Plan:
     def __init__(self, net: LinearNetwork) -> None:
         self.frozen = folded(net.frozen)
         self._weights = net.weights
+        shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
         last = tail_steps(self.frozen)
         ends = read_by(last, self.frozen)
-        at_end: dict[int, Any] = {0: net.inputs}
-        self.steps: list[Planned] = []
-        with torch.no_grad():
-            for planned, result in walk(self.frozen, net.inputs):
-                self.steps.append(planned)
-                if planned.step.output in (*ends, self.frozen.result):
-                    at_end[planned.step.output] = result
-        if not all(isinstance(at_end[index], Tensor) for index in ends):
+        if any(shapes[index] is None for index in ends):
             last, ends = [], [self.frozen.result]
-        tail = tail_of(net, last, {index: at_end[index] for index in ends})
+        tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
         in_tail = {step.output for step in last}
+        with torch.no_grad():
+            self.steps = [planned for planned, _ in walk(self.frozen.steps, net.inputs)]
         rest = [planned for planned in self.steps if planned.step.output not in in_tail]
         constant = {planned.step.output for planned in rest if planned.is_constant}
         self.narrowed = narrowed([planned.step for planned in rest], tail, constant)
         self.tail = self.narrowed.tail
-        self.program = [self._narrowed(planned, net) for planned in rest]
-
-    def _narrowed(self, planned: Planned, net: LinearNetwork) -> Planned:
-        step = self.narrowed.steps.get(planned.step.output)
-        if step is None:
-            return planned
-        assert planned.shape is not None
-        channels = len(step.arguments[1]) if step.site is None else self._channels(step)
-        shape = (planned.shape[0], channels, *planned.shape[2:])
-        if planned.operation is None:
-            return replace(planned, step=step, shape=shape)
-        read = next(p.shape for p in self.steps if p.step.output == step.reads[0])
-        assert read is not None
-        example = Example(net.inputs.new_empty(read), stacks=True)
-        return Planned(step, operation(step, [example]), shape, planned.is_constant)
-
-    def _channels(self, step: Step) -> int:
-        assert step.site is not None
-        return len(self.narrowed.channels[step.site.name])
+        changed = self.narrowed.steps
+        steps = [changed.get(planned.step.output, planned.step) for planned in rest]
+        with torch.no_grad():
+            anew = [planned for planned, _ in walk(steps, net.inputs)] if changed else rest
+        self.program = [
+            new if new.step.output in changed else old for new, old in zip(anew, rest, strict=True)
+        ]
 
     def pull_back(self, at_gate: AtGate) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""

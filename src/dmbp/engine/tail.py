@@ -52,18 +52,13 @@ def read_by(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
 
 
 @torch.enable_grad()
-def tail_of(net: LinearNetwork, steps: Sequence[Step], values: Mapping[int, Any]) -> Tail:
-    """The tail, from what the values it reads are at x, of one stream."""
-    given = {index: value.detach().clone().requires_grad_() for index, value in values.items()}
+def tail_of(net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]) -> Tail:
+    """The tail, from the shapes of the values it reads: what it gives at zero, and its slope."""
+    given = {index: net.inputs.new_zeros(shape).requires_grad_() for index, shape in shapes.items()}
     slots: dict[int, Any] = dict(given)
     for step in steps:
         slots[step.output] = step.apply(slots)
-    result = slots[steps[-1].output if steps else next(iter(given))]
-    scores = net.score(result)
+    scores = net.score(slots[steps[-1].output if steps else next(iter(given))])
     gradients = torch.autograd.grad(scores.sum(), list(given.values()))
-    constant = scores.detach()
-    for value, gradient in zip(values.values(), gradients, strict=True):
-        constant = constant - (value * gradient).flatten(1).sum(1)
-    return Tail(
-        {index: in_order(part) for index, part in zip(given, gradients, strict=True)}, constant
-    )
+    parts = {index: in_order(part) for index, part in zip(given, gradients, strict=True)}
+    return Tail(parts, scores.detach())

@@ -5,7 +5,7 @@ one after the other. In a rehearsal nothing is launched: what would be is compil
 """
 
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,6 @@ def rehearsing() -> Generator[None]:
     _rehearsal = {}
     try:
         yield
-        for compiled in _rehearsal.values():
-            compiled.result()
+        wait(_rehearsal.values())  # what failed will say so when it is launched
     finally:
         _rehearsal = None

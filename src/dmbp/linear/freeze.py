@@ -42,7 +42,8 @@ class Step:
     """One linear function of the network: `slots[output] = function(*arguments, **keywords)`.
 
     `operation` and `kind` are those of its row in the table, `module` is the path of the module it
-    came from, and `finished` lists the slots that no later step reads.
+    came from, `shape` that of its result, None where that is no tensor, and `finished` lists the
+    slots that no later step reads.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Step:
     arguments: Sequence[Any]
     keywords: Mapping[str, Any]
     output: int
+    shape: tuple[int, ...] | None
     site: Site | None
     finished: tuple[int, ...] = ()
 
@@ -116,6 +118,7 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
                 arguments=_template(node.args, slots, values),
                 keywords={k: _template(v, slots, values) for k, v in node.kwargs.items()},
                 output=len(steps) + 1,
+                shape=_shape(values[node]),
                 site=_site(node, values[node], names),
             )
             if audit is not None:
@@ -129,6 +132,10 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
         raise unsupported(captured.output, "the output does not depend on the input")
     result = slots[captured.output].index
     return FrozenGraph(with_finished(steps, result), result, values[captured.output])
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def _call(node: Node, values: Mapping[Node, Any]) -> tuple[Function, Any, Any]:
