@@ -24,6 +24,18 @@ SINGLE = 1e-5
 """Likewise in single precision, after a dozen iterations."""
 
 
+FAMILIES = [
+    "resnet18",
+    "vgg11",
+    "squeezenet1_1",
+    "densenet121",
+    "googlenet",
+    "mobilenet_v2",
+    "shufflenet_v2_x1_0",
+    "regnet_x_400mf",
+]
+
+
 class Mixed(nn.Module):
     """What the fast paths do not cover: rows that move, a split, strides, groups, dilation."""
 
@@ -119,19 +131,7 @@ def test_single_precision(model: type[nn.Module]) -> None:
     assert_agree(net, "all", iterations=12, tolerance=SINGLE)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet18",
-        "vgg11",
-        "squeezenet1_1",
-        "densenet121",
-        "googlenet",
-        "mobilenet_v2",
-        "shufflenet_v2_x1_0",
-        "regnet_x_400mf",
-    ],
-)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_torchvisions_families(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = NETWORKS[name]()

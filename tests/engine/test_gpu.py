@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from benchmarks.exactness import NETWORKS as TORCHVISION
 from torch import Tensor, nn
 
 from dmbp.decompose.initialisation import initial_logits
@@ -13,7 +14,7 @@ from dmbp.engine.plan import plan_of
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
-from tests.engine.test_fast import Classes, Mixed, Pools
+from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
 from tests.tolerance import relative
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,6 +103,15 @@ def assert_agree(
 @pytest.mark.parametrize("model", [*nets.OF_IMAGES, nets.MLP, Mixed, Pools, Classes, Dense, Adding])
 def test_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_torchvisions_families(name: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = TORCHVISION[name]()
+    nets.randomise_statistics(model)
+    net = Linearizer(model.to(DEVICE).eval()).linearize(inputs.to(DEVICE), target=[0, 1])
+    assert_agree(net, "all", triton=DEVICE == "cuda", iterations=2)
 
 
 @pytest.mark.parametrize("model", NETWORKS)
