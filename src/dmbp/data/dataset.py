@@ -1,0 +1,79 @@
+"""Datasets: photographs by a stable name, and what is on each.
+
+Nothing is decoded here: a sample is a path and its labels, so fifty thousand are a few megabytes,
+and a broken photo is met by whoever opens it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dmbp.data.imagenet import read_imagenet
+from dmbp.data.manifest import read_manifest
+from dmbp.data.photo import ENDINGS
+from dmbp.data.sample import Label, Sample
+from dmbp.data.voc import VocImage, read_voc
+from dmbp.errors import PhotoError
+from dmbp.names import known
+
+Reader = Callable[[Path], list[Sample]]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples under a folder; `kind` is how they were read."""
+
+    kind: str
+    root: Path
+    samples: tuple[Sample, ...]
+
+    def first(self, count: int | None) -> "Dataset":
+        """The first samples alone."""
+        return Dataset(self.kind, self.root, self.samples[:count])
+
+
+def read_dataset(kind: str, root: Path) -> Dataset:
+    """A dataset of a kind in the table."""
+    known("kind of dataset", kind, READERS)
+    if not root.exists():
+        raise PhotoError(f"there is no folder or file {root}")
+    return Dataset(kind, root, tuple(READERS[kind](root)))
+
+
+def read_folder(root: Path) -> list[Sample]:
+    """Photos in a folder for each class, named after it."""
+    classes = sorted(path for path in root.iterdir() if path.is_dir())
+    found = [
+        Sample(f"{folder.name}/{photo.name}", photo, (folder.name,))
+        for folder in classes
+        for photo in sorted(folder.iterdir())
+        if photo.suffix.lower() in ENDINGS
+    ]
+    if not found:
+        raise PhotoError(f"{root} has no folders with photos, one folder for each class")
+    return found
+
+
+def read_voc_samples(root: Path) -> list[Sample]:
+    """The photos of a VOC folder, those of its `val` list where it has one."""
+    listed = root / "ImageSets" / "Main" / "val.txt"
+    images = read_voc(root)
+    if listed.is_file():
+        wanted = set(listed.read_text().split())
+        images = [image for image in images if image.path.stem in wanted]
+        if not images:
+            raise PhotoError(f"none of the photos that {listed} lists is annotated in {root}")
+    return [_voc_sample(image) for image in images]
+
+
+def _voc_sample(image: VocImage) -> Sample:
+    labels: Sequence[Label] = image.classes()
+    return Sample(image.path.stem, image.path, tuple(labels), image)
+
+
+READERS: Mapping[str, Reader] = {
+    "imagenet": read_imagenet,  # ILSVRC2012 val, by synset or flat
+    "voc": read_voc_samples,  # VOC2012 in its official layout
+    "folder": read_folder,  # a folder for each class
+    "manifest": read_manifest,  # a CSV of files and labels
+}

@@ -1,0 +1,120 @@
+"""ImageNet's validation set (ILSVRC2012), in the two layouts people have it in.
+
+By synset: a folder for each of the thousand synsets, `n01440764/ILSVRC2012_val_….JPEG`. Classes
+are numbered by the sorted synsets, as models of ImageNet number them.
+
+Flat: all photos in one folder, and beside them a list of what is on each, one of
+
+    val.txt                                  ILSVRC2012_val_00000001.JPEG 65
+    ILSVRC2012_validation_ground_truth.txt   490                    in the order of the photos
+
+The second, of the official development kit, counts from one in an order of its own; `synsets.txt`
+in the same folder has to say which, a synset a line.
+"""
+
+import re
+from pathlib import Path
+
+from dmbp.data.photo import ENDINGS
+from dmbp.data.sample import Sample
+from dmbp.errors import PhotoError
+
+CLASSES = 1000
+SYNSET = re.compile(r"n\d{8}")
+GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+
+
+def read_imagenet(root: Path) -> list[Sample]:
+    """Every photo of the validation set with its class."""
+    if not root.is_dir():
+        raise PhotoError(f"{root} is not a folder")
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and SYNSET.fullmatch(p.name))
+    if folders:
+        return _by_synset(root, folders)
+    photos = sorted(p for p in root.iterdir() if p.suffix.lower() in ENDINGS)
+    if not photos:
+        raise PhotoError(f"{root} has neither folders of synsets (n01440764, …) nor photos")
+    if (root / "val.txt").is_file():
+        return _listed(photos, root / "val.txt")
+    if (root / GROUND_TRUTH).is_file():
+        return _official(root, photos)
+    raise PhotoError(
+        f"{root} has photos but no list of what is on them: put val.txt or {GROUND_TRUTH} there"
+    )
+
+
+def _by_synset(root: Path, folders: list[Path]) -> list[Sample]:
+    known = _synsets(root / "synsets.txt") if (root / "synsets.txt").is_file() else None
+    names = sorted(known) if known is not None else [folder.name for folder in folders]
+    if known is None and len(names) != CLASSES:
+        raise PhotoError(
+            f"{root} has {len(names)} folders of synsets, not {CLASSES}: put synsets.txt there, "
+            f"all {CLASSES} of them, a synset a line"
+        )
+    number = {name: index for index, name in enumerate(names)}
+    for folder in folders:
+        if folder.name not in number:
+            raise PhotoError(f"{root / 'synsets.txt'} does not have {folder.name}")
+    samples = [
+        Sample(f"{folder.name}/{photo.name}", photo, (number[folder.name],))
+        for folder in folders
+        for photo in sorted(folder.iterdir())
+        if photo.suffix.lower() in ENDINGS
+    ]
+    if not samples:
+        raise PhotoError(f"the folders of synsets in {root} have no photos")
+    return samples
+
+
+def _listed(photos: list[Path], path: Path) -> list[Sample]:
+    """By a list of file and class, counted from zero over the sorted synsets."""
+    classes: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        parts = line.split()
+        if len(parts) != 2 or not parts[1].isdecimal() or int(parts[1]) >= CLASSES:
+            raise PhotoError(f"line {number} of {path} is not a file and a class: {line!r}")
+        classes[Path(parts[0]).name] = int(parts[1])
+    missing = [photo for photo in photos if photo.name not in classes]
+    if missing:
+        raise PhotoError(f"{path} does not have {missing[0].name}")
+    return [Sample(photo.name, photo, (classes[photo.name],)) for photo in photos]
+
+
+def _official(root: Path, photos: list[Path]) -> list[Sample]:
+    """By the development kit's list, whose numbers count from one in the order of synsets.txt."""
+    truth = _lines(root / GROUND_TRUTH)
+    if not (root / "synsets.txt").is_file():
+        raise PhotoError(
+            f"{root / GROUND_TRUTH} counts classes in an order of its own: put synsets.txt there, "
+            "all synsets in that order, a synset a line"
+        )
+    if len(truth) != len(photos):
+        raise PhotoError(
+            f"{root / GROUND_TRUTH} has {len(truth)} lines for {len(photos)} photos: it goes by "
+            "the order of all of them"
+        )
+    order = _synsets(root / "synsets.txt")
+    number = {name: index for index, name in enumerate(sorted(order))}
+    samples: list[Sample] = []
+    for photo, line in zip(photos, truth, strict=True):
+        if not line.isdecimal() or not 1 <= int(line) <= len(order):
+            raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo.name}, no class")
+        samples.append(Sample(photo.name, photo, (number[order[int(line) - 1]],)))
+    return samples
+
+
+def _synsets(path: Path) -> list[str]:
+    """Synsets, one at the start of each line."""
+    found = [line.split()[0] for line in _lines(path)]
+    wrong = [name for name in found if not SYNSET.fullmatch(name)]
+    if wrong or len(found) != CLASSES or len(set(found)) != CLASSES:
+        what = f"{wrong[0]!r} is no synset" if wrong else f"it has {len(set(found))} synsets"
+        raise PhotoError(f"{path} is not a list of ImageNet's {CLASSES} synsets: {what}")
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhotoError(f"cannot read {path}: {error}") from error
