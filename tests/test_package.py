@@ -15,7 +15,17 @@ SOURCE = ROOT / "src" / "dmbp"
 # Each imports only from those before it.
 LAYERS = ("errors", "names", "activation", "linear", "engine", "decompose", "attribution")
 LAYERS = (*LAYERS, "metrics", "models", "data", "render", "method_settings", "model_choice")
-LAYERS = (*LAYERS, "photo_question", "explanation", "explain", "compare", "sanity", "demo", "cli")
+LAYERS = (
+    *LAYERS,
+    "photo_question",
+    "explanation",
+    "explain",
+    "compare",
+    "sanity",
+    "bench",
+    "demo",
+    "cli",
+)
 
 # A decomposition draws and saves itself: the one look downwards, inside a function.
 EXCEPTIONS = {("decompose/decomposition.py", "render")}

@@ -1,0 +1,195 @@
+"""Where results are kept: one SQLite file, a row for each cell that was tried.
+
+Rows arrive in batches, each batch whole or not at all, so a run may be killed at any moment and
+goes on where it was. A cell that succeeded is never written again; one that failed is replaced when
+it is tried anew. Several processes may write to one file, and two files can be merged.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dmbp.bench.cell import Cell
+from dmbp.errors import InputError, OutputError
+
+VERSION = 1
+"""Of the file's layout, kept in the file itself."""
+
+PATIENCE = 60.0
+"""Seconds to wait for another process to finish writing."""
+
+_TABLES = """
+CREATE TABLE rows (
+    key TEXT PRIMARY KEY, dataset TEXT, image TEXT, photo TEXT, target TEXT, model TEXT,
+    weights TEXT, method TEXT, settings TEXT, scoring TEXT,
+    scores TEXT, curves TEXT, seconds REAL, failure TEXT, written REAL
+) WITHOUT ROWID;
+CREATE INDEX by_question ON rows (model, dataset, method);
+CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a cell: scores by metric, their curves and the seconds, or why it failed."""
+
+    cell: Cell
+    scores: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    seconds: float | None = None
+    failure: str | None = None
+
+
+class Store:
+    """A file of rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._told():
+            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            self._prepare()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Write rows, all or none; what is done already stays as it is."""
+        written = time.time()
+        values = [_values(row, written) for row in rows]
+        marks = ", ".join("?" * 15)
+        with self._transaction():
+            self._connection.executemany(
+                f"INSERT INTO rows VALUES ({marks}) ON CONFLICT (key) DO UPDATE SET "
+                "scores = excluded.scores, curves = excluded.curves, seconds = excluded.seconds, "
+                "failure = excluded.failure, written = excluded.written "
+                "WHERE rows.failure IS NOT NULL",
+                values,
+            )
+
+    def done(self, keys: Iterable[str], *, failed: bool = True) -> set[str]:
+        """Of some cells' keys, those that have a row; failures count too where `failed`."""
+        condition = "" if failed else " AND failure IS NULL"
+        found: set[str] = set()
+        asked = list(keys)
+        for start in range(0, len(asked), 500):
+            part = asked[start : start + 500]
+            marks = ", ".join("?" * len(part))
+            query = f"SELECT key FROM rows WHERE key IN ({marks}){condition}"
+            found.update(key for (key,) in self._connection.execute(query, part))
+        return found
+
+    def rows(self) -> Iterator[Row]:
+        """Every row, a few at a time."""
+        cursor = self._connection.execute(
+            "SELECT dataset, image, photo, target, model, weights, method, settings, scoring, "
+            "scores, curves, seconds, failure FROM rows "
+            "ORDER BY model, dataset, image, target, method"
+        )
+        for values in cursor:
+            yield _row(values)
+
+    def merge(self, other: Path) -> None:
+        """Take in the rows of another file; of a cell in both, one that succeeded."""
+        theirs = Store(other)  # says so where it is none
+        try:
+            batch: list[Row] = []
+            for row in theirs.rows():
+                batch.append(row)
+                if len(batch) == 1000:
+                    self.add(batch)
+                    batch = []
+            self.add(batch)
+        finally:
+            theirs.close()
+
+    def digest(self, path: Path) -> str | None:
+        """The digest that was noted of a file, unless it has changed since."""
+        state = path.stat()
+        found = self._connection.execute(
+            "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?",
+            (str(path), state.st_size, state.st_mtime_ns),
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def note_digests(self, digests: Mapping[Path, str]) -> None:
+        """Remember the digests of files as they are."""
+        values = [
+            (str(path), path.stat().st_size, path.stat().st_mtime_ns, digest)
+            for path, digest in digests.items()
+        ]
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", values
+            )
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file at once
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables == 0:
+                for statement in _TABLES.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                version = VERSION
+        finally:
+            connection.execute("COMMIT")
+        if version == 0:
+            raise InputError(f"{self.path} is a database, but not one of dmbp's benchmarks")
+        if version != VERSION:
+            raise InputError(
+                f"{self.path} was written by another version of dmbp (layout {version}, here "
+                f"{VERSION}); use that version, or begin a new file"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        with self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Generator[None]:
+        """Whatever SQLite meets, in a sentence."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            said = str(error)
+            if "not a database" in said or "malformed" in said:
+                raise InputError(f"{self.path} is not a database that can be read") from error
+            raise OutputError(f"cannot write to {self.path}: {said}") from error
+
+
+def _values(row: Row, written: float) -> tuple[Any, ...]:
+    cell = row.cell
+    names = (cell.dataset, cell.image, cell.photo, cell.target, cell.model, cell.weights)
+    texts = [cell.settings, cell.scoring, row.scores, row.curves]
+    settings, scoring, scores, curves = (_json(value) for value in texts)
+    results = (scores, curves, row.seconds, row.failure, written)
+    return (cell.key, *names, cell.method, settings, scoring, *results)
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    dataset, image, photo, target, model, weights, method, *rest = values
+    settings, scoring, scores, curves = (json.loads(text) for text in rest[:4])
+    names = (dataset, image, photo, target, model, weights, method)
+    return Row(Cell(*names, settings, scoring), scores, curves, *rest[4:])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,168 @@
+"""The store: nothing lost, nothing twice, whatever happens in between."""
+
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dmbp.bench import Cell, Row, Store
+from dmbp.errors import InputError, OutputError
+
+CELL = Cell("voc", "a", "p1", "cat", "resnet50", "w1", "gradcam", {"signed": True}, {"steps": 28})
+
+
+def cells(count: int) -> list[Cell]:
+    return [replace(CELL, image=f"image {k}", photo=f"p{k}") for k in range(count)]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    row = Row(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
+    failed = Row(replace(CELL, method="dmbp"), failure="it does not fit into memory")
+    store.add([row, failed])
+    assert list(store.rows()) == [failed, row]  # by method
+    store.close()
+    assert list(Store(tmp_path / "s.sqlite").rows()) == [failed, row]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"photo": "p2"},
+        {"target": "dog"},
+        {"weights": "w2"},
+        {"method": "dmbp"},
+        {"settings": {"signed": False}},
+        {"scoring": {"steps": 10}},
+        {"image": "b"},
+    ],
+)
+def test_all_that_determines_a_result_is_in_the_key(change: dict[str, object]) -> None:
+    assert replace(CELL, **change).key != CELL.key
+
+
+def test_names_that_decide_nothing_are_not_in_the_key() -> None:
+    assert replace(CELL, dataset="folder", model="mine").key == CELL.key
+    assert replace(CELL, settings=dict(reversed(CELL.settings.items()))).key == CELL.key
+
+
+def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Row(CELL, failure="no memory")])
+    assert store.done([CELL.key, "other"]) == {CELL.key}
+    assert store.done([CELL.key], failed=False) == set()
+    store.add([Row(CELL, {"IM": 0.5})])
+    store.add([Row(CELL, {"IM": 0.9}), Row(CELL, failure="later")])
+    assert [dict(row.scores) for row in store.rows()] == [{"IM": 0.5}]
+    assert store.done([CELL.key], failed=False) == {CELL.key}
+
+
+def test_many_keys_at_once(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    asked = cells(2500)
+    store.add(Row(cell, {"IM": 0.1}) for cell in asked[:1700])
+    assert store.done(cell.key for cell in asked) == {cell.key for cell in asked[:1700]}
+
+
+def test_two_stores_merge(tmp_path: Path) -> None:
+    one, other = Store(tmp_path / "1.sqlite"), Store(tmp_path / "2.sqlite")
+    a, b, c = cells(3)
+    one.add([Row(a, {"IM": 0.1}), Row(b, failure="no memory")])
+    other.add([Row(a, {"IM": 0.7}), Row(b, {"IM": 0.2}), Row(c, failure="broken photo")])
+    one.merge(tmp_path / "2.sqlite")
+    found = {row.cell.key: row for row in one.rows()}
+    assert found[a.key].scores == {"IM": 0.1}
+    assert found[b.key].scores == {"IM": 0.2}
+    assert found[c.key].failure == "broken photo"
+
+
+WRITER = """
+    import sys
+    from dataclasses import replace
+    from pathlib import Path
+    from dmbp.bench import Row, Store
+    from tests.bench.test_store import cells
+
+    store = Store(Path(sys.argv[1]))
+    asked = cells(400)[int(sys.argv[2]) :: 2] + cells(40)  # some are written by both
+    for k in range(0, len(asked), 4):
+        store.add(Row(cell, {"IM": 0.5}) for cell in asked[k : k + 4])
+        print(k, flush=True)
+"""
+
+
+def writer(path: Path, start: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(path), str(start)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    both = [writer(path, start) for start in (0, 1)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    for process in both:
+        assert process.stdout is not None
+        process.stdout.close()
+    assert len(list(Store(path).rows())) == 400
+
+
+def test_a_killed_process_leaves_whole_batches(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    process = writer(path, 0)
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    process.kill()
+    process.wait(60)
+    process.stdout.close()
+    count = len(list(Store(path).rows()))
+    assert count >= 20
+    assert count % 4 == 0
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Row(CELL, {"IM": 0.5})])
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(OutputError, match=r"cannot write to .*s\.sqlite: database or disk is full"):
+        store.add(Row(cell, {"IM": 0.5}, {"IM": [0.1] * 100}) for cell in cells(500))
+    assert len(list(store.rows())) == 1
+
+
+def test_files_that_are_no_store(tmp_path: Path) -> None:
+    text = tmp_path / "text.sqlite"
+    text.write_text("not a database, but long enough to be looked at " * 50)
+    with pytest.raises(InputError, match="is not a database that can be read"):
+        Store(text)
+    other = sqlite3.connect(tmp_path / "other.sqlite")
+    other.execute("CREATE TABLE things (name TEXT)")
+    other.commit()
+    other.close()
+    with pytest.raises(InputError, match="not one of dmbp's benchmarks"):
+        Store(tmp_path / "other.sqlite")
+    store = Store(tmp_path / "old.sqlite")
+    store._connection.execute("PRAGMA user_version = 7")
+    store.close()
+    with pytest.raises(InputError, match=r"another version of dmbp \(layout 7, here 1\)"):
+        Store(tmp_path / "old.sqlite")
+    with pytest.raises(OutputError, match="unable to open database file"):
+        Store(tmp_path / "nowhere" / "s.sqlite")
+
+
+def test_digests_are_of_files_as_they_were(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    file = tmp_path / "a.jpg"
+    file.write_bytes(b"one")
+    assert store.digest(file) is None
+    store.note_digests({file: "d1"})
+    assert store.digest(file) == "d1"
+    file.write_bytes(b"other")
+    assert store.digest(file) is None
