@@ -1,20 +1,17 @@
 """The real networks and photographs that benchmarks run on, from a folder beside this one."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from PIL import Image
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from dmbp.data import read_photo
 from dmbp.data.voc import Box, read_voc
-from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models import Classifier, Preprocessing, load_model
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
 from dmbp.models.small_resnet import CLASSES
-from dmbp.models.torchvision_import import import_torchvision
 
 SIDE = 224
 
@@ -26,27 +23,12 @@ def resnet50(shared: Path) -> Classifier:
 
 def resnet50_voc(shared: Path) -> Classifier:
     """The real ResNet50 with a 20-way VOC head."""
-    backbone = resnet50(shared)
-    backbone.module.fc = _head(shared / "models" / "resnet50_voc_head.safetensors", 2048)
-    return Classifier(
-        "resnet50-voc", backbone.module.eval(), backbone.preprocessing, CLASSES, "sigmoid"
-    )
+    return load_model("resnet50-voc", weights=shared / "models")
 
 
 def vgg16_voc(shared: Path) -> Classifier:
     """The real VGG16 convolutions, a mean over positions, and the 20-way VOC head."""
-    features = import_torchvision().models.vgg16(weights=None).features
-    state = load_file(shared / "models" / "vgg16_features.safetensors")
-    features.load_state_dict({k.removeprefix("features."): v.float() for k, v in state.items()})
-    head = _head(shared / "models" / "vgg16_voc_head.safetensors", 512)
-    module = nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    return Classifier("vgg16-voc", module.eval(), Preprocessing(), CLASSES, "sigmoid")
-
-
-def _head(path: Path, features: int) -> nn.Linear:
-    head = nn.Linear(features, len(CLASSES))
-    head.load_state_dict({k.split(".")[-1]: v.float() for k, v in load_file(path).items()})
-    return head
+    return load_model("vgg16-voc", weights=shared / "models")
 
 
 def photographs(shared: Path, preprocessing: Preprocessing, count: int) -> tuple[Tensor, Tensor]:
@@ -86,5 +68,5 @@ def voc_pairs(shared: Path, preprocessing: Preprocessing, images: int) -> Pairs:
 
 
 def _squeezed(path: Path, preprocessing: Preprocessing) -> Tensor:
-    photo = read_photo(path).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return preprocessing.tensor(photo)
+    squeezing = replace(preprocessing, crop=SIDE, fit="squeeze")
+    return squeezing.tensor(squeezing.view(read_photo(path)))

@@ -11,22 +11,35 @@ from torch import Tensor, nn
 from dmbp.errors import TargetError
 from dmbp.names import suggestion
 
+Fit = Literal["crop", "squeeze", "whole"]
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Short side to `resize`, the central `crop` × `crop`, RGB in [0, 1], then mean and std."""
+    """How a photo becomes an input: RGB in [0, 1], then mean and std.
+
+    `fit` is what of the photo is seen: "crop", its short side made `resize` pixels and the central
+    `crop` × `crop` of that; "squeeze", all of it, made `crop` × `crop`; "whole", all of it, its
+    short side made `crop` pixels.
+    """
 
     resize: int = 256
     crop: int = 224
+    fit: Fit = "crop"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     interpolation: Image.Resampling = Image.Resampling.BILINEAR
 
     def view(self, photo: Image.Image) -> Image.Image:
         """The part of the photo that the model sees, at the size it sees it."""
+        if self.fit == "squeeze":
+            return photo.resize((self.crop, self.crop), self.interpolation)
+        if self.fit == "whole":
+            longer = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
+            return photo.resize((longer[0], longer[1]), self.interpolation)
         scale = self.resize / min(photo.size)
         width, height = (max(self.crop, round(side * scale)) for side in photo.size)
         resized = photo.resize((width, height), self.interpolation)
@@ -34,7 +47,7 @@ class Preprocessing:
         return resized.crop((left, top, left + self.crop, top + self.crop))
 
     def tensor(self, view: Image.Image) -> Tensor:
-        """A view as the model's input, (1, 3, crop, crop)."""
+        """A view as the model's input, (1, 3, height, width)."""
         pixels = torch.from_numpy(numpy.asarray(view, dtype=numpy.float32) / 255)
         normalised = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return normalised.permute(2, 0, 1)[None].contiguous()

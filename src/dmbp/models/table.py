@@ -10,6 +10,7 @@ from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
 from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
+from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
 from dmbp.names import suggestion
 
 Loader = Callable[[Path | None], Classifier]
@@ -19,6 +20,8 @@ DEFAULT = embedded.NAME
 MODELS: Mapping[str, Loader] = {
     embedded.NAME: embedded.embedded_classifier,
     "resnet50-keras": keras_resnet50_classifier,
+    "resnet50-voc": resnet50_voc_classifier,
+    "vgg16-voc": vgg16_voc_classifier,
 }
 """Models of our own, beside torchvision's; a new one is one file and one line here."""
 

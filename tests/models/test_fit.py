@@ -1,0 +1,29 @@
+"""What of a photo is seen."""
+
+from typing import get_args
+
+import pytest
+from PIL import Image
+
+from dmbp.models import Preprocessing
+from dmbp.models.classifier import Fit
+
+PHOTO = Image.new("RGB", (300, 200))
+
+
+@pytest.mark.parametrize(
+    ("fit", "size"), [("crop", (64, 64)), ("squeeze", (64, 64)), ("whole", (96, 64))]
+)
+def test_size(fit: Fit, size: tuple[int, int]) -> None:
+    seen = Preprocessing(resize=80, crop=64, fit=fit)
+    assert seen.view(PHOTO).size == size
+    assert seen.tensor(seen.view(PHOTO)).shape == (1, 3, size[1], size[0])
+
+
+def test_what_is_left_out() -> None:
+    """A red border: a crop of the centre does not see it, the others do."""
+    photo = Image.new("RGB", (200, 200), "red")
+    photo.paste(Image.new("RGB", (160, 160), "blue"), (20, 20))
+    for fit in get_args(Fit):
+        view = Preprocessing(resize=100, crop=60, fit=fit).view(photo)
+        assert (view.getpixel((0, 0)) == (0, 0, 255)) is (fit == "crop")
