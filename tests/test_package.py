@@ -13,7 +13,16 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src" / "dmbp"
 
 # Each imports only from those before it.
-LAYERS = ("errors", "names", "activation", "linear", "engine", "decompose", "attribution")
+LAYERS = (
+    "errors",
+    "terminal",
+    "names",
+    "activation",
+    "linear",
+    "engine",
+    "decompose",
+    "attribution",
+)
 LAYERS = (*LAYERS, "metrics", "models", "data", "render", "method_settings", "model_choice")
 LAYERS = (
     *LAYERS,

@@ -1,11 +1,9 @@
-"""The command line: `dmbp explain`, `compare`, `sanity`, `demo`, `models`, `methods`.
+"""The command line: `dmbp explain`, `compare`, `sanity`, `bench`, `demo`, `models`, `methods`.
 
 Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
 """
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from dmbp import __version__
-from dmbp.errors import DMBPError, PhotoError
+from dmbp.bench.commands import bench_app
+from dmbp.errors import PhotoError
+from dmbp.terminal import one_sentence, output
 
 if TYPE_CHECKING:
     from dmbp.compare import Comparison
@@ -34,8 +32,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,  # usage errors in a line or two, not in a box
 )
-_errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-_output = Console(soft_wrap=True, highlight=False, markup=False)
+app.add_typer(bench_app, name="bench")
 
 
 class Preset(StrEnum):
@@ -86,23 +83,13 @@ OneTarget = Annotated[
 OUT = Path("dmbp-out")
 
 
-@contextmanager
-def _one_sentence() -> Generator[None]:
-    """Turn an error the user can put right into one sentence and exit code 2."""
-    try:
-        yield
-    except DMBPError as error:
-        _errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
-        raise typer.Exit(2) from None
-
-
 @app.callback(invoke_without_command=True)
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Explain what an image classifier saw."""
     if version:
-        _output.print(f"dmbp {__version__}")
+        output.print(f"dmbp {__version__}")
         raise typer.Exit
 
 
@@ -162,8 +149,8 @@ def explain(
             gif=gif,
         ),
     )
-    with _one_sentence():
-        explain_photos(request, console=None if quiet else _output)
+    with one_sentence():
+        explain_photos(request, console=None if quiet else output)
 
 
 @app.command()
@@ -192,8 +179,8 @@ def compare(
     from dmbp.method_settings import read_settings
     from dmbp.model_choice import ModelChoice
 
-    console = None if quiet else _output
-    with _one_sentence():
+    console = None if quiet else output
+    with one_sentence():
         names = method_names(methods)
         settings = read_settings(setting or [], names)
         question = _question(
@@ -225,8 +212,8 @@ def sanity(
     from dmbp.model_choice import ModelChoice
     from dmbp.sanity import DEFAULT_METHODS, check_sanity
 
-    console = None if quiet else _output
-    with _one_sentence():
+    console = None if quiet else output
+    with one_sentence():
         names = method_names(methods or DEFAULT_METHODS)
         question = _question(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
@@ -255,7 +242,7 @@ def _say_default(model: str | None, quiet: bool) -> None:
     from dmbp.models import DEFAULT
 
     if model is None and not quiet:
-        _output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
+        output.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
 
 
 def _write(
@@ -267,7 +254,7 @@ def _write(
     style = PanelStyle(palette=PALETTES[colours.value])
     paths = found.write(stem.parent, stem.name, style, suffix=f".{picture.value}")
     if not quiet:
-        _output.print("→ " + ", ".join(str(path) for path in paths))
+        output.print("→ " + ", ".join(str(path) for path in paths))
 
 
 @app.command()
@@ -275,8 +262,8 @@ def demo(out: Out = Path("dmbp-demo")) -> None:
     """Explain sample photos with the model in the box."""
     from dmbp.demo import run_demo
 
-    with _one_sentence():
-        run_demo(out, console=_output)
+    with one_sentence():
+        run_demo(out, console=output)
 
 
 @app.command()
@@ -285,7 +272,7 @@ def models() -> None:
     from dmbp.models import model_names
 
     for name in model_names():
-        _output.print(name)
+        output.print(name)
 
 
 @app.command("methods")
@@ -295,4 +282,4 @@ def list_methods() -> None:
 
     width = max(map(len, METHODS))
     for name, row in METHODS.items():
-        _output.print(f"{name:{width}s}  {row.title}")
+        output.print(f"{name:{width}s}  {row.title}")

@@ -84,15 +84,41 @@ class Store:
             found.update(key for (key,) in self._connection.execute(query, part))
         return found
 
-    def rows(self) -> Iterator[Row]:
-        """Every row, a few at a time."""
+    def rows(self, **names: str | None) -> Iterator[Row]:
+        """Every row, a few at a time; of columns named, those with that value alone."""
+        given = {column: value for column, value in names.items() if value is not None}
+        where = " AND ".join(f"{column} = ?" for column in given) or "1"
         cursor = self._connection.execute(
             "SELECT dataset, image, photo, target, model, weights, method, settings, scoring, "
-            "scores, curves, seconds, failure FROM rows "
-            "ORDER BY model, dataset, image, target, method"
+            f"scores, curves, seconds, failure FROM rows WHERE {where} "
+            "ORDER BY model, dataset, image, target, method",
+            list(given.values()),
         )
         for values in cursor:
             yield _row(values)
+
+    def latest_weights(self, dataset: str, model: str) -> str | None:
+        """The weights that a model's last row on a dataset is of."""
+        found = self._connection.execute(
+            "SELECT weights FROM rows WHERE dataset = ? AND model = ? "
+            "ORDER BY written DESC LIMIT 1",
+            (dataset, model),
+        ).fetchone()
+        return None if found is None else found[0]
+
+    def counts(self) -> list[tuple[str, str, str, int, int]]:
+        """By model, dataset and method: how many rows there are, and how many of them failed."""
+        return self._connection.execute(
+            "SELECT model, dataset, method, count(*), count(failure) FROM rows "
+            "GROUP BY model, dataset, method ORDER BY model, dataset, method"
+        ).fetchall()
+
+    def failures(self) -> list[tuple[str, int]]:
+        """What went wrong, and how often, the most frequent first."""
+        return self._connection.execute(
+            "SELECT failure, count(*) FROM rows WHERE failure IS NOT NULL "
+            "GROUP BY failure ORDER BY count(*) DESC, failure"
+        ).fetchall()
 
     def merge(self, other: Path) -> None:
         """Take in the rows of another file; of a cell in both, one that succeeded."""

@@ -1,0 +1,23 @@
+"""The terminal as commands use it: where to print, and how errors are said."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dmbp.errors import DMBPError
+
+errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+output = Console(soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def one_sentence() -> Generator[None]:
+    """Turn an error the user can put right into one sentence and exit code 2."""
+    try:
+        yield
+    except DMBPError as error:
+        errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
+        raise typer.Exit(2) from None

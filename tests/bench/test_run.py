@@ -1,0 +1,215 @@
+"""Runs of a plan: interrupted, sharded, merged, with broken photos; the table is the same."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dmbp.bench import Store
+from dmbp.bench.plan import read_plan
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.table import table
+from dmbp.cli import app
+from dmbp.errors import DMBPError
+
+PLAN = """
+methods = ["gradient", "gradcam", "random"]
+
+[[tasks]]
+name = "VOC/RN50"
+dataset = "folder"
+path = "photos"
+model = "voc160"
+metrics = ["IM", "deletion"]
+steps = 4
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """Six photos of two classes, noise of different sizes, and a plan for them."""
+    for index in range(6):
+        path = tmp_path / "photos" / ("cat", "dog")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = random.Random(index)
+        image = Image.new("RGB", (40 + index, 50))
+        image.putdata([(noise.randrange(256),) * 3 for _ in range((40 + index) * 50)])
+        image.save(path)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return tmp_path / "plan.toml"
+
+
+def run(plan: Path, store: str, **options: object) -> str:
+    """Run a plan whole; its table."""
+    asked = read_plan(plan)
+    run_plan(asked, plan.parent / store, RunOptions(**options))
+    return table(asked, plan.parent / store)
+
+
+def test_a_table_in_the_papers_layout(plan: Path) -> None:
+    lines = run(plan, "s.sqlite").splitlines()
+    assert lines[0] == "| DB/Model | Metric | Grad | GC | Random |"
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["IM", "IM, paper", "deletion"]
+    assert lines[3] == "| VOC/RN50 | IM, paper | 0.30 | 0.51 |  |"
+    assert lines[2].count("[") == 1
+    assert lines[2].count("**") == 4
+
+
+def test_nothing_is_computed_twice(plan: Path) -> None:
+    asked = read_plan(plan)
+    store = plan.parent / "s.sqlite"
+    first = run_plan(asked, store, RunOptions())
+    assert (first.done, first.kept, first.failed) == (18, 0, 0)
+    again = run_plan(asked, store, RunOptions(batch=5))
+    assert (again.done, again.kept) == (0, 18)
+    plan.write_text(PLAN.replace("steps = 4", "steps = 5"))
+    changed = run_plan(read_plan(plan), store, RunOptions())
+    assert (changed.done, changed.kept) == (18, 0)
+
+
+def test_shards_make_the_whole(plan: Path) -> None:
+    whole = run(plan, "whole.sqlite")
+    for part in range(4):
+        run(plan, f"{part}.sqlite", shard=(part, 4), batch=1 + part)
+    first = Store(plan.parent / "0.sqlite")
+    for part in (1, 2, 3):
+        first.merge(plan.parent / f"{part}.sqlite")
+    assert table(read_plan(plan), plan.parent / "0.sqlite") == whole
+
+
+def start(plan: Path, store: Path) -> subprocess.Popen[bytes]:
+    command = "from dmbp.cli import app; app()"
+    given = ["bench", "run", str(plan), "--store", str(store), "--batch", "1", "--quiet"]
+    return subprocess.Popen([sys.executable, "-c", command, *given])
+
+
+def test_killed_at_any_moment_it_goes_on(plan: Path) -> None:
+    """kill -9 at moments from the first import to the last row; in the end nothing is missing."""
+    whole = run(plan, "whole.sqlite")
+    store = plan.parent / "killed.sqlite"
+    moments = random.Random(0)
+    for _ in range(5):
+        process = start(plan, store)
+        before = _rows(store)
+        deadline = time.monotonic() + 60
+        while _rows(store) <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.2)
+        process.kill()
+        process.wait(60)
+    last = start(plan, store)
+    assert last.wait(120) == 0
+    assert _rows(store) == 18
+    assert table(read_plan(plan), store) == whole
+
+
+def _rows(store: Path) -> int:
+    if not store.exists():
+        return 0
+    try:
+        return len(list(Store(store).rows()))
+    except DMBPError:  # it is being made
+        return 0
+
+
+def test_broken_and_vanished_photos_fail_alone(plan: Path) -> None:
+    photos = plan.parent / "photos"
+    (photos / "cat" / "0.png").write_bytes(b"no image")
+    asked = read_plan(plan)
+    store = plan.parent / "s.sqlite"
+    tally = run_plan(asked, store, RunOptions())
+    assert (tally.done, tally.failed) == (15, 3)
+    ((failure, count),) = Store(store).failures()
+    assert "is not an image that can be read" in failure
+    assert count == 3
+    assert run_plan(asked, store, RunOptions()).failed == 0  # not tried again
+    assert run_plan(asked, store, RunOptions(retry=True)).failed == 3  # unless asked to
+    Image.new("RGB", (40, 50), "red").save(photos / "cat" / "0.png")
+    assert run_plan(asked, store, RunOptions()).done == 3  # another photo now
+
+
+def test_a_method_that_raises_on_one_image(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dmbp.attribution.gradcam import GradCAM
+
+    whole = GradCAM.attribute
+    calls: list[int] = []
+
+    def sometimes(self: GradCAM, inputs: object, **keywords: object) -> object:
+        calls.append(len(inputs))
+        if len(inputs) > 1 or len(calls) == 3:
+            raise RuntimeError("a kernel failed")
+        return whole(self, inputs, **keywords)
+
+    monkeypatch.setattr(GradCAM, "attribute", sometimes)
+    store = plan.parent / "s.sqlite"
+    tally = run_plan(read_plan(plan), store, RunOptions())
+    assert (tally.done, tally.failed) == (17, 1)
+    assert Store(store).failures() == [("a kernel failed", 1)]
+
+
+def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.parent)
+    runner = CliRunner()
+    found = runner.invoke(app, ["bench", "run", "plan.toml"])
+    assert found.exit_code == 0, found.output
+    assert "18 computed, 0 there already, 0 failed" in found.output
+    assert "voc160, folder, gradcam: 6 done" in runner.invoke(app, ["bench", "status"]).output
+    latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
+    assert latex.startswith("\\begin{tabular}{ccccc}")
+    assert "$\\pm$" in latex
+    lines = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "csv"]).output
+    assert len(lines.splitlines()) == 1 + 2 * 3
+    assert "18 rows → all.csv" in runner.invoke(app, ["bench", "export", "all.csv"]).output
+    assert len((plan.parent / "all.csv").read_text().splitlines()) == 19
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("gradient", "gradiant"), "no method 'gradiant'; did you mean 'gradient'"),
+        (('"IM"', '"MI"'), "there is no metric 'MI'"),
+        (("voc160", "voc16"), "there is no model 'voc16'; did you mean 'voc160'"),
+        (("photos", "foto"), "there is no folder or file"),
+        (("steps = 4", "steps = 0"), "'steps' of task 'VOC/RN50' must be 1 or more"),
+        (("steps = 4", 'steps = "four"'), "'steps' of a task in .* cannot be 'four'"),
+        (("steps = 4", "colour = 4"), "there is no entry of a task in .* 'colour'"),
+        (('name = "VOC/RN50"', ""), "a task in .* has no 'name'"),
+        (("[[tasks]]", "[[task]]"), "no entry of the plan .* 'task'; did you mean 'tasks'"),
+        (("methods = [", "methods = "), "is not a plan"),
+        (("[[tasks]]", "[settings.gradcam]\nsize = 3\n[[tasks]]"), "no setting of gradcam 'size'"),
+    ],
+)
+def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str) -> None:
+    plan.write_text(PLAN.replace(*change))
+    with pytest.raises(DMBPError, match=said):
+        run(plan, "s.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["run", "nowhere.toml"], "cannot read the plan nowhere.toml: No such file"),
+        (["run", "plan.toml", "--shard", "3/2"], "a shard is written as 1/4 to 4/4, not '3/2'"),
+        (["status"], "there is no file of results dmbp-bench.sqlite"),
+        (["table", "plan.toml"], "there is no file of results"),
+        (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),
+    ],
+)
+def test_commands_that_are_not_right(
+    plan: Path, given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    found = CliRunner().invoke(app, ["bench", *given])
+    assert found.exit_code == 2
+    assert said in " ".join(found.output.split())
+
+
+def test_labels_that_the_model_does_not_have(plan: Path) -> None:
+    (plan.parent / "photos" / "dog").rename(plan.parent / "photos" / "wolf")
+    with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of voc160"):
+        run(plan, "s.sqlite")
