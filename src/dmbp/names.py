@@ -18,7 +18,7 @@ def known(
 def suggestion(name: str, candidates: list[str]) -> str:
     """The nearest names, or the whole list where it is short."""
     lowered = {candidate.lower(): candidate for candidate in candidates}
-    close = [lowered[match] for match in get_close_matches(name.lower(), lowered, n=3)]
+    close = [lowered[match] for match in get_close_matches(str(name).lower(), lowered, n=3)]
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
     if len(candidates) <= 12:

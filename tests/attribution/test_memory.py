@@ -1,5 +1,6 @@
 """Batches that do not fit: halved, with a note, and the same result."""
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,23 @@ def test_a_whole_decomposition_too(monkeypatch: pytest.MonkeyPatch) -> None:
         found = explainer.explain(IMAGES, target=1, internal_batch_size=7)
     assert found.image == expected.image
     assert relative(found.attribution, expected.attribution) <= 1e-8
+
+
+def test_only_what_was_run_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer = DMBP(nets.ResidualNet().double().eval(), iterations=1)
+    asked = small_memory(monkeypatch, DMBP, fits=4)
+    with pytest.warns(
+        UserWarning, match="7 images at once do not fit into memory; going on with 3"
+    ):
+        explainer.explain(IMAGES, target=1, internal_batch_size=10**12)
+    assert asked == [7, 3, 3, 1]
+
+
+def test_numpy_numbers_count() -> None:
+    method = METHODS["gradient"](nets.ResidualNet().double().eval())
+    assert (
+        method.attribute(IMAGES, target=1, internal_batch_size=numpy.int64(2)).shape == IMAGES.shape
+    )
 
 
 def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:

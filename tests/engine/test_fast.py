@@ -6,9 +6,10 @@ from benchmarks.exactness import NETWORKS
 from benchmarks.literal import LiteralEngine
 from torch import Tensor, nn
 
+from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import FastEngine, ReferenceEngine
+from dmbp.engine import FastEngine, ReferenceEngine, engine_for
 from dmbp.engine.folding import folded
 from dmbp.engine.plan import plan_of
 from dmbp.linear import Linearizer, LinearNetwork
@@ -161,6 +162,100 @@ def test_other_classes_are_not_computed() -> None:
     assert moved.any(1).all()
     assert not moved[:, 3:].any()  # asked about are 0, 1 and 2
     assert [len(kept) for kept in plan_of(net).narrowed.channels.values()] == [3]
+
+
+class PerChannel(nn.Module):
+    """The same network on every colour: rows and colours share dimension 0 for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 6, 3), nn.Conv2d(18, 8, 3)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x.reshape(-1, 1, *x.shape[2:])))
+        y = y.reshape(x.shape[0], 18, *y.shape[2:])
+        return self.fc(torch.relu(self.second(y)).mean((2, 3)))
+
+
+class ChannelsFirst(nn.Module):
+    """As many channels as rows, and for a while before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 3, 3), nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.conv(x).permute(1, 0, 2, 3)).permute(1, 0, 2, 3)
+        return self.fc(y.mean((2, 3)))
+
+
+class SequenceFirst(nn.Module):
+    """Positions before rows, and the mean over positions at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(3, 7), nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.first(x.flatten(2).permute(2, 0, 1))).mean(0))
+
+
+class Twice(nn.Module):
+    """An image and its mirror image in one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.relu(self.conv(torch.cat([x, x.flip(3)], 0))).mean((2, 3))
+        one, other = both.split(len(x), 0)
+        return self.fc(one + other)
+
+
+class Overwritten(nn.Module):
+    """An activation that nobody reads in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+        self.last, self.fc = nn.Conv2d(4, 4, 1), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        y.copy_(torch.relu(self.second(x)))
+        return self.fc(torch.relu(self.last(y)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("model", [PerChannel, ChannelsFirst, SequenceFirst, Twice])
+def test_wandering_rows_are_left_to_the_reference_engine(model: type[nn.Module]) -> None:
+    images = torch.randn(3, 3, 12, 12, dtype=torch.float64)
+    net = network(model(), images)
+    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
+    assert isinstance(engine_for(net, initial_logits(net), **settings), ReferenceEngine)
+    explainer = DMBP(model().double().eval(), iterations=6)
+    together = explainer.explain(images, target=1)
+    alone = explainer.explain(images, target=1, internal_batch_size=1)
+    assert together.history.positive.shape == (6, 3)
+    assert relative(alone.attribution, together.attribution) <= AFTER_ITERATIONS
+
+
+def test_an_activation_without_a_say() -> None:
+    net = network(Overwritten(), torch.randn(3, 3, 12, 12, dtype=torch.float64))
+    logits = initial_logits(net)
+    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
+    reference, fast = (kind(net, logits, **settings) for kind in (ReferenceEngine, FastEngine))
+    for _ in range(4):
+        assert relative(fast.step().positive, reference.step().positive) <= AFTER_ITERATIONS
+    assert not fast.logits[net.sites[0].name].any()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_are_known_to_stay(name: str) -> None:
+    """Torchvision's networks are all learned by the fast engine."""
+    model, inputs = NETWORKS[name]()
+    assert plan_of(Linearizer(model.eval()).linearize(inputs, target=0)).rows_first
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

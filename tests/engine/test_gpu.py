@@ -222,7 +222,10 @@ def test_the_engine_of_a_device_and_precision() -> None:
     engine = engine_for(net, initial_logits(net), **settings)
     assert isinstance(engine, FastEngine if DEVICE == "cpu" else GpuEngine)
     if DEVICE == "cpu":
-        with pytest.raises(InputError, match="precision 'bfloat16' is for GPUs"):
-            engine_for(net, initial_logits(net), **settings, precision="bfloat16")
+        for precision in ("bfloat16", "tf32"):
+            with pytest.raises(InputError, match=f"precision '{precision}' is for GPUs"):
+                engine_for(net, initial_logits(net), **settings, precision=precision)
     with pytest.raises(InputError, match="no precision 'bfloat'; did you mean 'bfloat16'"):
         engine_for(net, initial_logits(net), **settings, precision="bfloat")
+    with pytest.raises(InputError, match=r"no precision torch\.float32; did you mean 'float32'"):
+        engine_for(net, initial_logits(net), **settings, precision=torch.float32)

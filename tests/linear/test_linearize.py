@@ -295,3 +295,21 @@ def test_an_exported_program_is_a_model() -> None:
     program = torch.export.export(model, (inputs,))
     net = dmbp.linearize(program, inputs, target=1)
     assert torch.equal(net.value(), model(inputs)[:, 1])
+
+
+class OneAtATime(nn.Module):
+    """Takes a batch of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 6, 3), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.conv(x).squeeze(0)).mean((1, 2)))[None]
+
+
+def test_a_model_that_takes_one_image_at_a_time() -> None:
+    model = OneAtATime().eval()
+    image = torch.randn(1, 3, 10, 10)
+    assert torch.equal(dmbp.linearize(model, image, target=1).value(), model(image)[:, 1])
+    assert dmbp.DMBP(model, iterations=3).attribute(image, target=1).shape == image.shape

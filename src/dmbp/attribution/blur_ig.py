@@ -32,6 +32,8 @@ class BlurIG(Method):
     With `square_root`, as in the authors' package, σ is the root of that: it ends at √max_sigma.
     """
 
+    repeats = True
+
     def __init__(
         self,
         model: Model,

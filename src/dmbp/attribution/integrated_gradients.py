@@ -25,6 +25,8 @@ class IntegratedGradients(LinearMapMethod):
     A `reference` changes what the average is multiplied with, not where the line starts.
     """
 
+    repeats = True
+
     def __init__(self, model: Model, *, steps: int = 50, reference: Reference = None) -> None:
         super().__init__(model, reference=reference)
         if steps < 1:

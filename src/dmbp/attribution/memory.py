@@ -1,6 +1,7 @@
 """Batches that fit into memory: an estimate first, and half of it where it was too much."""
 
 import gc
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,11 +26,15 @@ Answer = TypeVar("Answer")
 
 def checked(size: Any) -> int | None:
     """A batch size as a number, None for "auto"."""
-    if size is None or size == "auto":
+    if size is None or (isinstance(size, str) and size == "auto"):
         return None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    try:
+        number = 0 if isinstance(size, bool | str) else operator.index(size)
+    except TypeError:
+        number = 0
+    if number < 1:
         raise InputError(f"internal_batch_size must be 1 or more, or 'auto', not {size!r}")
-    return size
+    return number
 
 
 def rows_that_fit(bytes_a_row: int, device: torch.device, *, most: int) -> int:
@@ -69,8 +74,7 @@ def _half(part: "Question") -> int:
     at_once = max(len(part.rows), part.batch)
     if at_once == 1:
         raise InputError(
-            "not even one image at a time fits into memory; use smaller images, a smaller model, "
-            "or device='cpu'"
+            "not even one image at a time fits into memory; use smaller images or a smaller model"
         ) from None
     half = at_once // 2
     warnings.warn(f"{at_once} images at once do not fit into memory; going on with {half}",

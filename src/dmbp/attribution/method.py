@@ -86,6 +86,9 @@ class Method(Attribution, ABC):
     compares: bool = False
     """Whether there is something that `baselines` could stand for."""
 
+    repeats: bool = False
+    """Whether the model is run on several images for each row."""
+
     def __init__(self, model: Model, *, generator: torch.Generator | None = None) -> None:
         super().__init__(cast("Any", model))
         self.linearizer = Linearizer(model)
@@ -106,8 +109,8 @@ class Method(Attribution, ABC):
         class, one class an image, several for a single image or in nested lists, weighted classes
         such as `{285: 1.0, 243: -1.0}`, or a function of an image's outputs; None is each image's
         highest output. `internal_batch_size` bounds how many images the model is run on at once
-        and changes no result; where memory runs out, half of it is tried. A tuple of one tensor
-        comes back as one.
+        and changes results by rounding alone; where memory runs out, half of it is tried. A tuple
+        of one tensor comes back as one.
         """
         if additional_forward_args is not None:
             raise InputError("models with additional_forward_args are not supported")
@@ -135,6 +138,7 @@ class Method(Attribution, ABC):
         inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
         size = size or self.rows_together(inputs, len(rows))
+        size = size if self.repeats else min(size, len(rows))
         seed = self._seed()
         for indices in rows.batches(size):
             part = rows.pick(indices)

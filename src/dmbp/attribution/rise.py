@@ -52,6 +52,8 @@ class RISE(Method):
     open, sigmoid); what else is given overrides it.
     """
 
+    repeats = True
+
     def __init__(
         self,
         model: Model,

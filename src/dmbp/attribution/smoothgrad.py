@@ -28,6 +28,8 @@ class SmoothGrad(LinearMapMethod):
     batch.
     """
 
+    repeats = True
+
     def __init__(
         self,
         model: Model,

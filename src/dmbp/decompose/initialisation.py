@@ -43,4 +43,7 @@ def initial_logits(net: LinearNetwork) -> Logits:
         return torch.cat([positive * mask * slope, negative * (1 - mask) * slope])
 
     plan_of(net).pull_back(at_gate)
-    return {site.name: logits[site.name] for site in net.sites}
+    # What is overwritten later has no gradient, and no say.
+    return {
+        site.name: logits.get(site.name, net.inputs.new_zeros(site.shape)) for site in net.sites
+    }

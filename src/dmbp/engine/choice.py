@@ -10,6 +10,7 @@ from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.gpu import GpuEngine
 from dmbp.engine.loss import Loss
+from dmbp.engine.plan import plan_of
 from dmbp.engine.reference import ReferenceEngine
 from dmbp.errors import InputError
 from dmbp.linear import LinearNetwork
@@ -28,15 +29,20 @@ def engine_for(
     learning_rate: float,
     precision: str = "auto",
 ) -> Engine:
-    """The fastest engine there is for a network on its device and in a precision."""
+    """The fastest engine there is for a network on its device and in a precision.
+
+    A network whose rows wander before a mask is learned by the reference engine.
+    """
     known("precision", precision, PRECISIONS)
     device, own = net.inputs.device.type, net.inputs.dtype
-    if precision != "auto" and (own != torch.float32 or (device, precision) == ("cpu", "bfloat16")):
+    is_own = precision == "auto" or (device, precision, own) == ("cpu", "float32", torch.float32)
+    if not is_own and (own != torch.float32 or device != "cuda"):
         raise InputError(
             f"precision {precision!r} is for GPUs and models in float32; this one is {own} on "
             f"{device}: leave it at 'auto'"
         )
-    if device == "cuda" and own == torch.float32:
+    by_row = plan_of(net).rows_first
+    if device == "cuda" and own == torch.float32 and by_row:
         return GpuEngine(
             net,
             logits,
@@ -46,7 +52,7 @@ def engine_for(
             allow_tf32=precision == "tf32",
             triton=_has_triton(),
         )
-    fast = device == "cpu" and own in (torch.float32, torch.float64)
+    fast = device == "cpu" and own in (torch.float32, torch.float64) and by_row
     kind = FastEngine if fast else ReferenceEngine
     return kind(net, logits, loss=loss, learning_rate=learning_rate)
 

@@ -119,6 +119,7 @@ class FastEngine:
         self._net = net
         self._loss = loss
         self._plan = plan_of(net)
+        assert self._plan.rows_first
         self._start = {name: logits[name] for name in self._plan.narrowed.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[Instruction] = []

@@ -119,6 +119,7 @@ class GpuEngine:
         allow_tf32: bool = False,
         triton: bool = True,
     ) -> None:
+        assert plan_of(net).rows_first
         self._net = net
         self._allow_tf32 = allow_tf32
         self._triton = triton

@@ -16,6 +16,7 @@ from dmbp.engine.folding import folded
 from dmbp.engine.general import GeneralOperation
 from dmbp.engine.narrowing import narrowed
 from dmbp.engine.operations import Operation, operation
+from dmbp.engine.rows import row_dimension
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
 from dmbp.linear import LinearNetwork
@@ -27,11 +28,15 @@ AtGate = Callable[[Step, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Planned:
-    """A step, its operation (None at a site) and whether x alone decides its result."""
+    """A step and its operation (None at a site).
+
+    `is_constant`: x alone decides its result; `rows_first`: whose dimension 0 counts the rows.
+    """
 
     step: Step
     operation: Operation | None
     is_constant: bool
+    rows_first: bool
 
     @property
     def reads(self) -> Sequence[int]:
@@ -42,7 +47,8 @@ class Planned:
 def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[Example]]]:
     """Choose each step's operation by what it reads, of which only the form is known."""
     nothing = inputs.new_zeros(())
-    values: dict[int, Example] = {0: Example(nothing.expand(inputs.shape), stacks=True)}
+    start = Example(nothing.expand(inputs.shape), stacks=True, row=0)
+    values: dict[int, Example] = {0: start}
     constant = {0}
     for step in steps:
         examples = [values[index] for index in step.reads]
@@ -54,15 +60,17 @@ def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[
         is_constant = chosen is not None and constant.issuperset(step.reads)
         if is_constant:
             constant.add(step.output)
-        values[step.output] = Example(result, chosen is None or chosen.stacks)
-        yield Planned(step, chosen, is_constant), examples
+        row = row_dimension(step, examples, len(inputs))
+        values[step.output] = Example(result, chosen is None or chosen.stacks, row)
+        yield Planned(step, chosen, is_constant, row == 0), examples
 
 
 class Plan:
     """The operations of every step of a network, and both streams' way back through them.
 
     `program` are the steps that an engine runs at every iteration, from what x alone decides
-    (`is_constant`) to what the `tail` reads, with `narrowed` channels.
+    (`is_constant`) to what the `tail` reads, with `narrowed` channels. Only where `rows_first`, at
+    every site and in what the tail reads, can masks be learned row by row.
     """
 
     def __init__(self, net: LinearNetwork) -> None:
@@ -78,6 +86,11 @@ class Plan:
         with torch.no_grad():
             self.steps = [planned for planned, _ in walk(self.frozen.steps, net.inputs)]
         rest = [planned for planned in self.steps if planned.step.output not in in_tail]
+        self.rows_first = all(
+            planned.rows_first
+            for planned in rest
+            if planned.step.site is not None or planned.step.output in ends
+        )
         constant = {planned.step.output for planned in rest if planned.is_constant}
         self.narrowed = narrowed([planned.step for planned in rest], tail, constant)
         self.tail = self.narrowed.tail

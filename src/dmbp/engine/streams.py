@@ -24,10 +24,15 @@ Value = Tensor | Apart
 
 @dataclass(frozen=True)
 class Example:
-    """What a step gives at x, of one stream, and whether the two streams' results stack."""
+    """The form of what a step gives, of one stream.
+
+    `stacks`: whether the two streams' results are one tensor; `row`: the dimension that counts the
+    rows, None where it is not known.
+    """
 
     value: Any
     stacks: bool
+    row: int | None
 
     @property
     def is_image(self) -> bool:

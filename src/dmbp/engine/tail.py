@@ -59,6 +59,8 @@ def tail_of(net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequ
     for step in steps:
         slots[step.output] = step.apply(slots)
     scores = net.score(slots[steps[-1].output if steps else next(iter(given))])
-    gradients = torch.autograd.grad(scores.sum(), list(given.values()))
+    gradients = torch.autograd.grad(
+        scores.sum(), list(given.values()), allow_unused=True, materialize_grads=True
+    )
     parts = {index: in_order(part) for index, part in zip(given, gradients, strict=True)}
     return Tail(parts, scores.detach())

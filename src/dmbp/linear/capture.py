@@ -53,10 +53,17 @@ def capture(model: Model, inputs: Tensor) -> CapturedGraph:
         return captured
     # A batch of one would be taken for a constant of the model.
     several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
-    captured = _read(_known_operations(_export(model, several, ({0: Dim.AUTO},))))
-    if captured.batch in (None, len(inputs)):
+    try:
+        captured = _read(_known_operations(_export(model, several, ({0: Dim.AUTO},))))
+    except CaptureError:
+        raise
+    except ModelError:
+        if len(inputs) > 1:
+            raise
+        captured = None  # it takes one image at a time
+    if captured is not None and captured.batch in (None, len(inputs)):
         return captured
-    # The model counts its images in Python, say by int(x.shape[0]).
+    # Or the model counts its images in Python, say by int(x.shape[0]).
     return _read(_known_operations(_export(model, inputs, None)))
 
 
