@@ -244,7 +244,8 @@ class GpuEngine:
         name = merged.gate.site.name
         kind: Any = PlainSite
         if self._triton:
-            from dmbp.engine.triton_site import PooledTritonSite, TritonSite
+            from dmbp.engine.triton_pooled_site import PooledTritonSite
+            from dmbp.engine.triton_site import TritonSite
 
             kind = TritonSite if merged.pooling is None else PooledTritonSite
         narrowed = plan_of(self._net).narrowed
