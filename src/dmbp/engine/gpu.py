@@ -9,24 +9,31 @@ iteration is recorded as a CUDA graph. Where masks start and how maps are read i
 network's own precision.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dmbp.engine.engine import Logits
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
-from dmbp.engine.learning import Gradient, Learning, Shared, seeded, start
+from dmbp.engine.gpu_program import (
+    GpuSite,
+    Instruction,
+    PlainInstruction,
+    SiteInstruction,
+    both_streams,
+)
+from dmbp.engine.learning import Gradient, Shared, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, merging_of
-from dmbp.engine.operations import Operation, operation
+from dmbp.engine.operations import operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
-from dmbp.engine.plan import added, last_reads, plan_of, transpose_both, walk
+from dmbp.engine.plan import last_reads, plan_of, walk
 from dmbp.engine.readout import read_out
-from dmbp.engine.streams import Apart, Example, Value, in_order, stacked
+from dmbp.engine.streams import Apart, Example, in_order, stacked
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
@@ -34,71 +41,6 @@ from dmbp.linear.freeze import Step
 
 _rehearsed: set[Any] = set()
 """What programs have been compiled for, in this process."""
-
-
-class GpuSite(Protocol):
-    """A site with what is merged into it."""
-
-    @property
-    def logits(self) -> Tensor:
-        """The learned scalars as they stand."""
-        ...
-
-    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
-        """Both streams past it."""
-        ...
-
-    def backward(self, gradient: Gradient, *, goes_on: bool) -> Tensor | None:
-        """The gradient in what is read, where it `goes_on`; the masks descend."""
-        ...
-
-
-class SiteInstruction:
-    """A site and what is merged into it."""
-
-    def __init__(self, merged: Merged, site: GpuSite, *, goes_on: bool) -> None:
-        self.reads = list(merged.terms)
-        self.output = merged.output
-        self.site = site
-        self._goes_on = goes_on
-
-    def forward(self, values: Mapping[int, Any]) -> Tensor:
-        """Both streams past it."""
-        return self.site.forward([_tensor(values[index]) for index in self.reads])
-
-    def backward(self, gradient: Gradient) -> Sequence[Tensor | None]:
-        """The gradient in each value read; the masks descend."""
-        found = self.site.backward(gradient, goes_on=self._goes_on)
-        return [found] * len(self.reads)
-
-
-class PlainInstruction:
-    """An affine operation."""
-
-    def __init__(self, operation: Operation, output: int, learning: Learning) -> None:
-        self.reads = operation.reads
-        self.output = output
-        self._operation = operation
-        self._learning = learning
-
-    def forward(self, values: Mapping[int, Any]) -> Value:
-        """Both streams' result."""
-        return self._operation.forward([_both(values[index]) for index in self.reads])
-
-    def backward(self, gradient: Gradient) -> Sequence[Any]:
-        """The gradient in each value read."""
-        parts: list[Any] = list(gradient.parts)
-        if gradient.tail is not None:
-            parts.append(seeded(gradient.tail, self._learning))
-        total = parts[0]
-        for part in parts[1:]:
-            total = added(total, part)
-        if self._learning.is_both:
-            return transpose_both(self._operation, total)
-        return self._operation.transpose(total)
-
-
-Instruction = SiteInstruction | PlainInstruction
 
 
 class GpuEngine:
@@ -259,7 +201,7 @@ class GpuEngine:
             values[instruction.output] = instruction.forward(values)
             for index in finished:
                 del values[index]
-        ends = {k: in_order(stacked(_both(values[k]))) for k in self._tail.gradients}
+        ends = {k: in_order(stacked(both_streams(values[k]))) for k in self._tail.gradients}
         self._scores.update(ends)
         del values, ends
         self._backward()
@@ -283,17 +225,6 @@ def _at_most_two(parts: list[Tensor]) -> list[Tensor]:
     while len(parts) > 2:
         parts = [parts[0] + parts[1], *parts[2:]]
     return parts
-
-
-def _both(value: Any) -> Value:
-    """A value of both streams, where x alone decides it too."""
-    if isinstance(value, Shared):
-        return torch.cat([value.value, value.value])
-    return value
-
-
-def _tensor(value: Any) -> Tensor | Shared:
-    return value if isinstance(value, Shared) else stacked(value)
 
 
 def _constant(value: Any, dtype: torch.dtype) -> Shared | Apart:
