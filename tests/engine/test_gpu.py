@@ -1,5 +1,7 @@
 """The GPU engine against the reference engine; without a GPU its kernels are interpreted."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from benchmarks.exactness import NETWORKS as TORCHVISION
@@ -13,6 +15,7 @@ from dmbp.engine.merging import merging_of
 from dmbp.engine.plan import plan_of
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
+from dmbp.linear.precision import full_precision
 from tests import nets
 from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
 from tests.tolerance import relative
@@ -69,6 +72,13 @@ NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding]
 
 
 @pytest.fixture(autouse=True)
+def _single_precision() -> Iterator[None]:
+    """Also for the reference engine, whose convolutions a GPU would run in TF32."""
+    with full_precision():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter pays for every program."""
     if DEVICE == "cpu":
@@ -78,7 +88,7 @@ def _large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def network(model: type[nn.Module], rows: int = 2) -> LinearNetwork:
     torch.manual_seed(0)
     shape = (rows, 7) if model is nets.MLP else (rows, 3, 15, 16)
-    inputs = torch.randn(shape, device=DEVICE)
+    inputs = torch.randn(shape).to(DEVICE)
     return Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=[1, 2][:rows])
 
 

@@ -24,13 +24,14 @@ from dmbp.attribution.method import Baselines, Method, Question, one_tensor
 from dmbp.decompose import (
     PRESETS,
     Combine,
+    Decomposer,
     Decomposition,
     Precision,
     Reference,
     Settings,
     concatenate,
-    decompose,
 )
+from dmbp.engine import BYTES_AN_ELEMENT
 from dmbp.errors import DMBPError
 from dmbp.linear import Target
 from dmbp.linear.capture import Model, evaluating
@@ -42,9 +43,6 @@ ROWS_TOGETHER_ON_GPU = 128
 """Beyond, an image costs the same."""
 
 ROWS_THAT_SURELY_FIT = 8
-
-BYTES_AN_ELEMENT = 40
-"""For each element that carries a mask: 17 in ResNet50, 25 in VGG16, with all that is beside."""
 
 
 class DMBP(Method):
@@ -82,6 +80,7 @@ class DMBP(Method):
         if self._reference_given:
             given["reference"] = reference
         self.settings: Settings = replace(PRESETS[preset], **given)
+        self._decomposer = Decomposer()
 
     def rows_together(self, inputs: Tensor, rows: int) -> int:
         """On a CPU a larger batch is no faster; on a GPU what fits."""
@@ -127,7 +126,18 @@ class DMBP(Method):
         self, question: Question, on_iteration: Callable[[], None] | None = None
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
-        return decompose(self.network(question), settings, on_iteration=on_iteration)
+        try:
+            return self._decomposer.decompose(
+                self.linearizer,
+                question.inputs,
+                outputs=question.outputs,
+                rows=question.rows,
+                settings=settings,
+                on_iteration=on_iteration,
+            )
+        except torch.OutOfMemoryError:
+            self._decomposer.forget()
+            raise
 
     def _reference(self, question: Question) -> Reference:
         if question.baselines is not None:

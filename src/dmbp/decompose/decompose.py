@@ -9,37 +9,53 @@ from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.reference import reference_for
 from dmbp.decompose.settings import Settings
-from dmbp.engine import Terms, engine_for
+from dmbp.engine import Engine, Readout, Terms, engine_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.network import NO_SITES
 from dmbp.linear.precision import full_precision
 
+OnIteration = Callable[[], None] | None
+
 
 @full_precision()
 def decompose(
-    net: LinearNetwork,
-    settings: Settings,
-    *,
-    on_iteration: Callable[[], None] | None = None,
+    net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
+    engine = starting(net, settings)
+    past = learned(engine, settings.iterations, on_iteration)
+    return finished(net, settings, past, engine.readout())
+
+
+def starting(net: LinearNetwork, settings: Settings) -> Engine:
+    """An engine at the masks that learning starts from."""
     if not net.sites:
         raise CaptureError(NO_SITES)
-    reference = reference_for(net.inputs, settings.reference)
-    engine = engine_for(
+    return engine_for(
         net,
         initial_logits(net),
         loss=OBJECTIVES[settings.objective],
         learning_rate=settings.learning_rate,
         precision=settings.precision,
     )
+
+
+def learned(engine: Engine, iterations: int, on_iteration: OnIteration) -> list[Terms]:
+    """The terms before each iteration, which are run."""
     past: list[Terms] = []
-    for _ in range(settings.iterations):
+    for _ in range(iterations):
         past.append(engine.step())
         if on_iteration is not None:
             on_iteration()
-    readout = engine.readout()
+    return past
+
+
+def finished(
+    net: LinearNetwork, settings: Settings, past: list[Terms], readout: Readout
+) -> Decomposition:
+    """The decomposition that was learned."""
+    reference = reference_for(net.inputs, settings.reference)
     if not torch.isfinite(torch.stack([readout.terms.positive, readout.terms.negative])).all():
         raise InputError(
             f"the terms grew beyond what {net.inputs.dtype} can hold; use float32, or a smaller "

@@ -24,7 +24,7 @@ class Settings:
     `combine`: "sum" adds the two streams' attributions (the paper's a(x), Eq. 8); "own_signs" lets
     the positive stream keep only pixels that speak for the target and the negative stream only
     those that speak against it. `precision` is what masks are learned in: "auto" is bfloat16 on
-    GPUs, whose masks correlate with single precision's above 0.9999, and the model's own elsewhere.
+    GPUs, whose masks correlate 0.9998 with single precision's, and the model's own elsewhere.
     """
 
     objective: str = "all"

@@ -1,6 +1,6 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
-from dmbp.engine.choice import PRECISIONS, engine_for
+from dmbp.engine.choice import BYTES_AN_ELEMENT, PRECISIONS, can_be_recorded, engine_for
 from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.loss import Loss
@@ -8,6 +8,7 @@ from dmbp.engine.reference import ReferenceEngine
 from dmbp.engine.terms import Readout, Terms
 
 __all__ = [
+    "BYTES_AN_ELEMENT",
     "PRECISIONS",
     "Engine",
     "FastEngine",
@@ -16,5 +17,6 @@ __all__ = [
     "Readout",
     "ReferenceEngine",
     "Terms",
+    "can_be_recorded",
     "engine_for",
 ]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
@@ -39,29 +40,40 @@ class Narrowed:
 
 def narrowed(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Narrowed:
     """What is left of the steps before a tail; `fixed` steps are not touched."""
-    made = {step.output: step for step in steps if step.output not in fixed}
-    readers = Counter(index for step in steps for index in step.reads)
     changed: dict[int, Step] = {}
     gradients = dict(tail.gradients)
     channels: dict[str, Tensor] = {}
+    # Which channels count depends on the class; a recording is for all classes.
+    is_recorded = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    for gate, convolution in [] if is_recorded else _ends(steps, tail, fixed):
+        assert gate.site is not None
+        gradient = gradients[gate.output]
+        kept = (gradient != 0).any(3).any(2).any(0).nonzero()[:, 0]
+        if not 0 < len(kept) < gradient.shape[1]:
+            continue
+        changed[convolution.output] = _convolution_of(convolution, kept)
+        changed[gate.output] = _gate_of(gate, kept)
+        gradients[gate.output] = in_order(gradient[:, kept])
+        channels[gate.site.name] = kept
+    return Narrowed(changed, replace(tail, gradients=gradients), channels)
+
+
+def _ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step, Step]]:
+    """Gates that only the tail reads, each with the convolution that only it reads."""
+    made = {step.output: step for step in steps if step.output not in fixed}
+    readers = Counter(index for step in steps for index in step.reads)
+    found: list[tuple[Step, Step]] = []
     for end, gradient in tail.gradients.items():
         gate = made.get(end)
         if gate is None or gate.site is None or readers[end] > 0 or gradient.dim() != 4:
             continue
         convolution = made.get(gate.reads[0])
-        kept = (gradient != 0).any(3).any(2).any(0).nonzero()[:, 0]
-        fewer = 0 < len(kept) < gradient.shape[1]
-        if convolution is None or readers[convolution.output] > 1 or not fewer:
+        if convolution is None or readers[convolution.output] > 1:
             continue
-        if convolution.operation != CONVOLUTION or convolution.keywords:
-            continue
-        if convolution_arguments(convolution)[-1] != 1:
-            continue
-        changed[convolution.output] = _convolution_of(convolution, kept)
-        changed[end] = _gate_of(gate, kept)
-        gradients[end] = in_order(gradient[:, kept])
-        channels[gate.site.name] = kept
-    return Narrowed(changed, replace(tail, gradients=gradients), channels)
+        plain = convolution.operation == CONVOLUTION and not convolution.keywords
+        if plain and convolution_arguments(convolution)[-1] == 1:
+            found.append((gate, convolution))
+    return found
 
 
 def _convolution_of(step: Step, kept: Tensor) -> Step:

@@ -11,7 +11,6 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.freeze import FrozenGraph, Step, freeze
-from dmbp.linear.network import run
 
 # A capture is wrong by a lot or not at all: rounding through a hundred layers stays two orders of
 # magnitude under these in float32 and float64 (measured on torchvision's networks).
@@ -37,11 +36,11 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 @torch.no_grad()
 def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs: Tensor) -> float:
     """The frozen network's relative error against the model's `outputs`, if within tolerance."""
-    error = relative_error(run(frozen, [inputs], None)[0], outputs)
+    error = relative_error(frozen.output, outputs)
     tolerance = TOLERANCE[outputs.dtype]
     if error <= tolerance:
         return error
-    graph_error = relative_error(frozen.output, outputs)
+    graph_error, place = _audited(captured, inputs, outputs)
     if graph_error > tolerance:
         raise InexactCapture(
             f"the captured graph's output differs from the model's by {graph_error:.1e} relative "
@@ -50,18 +49,22 @@ def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs:
         )
     raise InexactCapture(
         f"the linear network's output differs from the model's by {error:.1e} relative "
-        f"(allowed {tolerance:.0e}), first at {_first_difference(captured, inputs, tolerance)}"
+        f"(allowed {tolerance:.0e}), first at {place}"
     )
 
 
-def _first_difference(captured: CapturedGraph, inputs: Tensor, tolerance: float) -> str:
-    """The first operation whose linear function does not give the operation's own result."""
+def _audited(captured: CapturedGraph, inputs: Tensor, outputs: Tensor) -> tuple[float, str]:
+    """The captured graph's own error, and its first operation whose linear function is wrong."""
     places: list[str] = []
 
     def audit(step: Step, arguments: Any, result: Any) -> None:
         found = step.function(*arguments)
-        if isinstance(result, Tensor) and relative_error(found, result) > tolerance:
+        wrong = (
+            isinstance(result, Tensor) and relative_error(found, result) > TOLERANCE[outputs.dtype]
+        )
+        if wrong:
             places.append(step.site.name if step.site is not None else step.name)
 
-    freeze(captured, inputs, audit=audit)
-    return f"'{places[0]}'" if places else "no single operation: rounding adds up"
+    own = freeze(captured, inputs, audit=audit).output
+    place = f"'{places[0]}'" if places else "no single operation: rounding adds up"
+    return relative_error(own, outputs), place

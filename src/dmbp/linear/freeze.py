@@ -1,7 +1,8 @@
 """Runs a captured graph once at x and freezes every operation there.
 
 What does not depend on the input becomes a constant; what is left is a short list of steps, each a
-linear function of earlier ones.
+linear function of earlier ones. A frozen operation is run in its frozen form, so that the output of
+this one pass is the linear network's.
 """
 
 from collections import Counter
@@ -71,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class FrozenGraph:
-    """The steps from `slots[0]`, the input, to `slots[result]`; and the output at x."""
+    """The steps from `slots[0]`, the input, to `slots[result]`; and their output at x."""
 
     steps: tuple[Step, ...]
     result: int
@@ -94,7 +95,8 @@ def fill(template: Any, slots: Mapping[int, Any]) -> Any:
 def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = None) -> FrozenGraph:
     """Freeze every operation at `inputs`.
 
-    `audit` is shown each step, the arguments its operation was called with, and its result.
+    With an `audit` operations run as they are: it is shown each step, the arguments its operation
+    was called with, and its result, and the output is the captured graph's own.
     """
     values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
@@ -106,8 +108,9 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
         if node.op != "call_function":
             continue
         function, arguments, keywords = _call(node, values)
-        values[node] = function(*arguments, **keywords)
         frozen = _stand_in(node, arguments, keywords, slots)
+        runs = function if audit is not None or frozen is None else frozen
+        values[node] = runs(*arguments, **keywords)
         if frozen is not None:
             step = Step(
                 name=node.name,

@@ -52,8 +52,8 @@ class Gate:
 def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
     """`torch.where` in the activation's own precision: bare numbers would pass through float32."""
 
-    def cast(value: Any) -> Tensor:
-        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    def cast(value: Any) -> Tensor:  # without a copy from the CPU, which no CUDA graph can hold
+        return value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
 
     return torch.where(condition, cast(yes), cast(no))
 

@@ -67,7 +67,7 @@ class Linearizer:
         """The linear network of some rows, from each row's image and the model's outputs there."""
         with evaluating(self.model):
             frozen, exactness = self._frozen(inputs, outputs)
-        return LinearNetwork(frozen, inputs, rows, exactness)
+        return LinearNetwork(frozen, inputs, rows, exactness=exactness)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -90,7 +90,7 @@ class Linearizer:
                     "relative: forward() compares activations, as x * (x > 0) does, where no slope "
                     "between two inputs exists; use torch.relu"
                 )
-        return LinearNetwork(frozen, inputs, rows, exactness)
+        return LinearNetwork(frozen, inputs, rows, exactness=exactness)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -104,21 +104,25 @@ class Linearizer:
             self._elements[key] = sum(math.prod(shape) for shape in shapes)
         return self._elements[key]
 
+    def captured(self, inputs: Tensor) -> CapturedGraph | None:
+        """The graph captured for inputs like these, if there is one yet."""
+        captured = self._captured.get(_form(inputs))
+        return captured if captured is None or captured.batch in (None, len(inputs)) else None
+
     def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
-        key = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
-        captured = self._captured.get(key)
-        if captured is not None and captured.batch in (None, len(inputs)):
+        captured = self.captured(inputs)
+        if captured is not None:
             try:
                 frozen = freeze(captured, inputs)
                 return frozen, check(captured, frozen, inputs, outputs)
             except InexactCapture:
                 # The model has changed since: a new head, another attribute. Capture it anew.
-                del self._captured[key]
+                del self._captured[_form(inputs)]
         captured = capture(self.model, inputs)
         frozen = freeze(captured, inputs)
         exactness = check(captured, frozen, inputs, outputs)
         self._check_independence(inputs, outputs)
-        self._captured[key] = captured
+        self._captured[_form(inputs)] = captured
         return frozen, exactness
 
     @torch.no_grad()
@@ -209,3 +213,7 @@ class Linearizer:
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 return f"the model's weights contain NaN or infinity, first in {name!r}"
         return "the model's output contains NaN or infinity for these inputs"
+
+
+def _form(inputs: Tensor) -> Any:
+    return tuple(inputs.shape[1:]), inputs.dtype, inputs.device

@@ -18,6 +18,7 @@ pass of the frozen network gives the same number and counts every bias, batch no
 included, without listing them; its gradient needs one backward pass instead of two.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,16 +48,25 @@ class LinearNetwork:
 
     Every row keeps its own gates. `rows` says which image and which target each row is about,
     `exactness` by how much the network's output differs from the model's, relatively. The score is
-    outputs · `weights` + `constant`, which is zero unless the target is a function.
+    outputs · `weights` + `constant`, which is zero unless the target is a function; both are the
+    `tangent` where that is known already.
     """
 
-    def __init__(self, frozen: FrozenGraph, inputs: Tensor, rows: Rows, exactness: float) -> None:
+    def __init__(
+        self,
+        frozen: FrozenGraph,
+        inputs: Tensor,
+        rows: Rows,
+        *,
+        exactness: float = math.nan,
+        tangent: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.inputs = inputs
         self.rows = rows
         self.exactness = exactness
         self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
         self.frozen = frozen
-        self.weights, self.constant = rows.tangent(frozen.output)
+        self.weights, self.constant = tangent or rows.tangent(frozen.output)
 
     @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:

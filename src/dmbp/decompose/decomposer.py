@@ -1,0 +1,103 @@
+"""Explains a model again and again; on a GPU from a recording, once a kind of question returns."""
+
+import math
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.decompose.decompose import OnIteration, decompose
+from dmbp.decompose.decomposition import Decomposition
+from dmbp.decompose.recording import Recording
+from dmbp.decompose.settings import Settings
+from dmbp.engine import BYTES_AN_ELEMENT, can_be_recorded
+from dmbp.errors import InexactCapture
+from dmbp.linear import Linearizer, LinearNetwork, Rows
+from dmbp.linear.precision import full_precision
+
+SHARE = 0.25
+"""Of a GPU's memory, the most that a recording is estimated to keep between calls."""
+
+Kind = tuple[Any, ...]
+"""What a recording is good for: the form of the inputs, and the settings of learning."""
+
+
+class Decomposer:
+    """Decomposes the score of rows, one batch after the other.
+
+    The first batch of a kind is explained step by step, with the second a recording is made. The
+    last one made is kept; it is not for two threads at once, and the second goes step by step.
+    """
+
+    def __init__(self) -> None:
+        self._previous: Kind | None = None
+        self._kind: Kind | None = None
+        self._recording: Recording | None = None
+        self._refused: set[Kind] = set()
+        self._in_use = Lock()
+
+    def __deepcopy__(self, memo: Any) -> "Decomposer":
+        return Decomposer()
+
+    def __reduce__(self) -> Any:
+        return Decomposer, ()
+
+    @full_precision()
+    @torch.inference_mode(False)
+    def decompose(
+        self,
+        linearizer: Linearizer,
+        inputs: Tensor,
+        *,
+        outputs: Tensor,
+        rows: Rows,
+        settings: Settings,
+        on_iteration: OnIteration = None,
+    ) -> Decomposition:
+        """Split the score of every row, from each row's image and the model's outputs there."""
+        kind = _kind(inputs, settings)
+        captured = linearizer.captured(inputs)
+        if captured is not None and self._in_use.acquire(blocking=False):
+            question: Any = {"rows": rows, "settings": settings}
+            try:
+                self._record(kind, lambda: Recording(captured, inputs, outputs, **question))
+                if self._recording is not None and self._kind == kind:
+                    return self._recording.decompose(
+                        inputs, outputs, **question, on_iteration=on_iteration
+                    )
+            except InexactCapture:
+                self.forget()  # the model has changed since
+            finally:
+                self._in_use.release()
+        net = linearizer.freeze(inputs, outputs, rows)
+        self._previous = kind if _is_recordable(net) else None
+        return decompose(net, settings, on_iteration=on_iteration)
+
+    def forget(self) -> None:
+        """Give the recording's memory back."""
+        self._recording = self._kind = self._previous = None
+
+    def _record(self, kind: Kind, record: Callable[[], Recording]) -> None:
+        """Make a recording if this kind is asked about twice in a row."""
+        if kind in (self._kind, *self._refused) or kind != self._previous:
+            return
+        self.forget()
+        try:
+            self._recording, self._kind = record(), kind
+        except RuntimeError:  # an operation that asks the CPU, or no memory for it
+            self._refused.add(kind)
+
+
+def _kind(inputs: Tensor, settings: Settings) -> Kind:
+    form = (tuple(inputs.shape), inputs.dtype, inputs.device)
+    return (*form, settings.objective, settings.learning_rate, settings.precision)
+
+
+def _is_recordable(net: LinearNetwork) -> bool:
+    if not net.inputs.is_cuda or not can_be_recorded(net):
+        return False
+    elements = sum(math.prod(site.shape) for site in net.sites)
+    total = torch.cuda.get_device_properties(net.inputs.device).total_memory
+    return elements * BYTES_AN_ELEMENT <= SHARE * total

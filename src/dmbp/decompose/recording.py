@@ -1,0 +1,96 @@
+"""A whole explanation as CUDA graphs: recorded once, replayed for every question of its kind.
+
+Before the first iteration and after the last, an explanation is a thousand small operations, which
+a GPU does faster than Python asks for them. All of it is recorded: freezing at x and the start of
+the masks, and the read-out. (An iteration records itself.) Other pixels and other classes are then
+copied in, and it is played again. What a recording holds of the model are the model's own tensors;
+that its output is the model's is checked each time.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dmbp.decompose.decompose import OnIteration, finished, learned, starting
+from dmbp.decompose.decomposition import Decomposition
+from dmbp.decompose.settings import Settings
+from dmbp.engine import Engine, Readout, Terms
+from dmbp.linear import LinearNetwork, Rows
+from dmbp.linear.capture import CapturedGraph
+from dmbp.linear.exactness import check
+from dmbp.linear.freeze import freeze
+
+Result = TypeVar("Result")
+
+
+class Recording:
+    """Questions of one kind: as many rows of images of one shape, learned with the same settings.
+
+    `inputs`, `outputs` and `rows` are one such question.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        inputs: Tensor,
+        outputs: Tensor,
+        *,
+        rows: Rows,
+        settings: Settings,
+    ) -> None:
+        self._captured = captured
+        self._inputs = inputs.clone()
+        weights, constant = rows.tangent(outputs)
+        self._tangent = (weights.clone(), constant.clone())
+        self._pool = torch.cuda.graph_pool_handle()
+
+        def begin() -> tuple[LinearNetwork, Engine]:
+            frozen = freeze(captured, self._inputs)
+            net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
+            return net, starting(net, settings)
+
+        self._begin, (self._net, self._engine) = self._recorded(begin)
+        self._end: torch.cuda.CUDAGraph | None = None
+        self._read: Readout | None = None
+
+    def decompose(
+        self,
+        inputs: Tensor,
+        outputs: Tensor,
+        *,
+        rows: Rows,
+        settings: Settings,
+        on_iteration: OnIteration = None,
+    ) -> Decomposition:
+        """The decomposition of another question of the kind."""
+        self._inputs.copy_(inputs)
+        for kept, part in zip(self._tangent, rows.tangent(outputs), strict=True):
+            kept.copy_(part)
+        self._begin.replay()
+        exactness = check(self._captured, self._net.frozen, inputs, outputs)
+        past = learned(self._engine, settings.iterations, on_iteration)
+        net = LinearNetwork(
+            self._net.frozen, inputs, rows, exactness=exactness, tangent=self._tangent
+        )
+        return finished(net, settings, past, self._readout())
+
+    def _readout(self) -> Readout:
+        """Copies of what is read out, which the next question overwrites."""
+        if self._end is None:
+            self._end, self._read = self._recorded(self._engine.readout)
+        self._end.replay()
+        assert self._read is not None
+        terms = self._read.terms
+        return Readout(
+            Terms(terms.output.clone(), terms.positive.clone(), terms.negative.clone()),
+            self._read.positive_map.clone(),
+            self._read.negative_map.clone(),
+        )
+
+    def _recorded(self, action: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = action()
+        return graph, result

@@ -1,0 +1,161 @@
+"""Explanations replayed from a recording are those made step by step."""
+
+import copy
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from dmbp.attribution.dmbp import DMBP
+from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.recording import Recording
+from dmbp.engine import Logits
+from dmbp.engine.choice import FEW_ROWS
+from dmbp.errors import InexactCapture
+from dmbp.linear import LinearNetwork
+from tests import nets
+from tests.engine.test_fast import Classes
+from tests.tolerance import relative
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+SAME = 1e-5
+"""Single precision: the same operations, by kernels that may be chosen anew."""
+
+
+class Capped(nn.Sequential):
+    """An activation with offsets, after a depthwise convolution; it ends as MobileNet does."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 6, 1),
+            nn.ReLU6(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(6, 5),
+        )
+
+
+def explainer(model: nn.Module, **settings: object) -> DMBP:
+    torch.manual_seed(0)
+    return DMBP(model.cuda().eval(), iterations=6, precision="float32", **settings)
+
+
+def images(count: int = 2) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(count, 3, 16, 16, generator=generator).cuda() for _ in range(4)]
+
+
+@gpu
+@pytest.mark.parametrize("make", [nets.ResidualNet, nets.VGGLike, nets.LeakyNet, Capped])
+def test_a_recording_gives_what_it_was_not_recorded_with(make: Callable[[], nn.Module]) -> None:
+    recorded = explainer(make())
+    for number, inputs in enumerate(images()):
+        target = [number % 3, 1]
+        fresh = DMBP(recorded.linearizer.model, iterations=6, precision="float32")
+        expected = fresh.explain(inputs, target=target)
+        found = recorded.explain(inputs, target=target)
+        assert (recorded._decomposer._recording is not None) == (number > 0)
+        for name in ("attribution", "positive_map", "output", "negative_output"):
+            assert relative(getattr(found, name), getattr(expected, name)) <= SAME
+        assert relative(found.history.nuisance, expected.history.nuisance) <= SAME
+        assert torch.equal(found.inputs, inputs)
+        assert found.targets == expected.targets
+
+
+@gpu
+def test_results_stay_when_the_recording_is_played_again() -> None:
+    recorded = explainer(nets.ResidualNet())
+    found = [recorded.explain(inputs, target=1) for inputs in images()[:3]]
+    kept = found[1].attribution.clone(), found[1].output.clone()
+    recorded.explain(images()[3], target=2)
+    assert torch.equal(found[1].attribution, kept[0])
+    assert torch.equal(found[1].output, kept[1])
+
+
+@gpu
+def test_a_model_that_changes_is_explained_as_it_is() -> None:
+    model = nets.ResidualNet()
+    recorded = explainer(model)
+    first, second, third, _ = images()
+    for inputs in (first, second):
+        recorded.explain(inputs, target=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)  # in place, as an optimiser does
+    expected = DMBP(model, iterations=6, precision="float32").explain(third, target=1)
+    found = recorded.explain(third, target=1)
+    assert relative(found.attribution, expected.attribution) <= SAME
+    model.fc = nn.Linear(model.fc.in_features, model.fc.out_features).cuda().eval()
+    expected = DMBP(model, iterations=6, precision="float32").explain(third, target=1)
+    found = recorded.explain(third, target=1)
+    assert relative(found.attribution, expected.attribution) <= SAME
+
+
+@gpu
+def test_a_recording_refuses_outputs_that_are_not_its_own() -> None:
+    recorded = explainer(nets.ResidualNet())
+    first, second, third, _ = images()
+    for inputs in (first, second):
+        recorded.explain(inputs, target=1)
+    recording = recorded._decomposer._recording
+    assert isinstance(recording, Recording)
+    _, outputs, rows = recorded.linearizer.rows(third, target=1)
+    with pytest.raises(InexactCapture):
+        recording.decompose(third, outputs + 1, rows=rows, settings=recorded.settings)
+
+
+@gpu
+@pytest.mark.parametrize(("rows", "is_recorded"), [(2, True), (FEW_ROWS + 1, False)])
+def test_channels_that_do_not_count_are_left_out_of_large_batches(
+    rows: int, is_recorded: bool
+) -> None:
+    recorded = explainer(Classes())
+    for inputs in images(rows):
+        expected = explainer(recorded.linearizer.model).explain(inputs, target=1)
+        found = recorded.explain(inputs, target=1)
+        assert relative(found.attribution, expected.attribution) <= SAME
+    assert (recorded._decomposer._recording is not None) == is_recorded
+
+
+@gpu
+def test_an_operation_that_asks_the_cpu_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture fails half-way; what comes after must not notice."""
+    recorded = explainer(nets.ResidualNet())
+    expected = explainer(nets.ResidualNet()).explain(images()[2], target=1)
+
+    def asking(net: LinearNetwork) -> Logits:
+        assert net.inputs.sum().item() != 0
+        return initial_logits(net)
+
+    monkeypatch.setattr(sys.modules["dmbp.decompose.decompose"], "initial_logits", asking)
+    for inputs in images()[:2]:
+        recorded.explain(inputs, target=1)
+    assert recorded._decomposer._refused
+    for _ in range(2):
+        found = recorded.explain(images()[2], target=1)
+        assert relative(found.attribution, expected.attribution) <= SAME
+    assert recorded._decomposer._recording is None
+
+
+@gpu
+def test_memory_does_not_grow() -> None:
+    recorded = explainer(nets.ResidualNet())
+    held: list[int] = []
+    for _ in range(3):
+        for inputs in images():
+            recorded.explain(inputs, target=1)
+        held.append(torch.cuda.memory_allocated())
+    assert held[1] == held[2]
+
+
+def test_a_copy_records_for_itself() -> None:
+    one = DMBP(nets.ResidualNet().eval(), iterations=2)
+    other = copy.deepcopy(one)
+    assert other._decomposer is not one._decomposer
