@@ -145,3 +145,29 @@ def test_what_is_not_there(kind: str, tmp_path: Path) -> None:
             read_dataset(kind, tmp_path)  # empty
     with pytest.raises(DMBPError, match="no kind of dataset 'imagnet'; did you mean 'imagenet'"):
         read_dataset("imagnet", tmp_path)
+
+
+def test_voc_with_and_without_what_is_difficult(tmp_path: Path) -> None:
+    """A class with difficult instances alone counts in one and not in the other."""
+    (tmp_path / "Annotations").mkdir()
+    for stem, difficult in (("a", 0), ("b", 1)):
+        photo(tmp_path / "JPEGImages" / f"{stem}.jpg")
+        (tmp_path / "Annotations" / f"{stem}.xml").write_text(VOC.format(difficult))
+    assert named("voc", tmp_path) == {"a": ("cat",), "b": ("cat",)}
+    assert named("voc-not-difficult", tmp_path) == {"a": ("cat",)}
+    dog = VOC.format(1).replace("</annotation>", "") + VOC.format(0).partition("</size>")[2]
+    (tmp_path / "Annotations" / "b.xml").write_text(dog.replace("cat", "dog", 1))
+    assert named("voc", tmp_path)["b"] == ("dog", "cat")
+    assert named("voc-not-difficult", tmp_path)["b"] == ("cat",)
+
+
+def test_five_photos_a_class(tmp_path: Path) -> None:
+    for synset in SYNSETS:
+        (tmp_path / synset).mkdir()
+    for number in range(9):
+        photo(tmp_path / SYNSETS[3] / f"{number}.JPEG")
+    photo(tmp_path / SYNSETS[2] / "9.JPEG")
+    found = named("imagenet-5k", tmp_path)
+    assert sorted(found.values()) == [(2,), *[(3,)] * 5]
+    assert found == named("imagenet-5k", tmp_path)
+    assert found.keys() < named("imagenet", tmp_path).keys()
