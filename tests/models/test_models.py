@@ -131,7 +131,7 @@ def test_published_weights_by_name(
 
 
 def test_weights_that_are_not_published(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="no weights .* 'IMAGENET1K_V9'; did you mean"):
+    with pytest.raises(WeightsError, match=r"no weights .* 'IMAGENET1K_V9'; did you mean"):
         load_model("resnet50:IMAGENET1K_V9")
     with pytest.raises(WeightsError, match="names its weights already"):
         load_model("resnet50:IMAGENET1K_V1", weights=tmp_path / "a.pth")
