@@ -1,4 +1,4 @@
-"""`dmbp bench run`, `status`, `table`, `export`, `merge`."""
+"""`dmbp bench run`, `status`, `table`, `plot`, `export`, `merge`."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -101,6 +101,22 @@ def table(
     with one_sentence():
         _exists(store)
         typer.echo(make_table(read_plan(plan), store, format.value), nl=False)
+
+
+@bench_app.command()
+def plot(
+    plan: PlanFile,
+    out: Annotated[Path, typer.Argument(help="A picture to write: .png, .svg or .pdf.")],
+    store: StoreFile = STORE,
+) -> None:
+    """A plan's insertion curves, and its scores against the time they take."""
+    from dmbp.bench.plan import read_plan
+    from dmbp.bench.plot import plot as draw
+
+    with one_sentence():
+        _exists(store)
+        draw(read_plan(plan), store, out)
+        output.print(f"→ {out}")
 
 
 @bench_app.command()
