@@ -102,6 +102,11 @@ class Store:
                 found[key] = _row(values)
         return found
 
+    def metrics(self) -> list[str]:
+        """Every metric that some row has a score of."""
+        query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
+        return [metric for (metric,) in self._connection.execute(query)]
+
     def counts(self) -> list[tuple[str, str, str, int, int]]:
         """By model, dataset and method: how many rows there are, and how many of them failed."""
         return self._connection.execute(
