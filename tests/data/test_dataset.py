@@ -136,13 +136,25 @@ def test_manifests_that_are_not(tmp_path: Path, text: str, said: str) -> None:
         read_dataset("manifest", tmp_path / "list.csv")
 
 
+EMPTY = {
+    "imagenet": "has neither folders of synsets .* nor photos",
+    "imagenet-5k": "has neither folders of synsets .* nor photos",
+    "voc": "is not a VOC folder: there are no files in .*/Annotations",
+    "voc-not-difficult": "is not a VOC folder: there are no files in .*/Annotations",
+    "folder": "has no folders with photos, one folder for each class",
+    "manifest": "cannot read .*: .*Is a directory",
+}
+
+
 @pytest.mark.parametrize("kind", READERS)
 def test_what_is_not_there(kind: str, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="there is no folder or file"):
         read_dataset(kind, tmp_path / "nowhere")
-    if kind != "manifest":
-        with pytest.raises(PhotoError):
-            read_dataset(kind, tmp_path)  # empty
+    with pytest.raises(PhotoError, match=EMPTY[kind]):
+        read_dataset(kind, tmp_path)  # empty
+    photo(tmp_path / "one.png")
+    with pytest.raises(PhotoError, match=r"one\.png"):
+        read_dataset(kind, tmp_path / "one.png")
     with pytest.raises(DMBPError, match="no kind of dataset 'imagnet'; did you mean 'imagenet'"):
         read_dataset("imagnet", tmp_path)
 
@@ -171,3 +183,18 @@ def test_five_photos_a_class(tmp_path: Path) -> None:
     assert sorted(found.values()) == [(2,), *[(3,)] * 5]
     assert found == named("imagenet-5k", tmp_path)
     assert found.keys() < named("imagenet", tmp_path).keys()
+
+
+def test_voc_where_nothing_counts(tmp_path: Path) -> None:
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(1))
+    with pytest.raises(PhotoError, match=r"no photo of .* has an object that counts"):
+        read_dataset("voc-not-difficult", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text("<annotation>")
+    with pytest.raises(PhotoError, match=r"a\.xml is not a VOC annotation"):
+        read_dataset("voc", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(0))
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PhotoError, match=r"cannot read .*val\.txt"):
+        read_dataset("voc", tmp_path)

@@ -44,6 +44,8 @@ def read_dataset(kind: str, root: Path) -> Dataset:
 
 def read_folder(root: Path) -> list[Sample]:
     """Photos in a folder for each class, named after it."""
+    if not root.is_dir():
+        raise PhotoError(f"{root} is not a folder")
     classes = sorted(path for path in root.iterdir() if path.is_dir())
     found = [
         Sample(f"{folder.name}/{photo.name}", photo, (folder.name,))
@@ -78,12 +80,22 @@ def read_voc_samples(root: Path, *, difficult: bool = True) -> list[Sample]:
     listed = root / "ImageSets" / "Main" / "val.txt"
     images = read_voc(root)
     if listed.is_file():
-        wanted = set(listed.read_text().split())
+        wanted = set(_text(listed).split())
         images = [image for image in images if image.path.stem in wanted]
         if not images:
             raise PhotoError(f"none of the photos that {listed} lists is annotated in {root}")
     samples = [_voc_sample(image, difficult=difficult) for image in images]
-    return [sample for sample in samples if sample.labels]
+    labelled = [sample for sample in samples if sample.labels]
+    if not labelled:
+        raise PhotoError(f"no photo of {root} has an object that counts")
+    return labelled
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhotoError(f"cannot read {path}: {error}") from error
 
 
 def _voc_sample(image: VocImage, *, difficult: bool) -> Sample:
