@@ -50,7 +50,7 @@ def test_what_is_missing_is_said(plan: Path) -> None:
     (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
     run_plan(asked, plan.parent / "s.sqlite", RunOptions(shard=(0, 3)))
     text = table(asked, plan.parent / "s.sqlite")
-    assert "- VOC/RN50, IM, GC: 1 failed, 4 not computed yet" in text
+    assert "- VOC/RN50, IM, Grad, GC, Random: 1 failed, 4 not computed yet each\n" in text
     rows = list(csv.DictReader(io.StringIO(table(asked, plan.parent / "s.sqlite", "csv"))))
     assert {row["label"] for row in rows} == {"Grad", "GC", "Random"}
     for row in rows:
@@ -162,4 +162,7 @@ def test_latex_escapes_what_it_must(plan: Path) -> None:
     run_plan(read_plan(plan), plan.parent / "s.sqlite", RunOptions(shard=(0, 6)))
     latex = table(read_plan(plan), plan.parent / "s.sqlite", "latex")
     assert r"\textbf{DMBP$^+$ 50\%\_a}" in latex
-    assert r"{\footnotesize VOC/RN50, IM, GC: 5 not computed yet}" in latex
+    assert (
+        r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a: 5 not computed yet each}"
+        in latex
+    )

@@ -77,10 +77,18 @@ def notes(lines: Sequence[Line]) -> list[str]:
         f"{line.task}, {line.metric}: {line.photos} photos, {line.asked} questions a method"
         for line in lines
     ]
-    for line in lines:
-        for label, score in line.ours.items():
-            gone = {"failed": score.failed, "not computed yet": score.missing}
-            said = [f"{count} {what}" for what, count in gone.items() if count]
-            if said:
-                found.append(f"{line.task}, {line.metric}, {label}: {', '.join(said)}")
-    return found
+    return found + [note for line in lines for note in _missing(line)]
+
+
+def _missing(line: Line) -> list[str]:
+    """What a line lacks, methods that lack the same together."""
+    lacking: dict[str, list[str]] = {}
+    for label, score in line.ours.items():
+        gone = {"failed": score.failed, "not computed yet": score.missing}
+        said = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
+        if said:
+            lacking.setdefault(said, []).append(label)
+    return [
+        f"{line.task}, {line.metric}, {', '.join(labels)}: {said}{' each' * (len(labels) > 1)}"
+        for said, labels in lacking.items()
+    ]
