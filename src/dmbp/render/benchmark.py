@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from dmbp.render.colour import Array
 
@@ -135,23 +136,24 @@ def _name_points(
     bottom, top = axis.get_ylim()
     places = (numpy.log(seconds) - left) / (right - left)
     heights = [(mark.score - bottom) / (top - bottom) for mark in marks]
-    for group in (places <= 0.5, places > 0.5):
-        chosen = [k for k in range(len(marks)) if group[k]]
-        apart = spread([heights[k] for k in chosen], LINE)
-        for k, height in zip(chosen, apart, strict=True):
-            before = places[k] > 0.5
-            axis.annotate(
-                marks[k].label,
-                (seconds[k], marks[k].score),
-                (places[k] + (-0.035 if before else 0.035), height),
-                textcoords="axes fraction",
-                ha="right" if before else "left",
-                va="center",
-                fontsize=9,
-                fontweight="bold" if marks[k].label in colours else "normal",
-                color=colours.get(marks[k].label, TEXT_GREY),
-                arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkB": 3},
-            )
+    halo = [withStroke(linewidth=2.5, foreground="white")]  # legible across error bars
+    for mark, place, second, height in zip(
+        marks, places, seconds, spread(heights, LINE), strict=True
+    ):
+        before = place > 0.5
+        axis.annotate(
+            mark.label,
+            (second, mark.score),
+            (place + (-0.035 if before else 0.035), height),
+            textcoords="axes fraction",
+            ha="right" if before else "left",
+            va="center",
+            fontsize=9,
+            fontweight="bold" if mark.label in colours else "normal",
+            color=colours.get(mark.label, TEXT_GREY),
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkB": 3},
+            path_effects=halo,
+        )
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
