@@ -69,7 +69,10 @@ ModelName = Annotated[
     str | None,
     typer.Option("--model", help="A name from `dmbp models`, or package.module:factory."),
 ]
-Weights = Annotated[Path | None, typer.Option(help="A .safetensors or .pth file for the model.")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="A .safetensors or .pth file for the model, or torchvision's IMAGENET1K_V1."),
+]
 Classes = Annotated[Path | None, typer.Option(help="A text file with a class name a line.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]

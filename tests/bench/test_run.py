@@ -16,32 +16,7 @@ from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.table import table
 from dmbp.cli import app
 from dmbp.errors import DMBPError
-
-PLAN = """
-methods = ["gradient", "gradcam", "random"]
-
-[[tasks]]
-name = "VOC/RN50"
-dataset = "folder"
-path = "photos"
-model = "voc160"
-metrics = ["IM", "deletion"]
-steps = 4
-"""
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    """Six photos of two classes, noise of different sizes, and a plan for them."""
-    for index in range(6):
-        path = tmp_path / "photos" / ("cat", "dog")[index % 2] / f"{index}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        noise = random.Random(index)
-        image = Image.new("RGB", (40 + index, 50))
-        image.putdata([(noise.randrange(256),) * 3 for _ in range((40 + index) * 50)])
-        image.save(path)
-    (tmp_path / "plan.toml").write_text(PLAN)
-    return tmp_path / "plan.toml"
+from tests.bench.conftest import PLAN
 
 
 def run(plan: Path, store: str, **options: object) -> str:
@@ -49,15 +24,6 @@ def run(plan: Path, store: str, **options: object) -> str:
     asked = read_plan(plan)
     run_plan(asked, plan.parent / store, RunOptions(**options))
     return table(asked, plan.parent / store)
-
-
-def test_a_table_in_the_papers_layout(plan: Path) -> None:
-    lines = run(plan, "s.sqlite").splitlines()
-    assert lines[0] == "| DB/Model | Metric | Grad | GC | Random |"
-    assert [line.split(" | ")[1] for line in lines[2:]] == ["IM", "IM, paper", "deletion"]
-    assert lines[3] == "| VOC/RN50 | IM, paper | 0.30 | 0.51 |  |"
-    assert lines[2].count("[") == 1
-    assert lines[2].count("**") == 4
 
 
 def test_nothing_is_computed_twice(plan: Path) -> None:
@@ -182,6 +148,16 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("[[tasks]]", "[[task]]"), "no entry of the plan .* 'task'; did you mean 'tasks'"),
         (("methods = [", "methods = "), "is not a plan"),
         (("[[tasks]]", "[settings.gradcam]\nsize = 3\n[[tasks]]"), "no setting of gradcam 'size'"),
+        (("[[tasks]]", "[settings]\ngradcam = 3\n[[tasks]]"), r"under \[settings.gradcam\]"),
+        (('"random"', '"gradcam"'), "two methods of the plan are called 'GC': give one a label"),
+        (('"random"', "{ label = 'x' }"), "a method in .* is a name or has one, not"),
+        (('"random"', "{ name = 'rise', size = 3 }"), "no entry of a method in .* 'size'"),
+        (('"random"', "{ name = 'rise', label = 3 }"), "'label' of a method in .* cannot be 3"),
+        (
+            ('"random"', "{ name = 'rise', settings = { maks = 3 } }"),
+            "no setting of rise 'maks'; did you mean 'masks'",
+        ),
+        (("[[tasks]]", "paper = 'tables'\n[[tasks]]"), "no table of the paper 'tables'"),
     ],
 )
 def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str) -> None:

@@ -136,12 +136,65 @@ def test_manifests_that_are_not(tmp_path: Path, text: str, said: str) -> None:
         read_dataset("manifest", tmp_path / "list.csv")
 
 
+EMPTY = {
+    "imagenet": "has neither folders of synsets .* nor photos",
+    "imagenet-5k": "has neither folders of synsets .* nor photos",
+    "voc": "is not a VOC folder: there are no files in .*/Annotations",
+    "voc-not-difficult": "is not a VOC folder: there are no files in .*/Annotations",
+    "folder": "has no folders with photos, one folder for each class",
+    "manifest": "cannot read .*: .*Is a directory",
+}
+
+
 @pytest.mark.parametrize("kind", READERS)
 def test_what_is_not_there(kind: str, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="there is no folder or file"):
         read_dataset(kind, tmp_path / "nowhere")
-    if kind != "manifest":
-        with pytest.raises(PhotoError):
-            read_dataset(kind, tmp_path)  # empty
+    with pytest.raises(PhotoError, match=EMPTY[kind]):
+        read_dataset(kind, tmp_path)  # empty
+    photo(tmp_path / "one.png")
+    with pytest.raises(PhotoError, match=r"one\.png"):
+        read_dataset(kind, tmp_path / "one.png")
     with pytest.raises(DMBPError, match="no kind of dataset 'imagnet'; did you mean 'imagenet'"):
         read_dataset("imagnet", tmp_path)
+
+
+def test_voc_with_and_without_what_is_difficult(tmp_path: Path) -> None:
+    """A class with difficult instances alone counts in one and not in the other."""
+    (tmp_path / "Annotations").mkdir()
+    for stem, difficult in (("a", 0), ("b", 1)):
+        photo(tmp_path / "JPEGImages" / f"{stem}.jpg")
+        (tmp_path / "Annotations" / f"{stem}.xml").write_text(VOC.format(difficult))
+    assert named("voc", tmp_path) == {"a": ("cat",), "b": ("cat",)}
+    assert named("voc-not-difficult", tmp_path) == {"a": ("cat",)}
+    dog = VOC.format(1).replace("</annotation>", "") + VOC.format(0).partition("</size>")[2]
+    (tmp_path / "Annotations" / "b.xml").write_text(dog.replace("cat", "dog", 1))
+    assert named("voc", tmp_path)["b"] == ("dog", "cat")
+    assert named("voc-not-difficult", tmp_path)["b"] == ("cat",)
+
+
+def test_five_photos_a_class(tmp_path: Path) -> None:
+    for synset in SYNSETS:
+        (tmp_path / synset).mkdir()
+    for number in range(9):
+        photo(tmp_path / SYNSETS[3] / f"{number}.JPEG")
+    photo(tmp_path / SYNSETS[2] / "9.JPEG")
+    found = named("imagenet-5k", tmp_path)
+    assert sorted(found.values()) == [(2,), *[(3,)] * 5]
+    assert found == named("imagenet-5k", tmp_path)
+    assert found.keys() < named("imagenet", tmp_path).keys()
+
+
+def test_voc_where_nothing_counts(tmp_path: Path) -> None:
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(1))
+    with pytest.raises(PhotoError, match=r"no photo of .* has an object that counts"):
+        read_dataset("voc-not-difficult", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text("<annotation>")
+    with pytest.raises(PhotoError, match=r"a\.xml is not a VOC annotation"):
+        read_dataset("voc", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(0))
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PhotoError, match=r"cannot read .*val\.txt"):
+        read_dataset("voc", tmp_path)

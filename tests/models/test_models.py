@@ -105,6 +105,38 @@ def test_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_
         load_model("resnet18")
 
 
+PUBLISHED = [("resnet50:IMAGENET1K_V1", None), ("resnet50", Path("plans/IMAGENET1K_V1"))]
+
+
+@pytest.mark.parametrize(("name", "weights"), PUBLISHED)
+def test_published_weights_by_name(
+    name: str, weights: Path | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By torchvision's own name, from its cache; where that is empty, what to put there."""
+
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.download_url_to_file", offline)
+    said = rf"put resnet50-0676ba61\.pth into {tmp_path}/hub/checkpoints, or give"
+    with pytest.raises(WeightsError, match=said):
+        load_model(name, weights=weights)
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True, exist_ok=True)
+    model = import_torchvision().models.resnet50(weights=None)
+    torch.save(model.state_dict(), tmp_path / "hub" / "checkpoints" / "resnet50-0676ba61.pth")
+    classifier = load_model(name, weights=weights)
+    assert classifier.preprocessing.resize == 256  # the second weights have 232
+    assert torch.equal(classifier.module.fc.bias, model.fc.bias)
+
+
+def test_weights_that_are_not_published(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no weights .* 'IMAGENET1K_V9'; did you mean"):
+        load_model("resnet50:IMAGENET1K_V9")
+    with pytest.raises(WeightsError, match="names its weights already"):
+        load_model("resnet50:IMAGENET1K_V1", weights=tmp_path / "a.pth")
+
+
 def test_keras_resnet50_needs_a_file() -> None:
     with pytest.raises(WeightsError, match="give a file with --weights"):
         load_model("resnet50-keras")

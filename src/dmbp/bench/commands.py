@@ -1,4 +1,4 @@
-"""`dmbp bench run`, `status`, `table`, `export`, `merge`."""
+"""`dmbp bench run`, `status`, `table`, `plot`, `export`, `merge`."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dmbp.errors import InputError, OutputError
+from dmbp.errors import InputError
 from dmbp.terminal import one_sentence, output
 
 if TYPE_CHECKING:
@@ -104,22 +104,33 @@ def table(
 
 
 @bench_app.command()
-def export(
-    out: Annotated[Path, typer.Argument(help="A file to write, .csv.")], store: StoreFile = STORE
+def plot(
+    plan: PlanFile,
+    out: Annotated[Path, typer.Argument(help="A picture to write: .png, .svg or .pdf.")],
+    store: StoreFile = STORE,
 ) -> None:
-    """Every row as CSV."""
-    from dmbp.bench.export import write_csv
+    """A plan's insertion curves, and its scores against the time they take."""
+    from dmbp.bench.plan import read_plan
+    from dmbp.bench.plot import plot as draw
+
+    with one_sentence():
+        _exists(store)
+        draw(read_plan(plan), store, out)
+        output.print(f"→ {out}")
+
+
+@bench_app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="A file to write, .csv or .parquet.")],
+    store: StoreFile = STORE,
+) -> None:
+    """Every row as CSV or Parquet."""
+    from dmbp.bench.export import export as write
     from dmbp.bench.store import Store
 
     with one_sentence():
         _exists(store)
-        if out.suffix != ".csv":
-            raise InputError(f"results are exported to a .csv file, not {out}")
-        try:
-            count = write_csv(Store(store), out)
-        except OSError as error:
-            raise OutputError(f"cannot write {out}: {error.strerror}") from error
-        output.print(f"{count} rows → {out}")
+        output.print(f"{write(Store(store), out)} rows → {out}")
 
 
 @bench_app.command()

@@ -1,36 +1,41 @@
 """What a benchmark asks: tasks (a dataset and a model, scored by some metrics) times methods.
 
-methods = ["gradient", "gradcam", "dmbp"]
+methods = [
+    "gradient",
+    "gradcam",
+    { name = "dmbp", label = "DMBP, long", settings = { iterations = 200 } },
+]
+paper = "comparison"                    # the paper's table beside it: or ablation, reinitialisation
 
-[settings.gradcam]
+[settings.gradcam]                      # of every entry of this method
 signed = true
 
 [[tasks]]
 name = "VOC/RN50"                       # what its lines of a table are called
-dataset = "voc"                         # imagenet, voc, folder or manifest
+dataset = "voc"                         # or another kind of dmbp.data.dataset
 path = "../data/VOC2012"                # from where the plan lies
 model = "resnet50-voc"
 weights = "../models"
-metrics = ["IM", "cIM"]
+metrics = ["IM", "cIM"]                 # also deletion, pointing, reinitialisation
 fit = "squeeze"                         # the model's own way to see a photo, if left out
 first = 50                              # photos; all, if left out
 """
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from dmbp.attribution import METHODS
+from dmbp.bench.paper import TABLES
+from dmbp.bench.variant import Variant, check_settings, variant
 from dmbp.data.dataset import READERS
 from dmbp.errors import InputError
-from dmbp.method_settings import setting_names
 from dmbp.metrics.curve import STEPS
 from dmbp.models.classifier import Fit
 from dmbp.names import known
 
-METRICS = ("IM", "cIM", "deletion", "pointing")
+METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
 
 
 @dataclass(frozen=True)
@@ -62,50 +67,70 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """Tasks times methods, with the settings of methods that have some."""
+    """Tasks times variants of methods; `paper` names the paper's table that stands beside."""
 
     tasks: tuple[Task, ...]
-    methods: tuple[str, ...]
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: tuple[Variant, ...]
+    paper: str = "comparison"
 
     def __post_init__(self) -> None:
-        if not self.tasks or not self.methods:
+        if not self.tasks or not self.variants:
             raise InputError("a plan needs at least one method and one task")
-        for method in self.methods:
-            known("method", method, METHODS)
+        known("table of the paper", self.paper, TABLES)
         names = [task.name for task in self.tasks]
         if len(set(names)) < len(names):
             raise InputError("two tasks of the plan have the same name")
-        for method, settings in self.settings.items():
-            known("method", method, METHODS)
-            for setting in settings:
-                known(f"setting of {method}", setting, setting_names(method))
-
-    def settings_of(self, method: str) -> dict[str, Any]:
-        """All settings of a method that differ from its defaults."""
-        return {**METHODS[method].settings, **self.settings.get(method, {})}
+        labels = [one.label for one in self.variants]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InputError(f"two methods of the plan are called {label!r}: give one a label")
 
 
 def read_plan(path: Path) -> Plan:
     """The plan in a TOML file; its paths are from where the file lies."""
+    found = _toml(path)
+    for key in found:
+        known(f"entry of the plan {path}", key, ("methods", "settings", "tasks", "paper"))
+    tasks, methods = found.get("tasks", []), found.get("methods", [])
+    settings = found.get("settings", {})
+    if not isinstance(tasks, list) or not isinstance(methods, list):
+        raise InputError(f"{path} needs a list of methods and [[tasks]]")
+    if not isinstance(settings, dict) or not all(isinstance(s, dict) for s in settings.values()):
+        raise InputError(f"settings in {path} are written under [settings.gradcam]")
+    for method, own in settings.items():
+        check_settings(method, own)
+    return Plan(
+        tuple(_task(entry, path) for entry in tasks),
+        tuple(_variant(entry, settings, path) for entry in methods),
+        str(found.get("paper", "comparison")),
+    )
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            found = tomllib.load(file)
+            return tomllib.load(file)
     except OSError as error:
         raise InputError(f"cannot read the plan {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a plan: {error}") from error
-    for key in found:
-        known(f"entry of the plan {path}", key, ("methods", "settings", "tasks"))
-    tasks = found.get("tasks", [])
-    methods = found.get("methods", [])
-    if not isinstance(tasks, list) or not isinstance(methods, list):
-        raise InputError(f"{path} needs a list of methods and [[tasks]]")
-    return Plan(
-        tuple(_task(entry, path) for entry in tasks),
-        tuple(str(method) for method in methods),
-        found.get("settings", {}),
-    )
+
+
+_ENTRY: Mapping[str, type] = {"name": str, "label": str, "settings": dict}
+
+
+def _variant(entry: Any, settings: Mapping[str, Any], plan: Path) -> Variant:
+    """A method by its name, or a table of its name, label and settings."""
+    table: Any = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(table, dict) or "name" not in table:
+        raise InputError(f"a method in {plan} is a name or has one, not {entry!r}")
+    for key, value in table.items():
+        known(f"entry of a method in {plan}", key, _ENTRY)
+        if not isinstance(value, _ENTRY[key]):
+            raise InputError(f"{key!r} of a method in {plan} cannot be {value!r}")
+    name: str = table["name"]
+    own = {**settings.get(name, {}), **table.get("settings", {})}
+    return variant(name, own, label=table.get("label"))
 
 
 _PATHS = ("path", "weights", "classes")

@@ -45,8 +45,8 @@ def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = N
             classifier = task_classifier(task, options.device)
             worker = Worker(task, classifier, weights_digest(classifier))
             for asked in questions(task, classifier, results, shard=options.shard):
-                for method in plan.methods:
-                    jobs = [worker.job(one, method, plan.settings_of(method)) for one in asked]
+                for variant in plan.variants:
+                    jobs = [worker.job(one, variant.method, variant.settings) for one in asked]
                     for batch in _missing(jobs, results, options, tally):
                         rows = worker.rows(batch)
                         results.add(rows)
@@ -54,7 +54,7 @@ def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = N
                         tally.failed += failed
                         tally.done += len(rows) - failed
                         if told is not None:
-                            told(task, method, tally)
+                            told(task, variant.label, tally)
     finally:
         results.close()
     return tally

@@ -34,6 +34,12 @@ CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, dige
 """
 
 
+_COLUMNS = (
+    "dataset, image, photo, target, model, weights, method, settings, scoring, "
+    "scores, curves, seconds, failure"
+)
+
+
 @dataclass(frozen=True)
 class Row:
     """What came of a cell: scores by metric, their curves and the seconds, or why it failed."""
@@ -76,35 +82,30 @@ class Store:
         """Of some cells' keys, those that have a row; failures count too where `failed`."""
         condition = "" if failed else " AND failure IS NULL"
         found: set[str] = set()
-        asked = list(keys)
-        for start in range(0, len(asked), 500):
-            part = asked[start : start + 500]
-            marks = ", ".join("?" * len(part))
-            query = f"SELECT key FROM rows WHERE key IN ({marks}){condition}"
+        for part in _parts(keys):
+            query = f"SELECT key FROM rows WHERE key IN ({_marks(part)}){condition}"
             found.update(key for (key,) in self._connection.execute(query, part))
         return found
 
-    def rows(self, **names: str | None) -> Iterator[Row]:
-        """Every row, a few at a time; of columns named, those with that value alone."""
-        given = {column: value for column, value in names.items() if value is not None}
-        where = " AND ".join(f"{column} = ?" for column in given) or "1"
-        cursor = self._connection.execute(
-            "SELECT dataset, image, photo, target, model, weights, method, settings, scoring, "
-            f"scores, curves, seconds, failure FROM rows WHERE {where} "
-            "ORDER BY model, dataset, image, target, method",
-            list(given.values()),
-        )
-        for values in cursor:
+    def rows(self) -> Iterator[Row]:
+        """Every row, a few at a time."""
+        order = "ORDER BY model, dataset, image, target, method"
+        for values in self._connection.execute(f"SELECT {_COLUMNS} FROM rows {order}"):
             yield _row(values)
 
-    def latest_weights(self, dataset: str, model: str) -> str | None:
-        """The weights that a model's last row on a dataset is of."""
-        found = self._connection.execute(
-            "SELECT weights FROM rows WHERE dataset = ? AND model = ? "
-            "ORDER BY written DESC LIMIT 1",
-            (dataset, model),
-        ).fetchone()
-        return None if found is None else found[0]
+    def rows_of(self, keys: Iterable[str]) -> dict[str, Row]:
+        """The rows of some cells, by their keys; of cells that were never tried there is none."""
+        found: dict[str, Row] = {}
+        for part in _parts(keys):
+            query = f"SELECT key, {_COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
+            for key, *values in self._connection.execute(query, part):
+                found[key] = _row(values)
+        return found
+
+    def metrics(self) -> list[str]:
+        """Every metric that some row has a score of."""
+        query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
+        return [metric for (metric,) in self._connection.execute(query)]
 
     def counts(self) -> list[tuple[str, str, str, int, int]]:
         """By model, dataset and method: how many rows there are, and how many of them failed."""
@@ -210,7 +211,18 @@ def _values(row: Row, written: float) -> tuple[Any, ...]:
     return (cell.key, *names, cell.method, settings, scoring, *results)
 
 
-def _row(values: tuple[Any, ...]) -> Row:
+def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Keys, as many at a time as a query takes."""
+    asked = list(keys)
+    for start in range(0, len(asked), 500):
+        yield asked[start : start + 500]
+
+
+def _marks(part: Sequence[str]) -> str:
+    return ", ".join("?" * len(part))
+
+
+def _row(values: Sequence[Any]) -> Row:
     dataset, image, photo, target, model, weights, method, *rest = values
     settings, scoring, scores, curves = (json.loads(text) for text in rest[:4])
     names = (dataset, image, photo, target, model, weights, method)

@@ -1,12 +1,13 @@
 """What a worker does: maps of a few questions by one method, their scores, and the rows of both."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmbp import metrics
 from dmbp.attribution import METHODS, Method
@@ -37,7 +38,8 @@ class Worker:
         self.task = task
         self._classifier = classifier
         self._weights = weights
-        self._methods: dict[str, Method] = {}
+        self._forgetful: nn.Module | None = None
+        self._methods: dict[tuple[str, str, bool], Method] = {}
         parameter = next(classifier.module.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
 
@@ -136,8 +138,19 @@ class Worker:
                 )
                 for k, score in zip(several, found.tolist(), strict=True):
                     scores[k][metric] = score
+        elif metric == "reinitialisation":
+            found = metrics.rank_correlation(maps, self._maps_forgotten(jobs, inputs))
+            for k, score in enumerate(found.tolist()):
+                scores[k][metric] = score
         else:
             self._point(jobs, maps, scores)
+
+    def _maps_forgotten(self, jobs: Sequence[Job], inputs: Tensor) -> Tensor:
+        """The maps of a model that has forgotten its last layer, the same for all photos."""
+        if self._forgetful is None:
+            self._forgetful = metrics.reinitialised(self._classifier.module, inputs[:1])
+        target = [job.asked.index for job in jobs]
+        return self._method(jobs[0].cell, forgetful=True).attribute(inputs, target=target)
 
     def _point(self, jobs: Sequence[Job], maps: Tensor, scores: list[dict[str, float]]) -> None:
         """The pointing game, where boxes are known and the photo is squeezed."""
@@ -148,14 +161,17 @@ class Worker:
                 boxes = annotation.boxes(str(job.asked.label), side=side)
                 scores[k]["pointing"] = float(metrics.pointing_game(maps[k : k + 1].cpu(), [boxes]))
 
-    def _method(self, cell: Cell) -> Method:
-        name = cell.method
+    def _method(self, cell: Cell, *, forgetful: bool = False) -> Method:
+        """A cell's method, made once, on the model or on the one that has forgotten."""
+        name = (cell.method, json.dumps(cell.settings, sort_keys=True), forgetful)
         if name not in self._methods:
-            row = METHODS[name]
+            row = METHODS[cell.method]
             settings = dict(cell.settings)
             if row.probabilistic:
                 settings["activation"] = self._classifier.activation
-            self._methods[name] = row(self._classifier.module, **settings)
+            module = self._forgetful if forgetful else self._classifier.module
+            assert module is not None
+            self._methods[name] = row(module, **settings)
         return self._methods[name]
 
 

@@ -4,8 +4,10 @@ Nothing is decoded here: a sample is a path and its labels, so fifty thousand ar
 and a broken photo is met by whoever opens it.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dmbp.data.imagenet import read_imagenet
@@ -42,6 +44,8 @@ def read_dataset(kind: str, root: Path) -> Dataset:
 
 def read_folder(root: Path) -> list[Sample]:
     """Photos in a folder for each class, named after it."""
+    if not root.is_dir():
+        raise PhotoError(f"{root} is not a folder")
     classes = sorted(path for path in root.iterdir() if path.is_dir())
     found = [
         Sample(f"{folder.name}/{photo.name}", photo, (folder.name,))
@@ -54,26 +58,56 @@ def read_folder(root: Path) -> list[Sample]:
     return found
 
 
-def read_voc_samples(root: Path) -> list[Sample]:
-    """The photos of a VOC folder, those of its `val` list where it has one."""
+def read_imagenet_5k(root: Path) -> list[Sample]:
+    """Five photos a class of ImageNet's validation set, drawn at random, always the same ones."""
+    classes: dict[Label, list[Sample]] = {}
+    for sample in read_imagenet(root):
+        classes.setdefault(sample.labels[0], []).append(sample)
+    draw = random.Random(0)
+    return [
+        sample
+        for label in sorted(classes, key=str)
+        for sample in draw.sample(classes[label], min(5, len(classes[label])))
+    ]
+
+
+def read_voc_samples(root: Path, *, difficult: bool = True) -> list[Sample]:
+    """The photos of a VOC folder, those of its `val` list where it has one.
+
+    Where not `difficult`, classes with difficult instances alone are left out, and photos that have
+    no others.
+    """
     listed = root / "ImageSets" / "Main" / "val.txt"
     images = read_voc(root)
     if listed.is_file():
-        wanted = set(listed.read_text().split())
+        wanted = set(_text(listed).split())
         images = [image for image in images if image.path.stem in wanted]
         if not images:
             raise PhotoError(f"none of the photos that {listed} lists is annotated in {root}")
-    return [_voc_sample(image) for image in images]
+    samples = [_voc_sample(image, difficult=difficult) for image in images]
+    labelled = [sample for sample in samples if sample.labels]
+    if not labelled:
+        raise PhotoError(f"no photo of {root} has an object that counts")
+    return labelled
 
 
-def _voc_sample(image: VocImage) -> Sample:
-    labels: Sequence[Label] = image.classes()
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhotoError(f"cannot read {path}: {error}") from error
+
+
+def _voc_sample(image: VocImage, *, difficult: bool) -> Sample:
+    labels: Sequence[Label] = image.classes(difficult=difficult)
     return Sample(image.path.stem, image.path, tuple(labels), image)
 
 
 READERS: Mapping[str, Reader] = {
     "imagenet": read_imagenet,  # ILSVRC2012 val, by synset or flat
-    "voc": read_voc_samples,  # VOC2012 in its official layout
+    "imagenet-5k": read_imagenet_5k,  # five photos a class of it
+    "voc": read_voc_samples,  # VOC2012 val, a class counts whatever its difficult flag
+    "voc-not-difficult": partial(read_voc_samples, difficult=False),
     "folder": read_folder,  # a folder for each class
     "manifest": read_manifest,  # a CSV of files and labels
 }

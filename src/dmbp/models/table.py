@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models import embedded
+from dmbp.models.caffe_voc import resnet50_voc_caffe_classifier, vgg16_voc_caffe_classifier
 from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
@@ -22,6 +23,8 @@ MODELS: Mapping[str, Loader] = {
     "resnet50-keras": keras_resnet50_classifier,
     "resnet50-voc": resnet50_voc_classifier,
     "vgg16-voc": vgg16_voc_classifier,
+    "resnet50-voc-caffe": resnet50_voc_caffe_classifier,
+    "vgg16-voc-caffe": vgg16_voc_caffe_classifier,
 }
 """Models of our own, beside torchvision's; a new one is one file and one line here."""
 
@@ -29,8 +32,16 @@ MODELS: Mapping[str, Loader] = {
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """The model called `name`: ours, torchvision's, or a user's `package.module:factory`."""
-    if ":" in name:
+    """The model called `name`: ours, torchvision's, or a user's `package.module:factory`.
+
+    Of torchvision's, `resnet50:IMAGENET1K_V1` names one of the weights that it publishes.
+    """
+    architecture, _, published = name.partition(":")
+    if published and architecture in torchvision_names():
+        if weights is not None:
+            raise WeightsError(f"{name} names its weights already: leave out {weights}")
+        classifier = torchvision_classifier(architecture, Path(published))
+    elif ":" in name:
         classifier = factory_classifier(name, weights)
     elif name in MODELS:
         classifier = MODELS[name](weights)

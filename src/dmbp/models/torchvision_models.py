@@ -1,9 +1,14 @@
-"""torchvision's classifiers by name, with their default weights or a file of one's own."""
+"""torchvision's classifiers by name, with weights that it publishes or a file of one's own.
 
+Published weights go by torchvision's names, such as IMAGENET1K_V1; without a name, its default.
+"""
+
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import nn
 
@@ -24,24 +29,41 @@ def torchvision_names() -> list[str]:
 
 
 def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
-    """A torchvision model with its default weights, or with those of a file."""
+    """A torchvision model with weights it publishes, its default or those named, or a file's."""
     known("model", name, torchvision_names(), error=ModelError)
     models = import_torchvision().models
-    default = models.get_model_weights(name).DEFAULT
+    published = models.get_model_weights(name)
+    named = _named(published, weights)
+    categories = tuple(published.DEFAULT.meta["categories"])
+    if named is not None:
+        module = _downloaded(models, name, named)
+        return Classifier(name, module.eval(), _preprocessing(named), categories)
+    assert weights is not None
+    module = _from_file(models, name, weights)
+    names = categories if _outputs(module) == len(categories) else None
+    return Classifier(name, module.eval(), _preprocessing(published.DEFAULT), names)
+
+
+def _named(published: Any, weights: Path | None) -> Any:
+    """The published weights that are meant, if it is not a file."""
     if weights is None:
-        module, names = _downloaded(models, name, default), tuple(default.meta["categories"])
-    else:
-        module, names = _from_file(models, name, weights), tuple(default.meta["categories"])
-        names = names if _outputs(module) == len(names) else None
-    return Classifier(name, module.eval(), _preprocessing(default), names)
+        return published.DEFAULT
+    # A plan's weights are a path from where it lies, so the last part is the name.
+    if weights.suffix or weights.exists() or weights.name != weights.name.upper():
+        return None
+    known("weights of torchvision", weights.name, list(published.__members__), error=WeightsError)
+    return published[weights.name]
 
 
 def _downloaded(models: Any, name: str, weights: Any) -> nn.Module:
     try:
         return models.get_model(name, weights=weights)
-    except OSError as error:
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        folder = Path(torch.hub.get_dir()) / "checkpoints"
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightsError(
-            f"cannot download the weights of {name} ({error}); give a local file with --weights"
+            f"cannot download the weights of {name} ({said}); put {Path(weights.url).name} into "
+            f"{folder}, or give a local file with --weights"
         ) from error
 
 

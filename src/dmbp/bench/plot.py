@@ -1,0 +1,71 @@
+"""What a plan's plot shows: insertion curves by method, and scores against seconds a map."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dmbp.bench.answers import answers
+from dmbp.bench.mean import Mean
+from dmbp.bench.plan import Plan, Task
+from dmbp.bench.store import Row, Store
+from dmbp.errors import InputError
+from dmbp.render import figure_bytes, write_whole
+from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
+
+
+@dataclass
+class Gathered:
+    """A variant's means as they grow: score, seconds, and the curve point by point."""
+
+    score: Mean = field(default_factory=Mean)
+    seconds: Mean = field(default_factory=Mean)
+    curve: list[Mean] = field(default_factory=list)
+
+    def add(self, row: Row, metric: str) -> None:
+        """Count one more row."""
+        self.score.add(row.scores[metric])
+        self.seconds.add(row.seconds or 0.0)
+        points = row.curves.get(metric, ())
+        self.curve = self.curve or [Mean() for _ in points]
+        for mean, value in zip(self.curve, points, strict=True):
+            mean.add(value)
+
+
+def plot(plan: Plan, store: Path, out: Path) -> None:
+    """Draw a plan's results into a .png, .svg or .pdf file."""
+    results = Store(store)
+    try:
+        found = [_task_plot(task, plan, results) for task in plan.tasks]
+    finally:
+        results.close()
+    drawn = [task for task in found if task.marks]
+    if not drawn:
+        raise InputError(
+            f"{store} has no results of this plan yet: `dmbp bench run` computes them first"
+        )
+    write_whole({out: figure_bytes(draw_benchmark(drawn), out.suffix)})
+
+
+def _task_plot(task: Task, plan: Plan, store: Store) -> TaskPlot:
+    """The first metric of a task, by variant."""
+    metric = task.metrics[0]
+    photos: set[str] = set()
+    gathered = {variant.label: Gathered() for variant in plan.variants}
+    for answer in answers(task, plan, store):
+        if answer.row is not None and metric in answer.row.scores:
+            photos.add(answer.asked.sample.name)
+            gathered[answer.variant.label].add(answer.row, metric)
+    ours = {variant.label for variant in plan.variants if variant.method.startswith("dmbp")}
+    marks = [
+        _mark(label, own, is_ours=label in ours)
+        for label, own in gathered.items()
+        if own.score.count
+    ]
+    return TaskPlot(task.name, metric, len(photos), marks)
+
+
+def _mark(label: str, own: Gathered, *, is_ours: bool) -> MethodMark:
+    curve: Sequence[float] = [mean.mean for mean in own.curve]
+    errors = [mean.error for mean in own.curve]
+    score, seconds = own.score, own.seconds.mean
+    return MethodMark(label, score.mean, score.error, seconds, curve, errors, is_ours)

@@ -1,0 +1,41 @@
+"""A column of a table: a method with its settings, and what the table calls it.
+
+    >>> variant("gradcam", {}).label
+    'GC'
+    >>> variant("dmbp_paper", {"objective": "pos"}, label="DMBP⁺").settings
+    {'preset': 'paper', 'objective': 'pos'}
+
+Two columns may be one method under different settings; their labels tell them apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dmbp.attribution import METHODS
+from dmbp.method_settings import setting_names
+from dmbp.names import known
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method, all settings of it that differ from its defaults, and its name in tables."""
+
+    method: str
+    settings: Mapping[str, Any]
+    label: str
+
+
+def variant(method: str, settings: Mapping[str, Any], *, label: str | None = None) -> Variant:
+    """A variant of a method in the table; its label is the paper's name unless one is given."""
+    known("method", method, METHODS)
+    check_settings(method, settings)
+    row = METHODS[method]
+    return Variant(method, {**row.settings, **settings}, label or row.short)
+
+
+def check_settings(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not take."""
+    known("method", method, METHODS)
+    for setting in settings:
+        known(f"setting of {method}", setting, setting_names(method))

@@ -1,0 +1,181 @@
+"""A benchmark as a figure: for each task insertion curves, and scores against seconds a map.
+
+A few methods have colours that colour-blind people tell apart: DMBP and the best of the others. The
+rest is grey. Every method is named where it stands, the best on top.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from dmbp.render.colour import Array
+
+# Okabe and Ito's set, and the red of the other figures.
+COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
+GREY, TEXT_GREY = "#bdbdbd", "#6f6f6f"
+WIDTH, ROW_HEIGHT = 10.0, 3.7
+AXIS_NAMES = {
+    "IM": "insertion score",
+    "reinitialisation": "rank correlation after re-initialisation",
+}
+_HINTS = {
+    "IM": "Score and cost: better to the top, faster to the left",
+    "reinitialisation": "Score and cost: better near zero, faster to the left",
+}
+LINE = 0.062
+"""A line of text, as a part of an axis's height."""
+
+
+@dataclass(frozen=True)
+class MethodMark:
+    """A method's mean score, its error, seconds a map, and its curve with errors, if any."""
+
+    label: str
+    score: float
+    error: float
+    seconds: float
+    curve: Sequence[float]
+    curve_errors: Sequence[float]
+    is_ours: bool = False
+
+
+@dataclass(frozen=True)
+class TaskPlot:
+    """A task: its metric, over how many photos, and what each method came to."""
+
+    name: str
+    metric: str
+    photos: int
+    marks: Sequence[MethodMark]
+
+
+def draw_benchmark(tasks: Sequence[TaskPlot]) -> Figure:
+    """A row for each task."""
+    colours = method_colours(tasks)
+    figure = Figure(figsize=(WIDTH, ROW_HEIGHT * len(tasks)), layout="constrained")
+    rows: Any = figure.subfigures(len(tasks), 1, squeeze=False)
+    for row, task in zip(rows[:, 0], tasks, strict=True):
+        photos = "1 photo" if task.photos == 1 else f"{task.photos} photos"
+        row.suptitle(f"{task.name}, {photos}", fontsize=12, fontweight="bold", x=0.01, ha="left")
+        has_curves = any(mark.curve for mark in task.marks)
+        axes = row.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
+        if has_curves:
+            _draw_curves(axes[0], task, colours)
+        _draw_seconds(axes[-1], task, colours)
+    return figure
+
+
+def method_colours(tasks: Sequence[TaskPlot]) -> dict[str, str]:
+    """Colours of our methods first, then of the best of the others, the same in every task."""
+    scores: dict[tuple[bool, str], list[float]] = {}
+    for task in tasks:
+        for mark in task.marks:
+            scores.setdefault((not mark.is_ours, mark.label), []).append(mark.score)
+    order = sorted(scores, key=lambda key: (key[0], -sum(scores[key]) / len(scores[key])))
+    return dict(zip([label for _, label in order], COLOURS, strict=False))
+
+
+def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None:
+    for mark in sorted(task.marks, key=lambda mark: mark.label in colours):
+        colour, curve = colours.get(mark.label, GREY), numpy.array(mark.curve)
+        across = numpy.linspace(0, 1, len(curve))
+        axis.plot(across, curve, color=colour, linewidth=2.2 if mark.label in colours else 1.0)
+        if mark.label in colours:
+            error = numpy.array(mark.curve_errors)
+            low, high = curve - error, curve + error
+            axis.fill_between(across, low, high, color=colour, alpha=0.13, linewidth=0)
+    best = sorted(task.marks, key=lambda mark: -mark.score)
+    for line, mark in enumerate(best):
+        text = f"{mark.score:.2f}  {mark.label}"
+        axis.text(1.03, 0.97 - line * LINE, text, va="top", transform=axis.transAxes, fontsize=9)
+        axis.texts[-1].set_color(colours.get(mark.label, TEXT_GREY))
+        axis.texts[-1].set_fontweight("bold" if mark.label in colours else "normal")
+    axis.set(xlim=(0, 1), ylim=(0, None))
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
+    axis.set_xlabel("pixels put into the blurred photo, strongest first")
+    axis.set_ylabel("probability of the class")
+    axis.set_title("Insertion, and the area under it; band: ±1 s.e.", fontsize=10, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_seconds(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None:
+    axis.set_xscale("log")
+    seconds = numpy.array([max(mark.seconds, 1e-6) for mark in task.marks])
+    scores = numpy.array([mark.score for mark in task.marks])
+    errors = numpy.array([mark.error for mark in task.marks])
+    shown = [colours.get(mark.label, GREY) for mark in task.marks]
+    axis.vlines(seconds, scores - errors, scores + errors, colors=shown, linewidth=1.2)
+    axis.scatter(seconds, scores, color=shown, s=34, zorder=3)
+    _set_limits(axis, seconds, scores, errors)
+    _name_points(axis, task.marks, seconds, colours)
+    axis.set_xlabel("seconds a map, on a logarithmic scale")
+    axis.set_ylabel(AXIS_NAMES.get(task.metric, task.metric))
+    axis.set_title(_HINTS.get(task.metric, "Score and cost"), fontsize=10, loc="left")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _set_limits(axis: Axes, seconds: Array, scores: Array, errors: Array) -> None:
+    """Room for names on both sides, and for the error bars."""
+    axis.set_xlim(seconds.min() / 2.5, seconds.max() * 2.5)
+    low, high = (scores - errors).min(), (scores + errors).max()
+    room = 0.08 * max(high - low, 0.02)
+    axis.set_ylim(low - room, high + room)
+
+
+def _name_points(
+    axis: Axes, marks: Sequence[MethodMark], seconds: Array, colours: Mapping[str, str]
+) -> None:
+    """A name beside each point, with a thin line where it had to move away from others."""
+    left, right = numpy.log(axis.get_xlim())
+    bottom, top = axis.get_ylim()
+    places = (numpy.log(seconds) - left) / (right - left)
+    heights = [(mark.score - bottom) / (top - bottom) for mark in marks]
+    halo = [withStroke(linewidth=2.5, foreground="white")]  # legible across error bars
+    for mark, place, second, height in zip(
+        marks, places, seconds, spread(heights, LINE), strict=True
+    ):
+        before = place > 0.5
+        axis.annotate(
+            mark.label,
+            (second, mark.score),
+            (place + (-0.035 if before else 0.035), height),
+            textcoords="axes fraction",
+            ha="right" if before else "left",
+            va="center",
+            fontsize=9,
+            fontweight="bold" if mark.label in colours else "normal",
+            color=colours.get(mark.label, TEXT_GREY),
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkB": 3},
+            path_effects=halo,
+        )
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights from 0 to 1 moved apart to at least `gap`, in their order.
+
+    >>> [round(height, 3) for height in spread([0.5, 0.5, 0.1], 0.1)]
+    [0.45, 0.55, 0.1]
+    """
+    order = sorted(range(len(heights)), key=lambda k: heights[k])
+    blocks: list[list[float]] = []  # each a middle and the number of names around it
+    for k in order:
+        blocks.append([heights[k], 1])
+        while len(blocks) > 1 and _touch(blocks[-2], blocks[-1], gap):
+            (one, few), (other, more) = blocks[-2:]
+            blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]
+    placed = [
+        middle + gap * (step - (count - 1) / 2)
+        for middle, count in blocks
+        for step in range(int(count))
+    ]
+    return [placed[order.index(k)] for k in range(len(heights))]
+
+
+def _touch(below: Sequence[float], above: Sequence[float], gap: float) -> bool:
+    return above[0] - below[0] < gap * (below[1] + above[1]) / 2

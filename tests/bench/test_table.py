@@ -1,0 +1,168 @@
+"""Tables in the paper's layouts, from rows that are known; nothing that is missing goes unsaid."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from dmbp import methods, metrics
+from dmbp.bench.layout import methods_across, tasks_across
+from dmbp.bench.lines import Line, Score, average_line, table_lines
+from dmbp.bench.marks import marks
+from dmbp.bench.mean import Mean
+from dmbp.bench.paper import TABLES
+from dmbp.bench.plan import Plan, Task, read_plan
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.store import Store
+from dmbp.bench.table import table
+from dmbp.bench.variant import variant
+from dmbp.data import read_photo
+from dmbp.models import load_model
+from tests.bench.conftest import PLAN
+
+
+def score(*values: float) -> Score:
+    mean = Mean()
+    for value in values:
+        mean.add(value)
+    return Score(mean)
+
+
+def test_a_table_in_the_papers_layout(plan: Path) -> None:
+    asked = read_plan(plan)
+    run_plan(asked, plan.parent / "s.sqlite", RunOptions())
+    lines = table(asked, plan.parent / "s.sqlite").splitlines()
+    assert lines[0] == "| DB/Model | Metric | Grad | GC | Random |"
+    assert [line.split(" | ")[1] for line in lines[2:5]] == ["IM", "IM, paper", "deletion"]
+    assert lines[3] == "| VOC/RN50 | IM, paper | 0.30 | 0.51 |  |"
+    for line in (lines[2], lines[4]):
+        assert line.count("[") == 1
+        assert line.count("**") == 4
+    assert lines[6:] == [
+        "- VOC/RN50, IM: 6 photos, 6 questions a method",
+        "- VOC/RN50, deletion: 6 photos, 6 questions a method",
+    ]
+
+
+def test_what_is_missing_is_said(plan: Path) -> None:
+    asked = read_plan(plan)
+    (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
+    run_plan(asked, plan.parent / "s.sqlite", RunOptions(shard=(0, 3)))
+    text = table(asked, plan.parent / "s.sqlite")
+    assert "- VOC/RN50, IM, Grad, GC, Random: 1 failed, 4 not computed yet each\n" in text
+    rows = list(csv.DictReader(io.StringIO(table(asked, plan.parent / "s.sqlite", "csv"))))
+    assert {row["label"] for row in rows} == {"Grad", "GC", "Random"}
+    for row in rows:
+        counts = [row[name] for name in ("count", "failed", "missing", "photos")]
+        assert counts == ["1", "1", "4", "6"]
+
+
+def test_rows_scored_otherwise_do_not_count(plan: Path) -> None:
+    asked = read_plan(plan)
+    store = plan.parent / "s.sqlite"
+    run_plan(asked, store, RunOptions())
+    plan.write_text(PLAN.replace("steps = 4", "steps = 5"))
+    assert all(s.missing == 6 for line in table_lines(read_plan(plan), store) for s in _ours(line))
+
+
+def _ours(line: Line) -> list[Score]:
+    return list(line.ours.values())
+
+
+def test_one_method_under_two_settings(plan: Path) -> None:
+    """Two columns of one method, each with its own maps; the plain entry's cells stay its own."""
+    other = "{ name = 'gradcam', label = 'GC signed', settings = { signed = true } }"
+    store = plan.parent / "s.sqlite"
+    run_plan(read_plan(plan), store, RunOptions())
+    plan.write_text(PLAN.replace('"random"', other))
+    tally = run_plan(read_plan(plan), store, RunOptions())
+    assert (tally.done, tally.kept) == (6, 12)
+    line = table_lines(read_plan(plan), store)[0]
+    assert line.means().keys() == {"Grad", "GC", "GC signed"}
+    assert line.means()["GC"] != line.means()["GC signed"]
+
+
+def test_reinitialisation_is_a_metric(plan: Path) -> None:
+    """As the metric alone gives it, in the paper's layout."""
+    text = PLAN.replace('["IM", "deletion"]', '["reinitialisation"]').replace(', "random"', "")
+    plan.write_text('paper = "reinitialisation"\n' + text)
+    asked = read_plan(plan)
+    store = plan.parent / "s.sqlite"
+    run_plan(asked, store, RunOptions(shard=(0, 6)))
+    classifier = load_model("voc160")
+    seen = classifier.preprocessing
+    for row in Store(store).rows():
+        inputs = seen.tensor(seen.view(read_photo(plan.parent / "photos" / row.cell.image)))
+        method = methods()[row.cell.method]
+        alone = metrics.reinitialisation(method, classifier.module, inputs, int(row.cell.target))
+        assert row.scores["reinitialisation"] == pytest.approx(float(alone), abs=1e-3)
+    lines = table(asked, store).splitlines()
+    assert lines[0] == "|  | VOC/RN50 |"
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| **Grad**", "| **GC**"]
+
+
+LINES = [
+    Line("VOC/RN50", "IM", 2, 4, {"GC": score(0.5, 0.7), "A": score(0.2)}, {"GC": 0.51}),
+    Line("VOC/RN50", "reinitialisation", 2, 4, {"GC": score(-0.5), "A": score(0.2)}, {"GC": 0.9}),
+]
+
+
+def test_layouts() -> None:
+    across = methods_across(LINES, ["GC", "A"])
+    assert across.titles == ["DB/Model", "Metric", "GC", "A"]
+    texts = [[text.text for text in row] for row in across.rows]
+    assert texts[0] == ["VOC/RN50", "IM", "[0.600 ± 0.100]", "0.200"]
+    assert texts[1] == ["VOC/RN50", "IM, paper", "0.51", ""]
+    assert texts[2][2:] == ["-0.500", "[0.200]"]  # nearest to zero
+    down = tasks_across(LINES[1:], ["GC", "A"])
+    assert down.titles == ["", "VOC/RN50", "paper"]
+    assert [text.text for text in down.rows[0]] == ["GC", "-0.500", "0.90"]
+    assert [row[1].bold for row in down.rows] == [False, True]
+
+
+def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
+    lines = [
+        Line("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
+        Line("VOC/VGG", "cIM", 2, 4, {"GC": score(0.1), "Grad": Score()}, {}),
+        Line("VOC/VGG", "deletion", 2, 4, {"GC": score(9.0), "Grad": score(9.0)}, {}),
+    ]
+    plan = Plan(
+        (Task("VOC/VGG", "voc", Path("x"), "m"),),
+        (variant("gradcam", {}), variant("gradient", {})),
+    )
+    average = average_line(lines, plan)
+    assert average is not None
+    assert average.means() == {"GC": pytest.approx(0.3)}
+    assert average.paper == {}  # which is over other tasks too
+    assert average_line(lines[:1], plan) is None
+
+
+def test_the_best_by_metric() -> None:
+    scores = {"a": 0.30001, "b": 0.3, "c": -0.1, "d": 0.2}
+    assert marks("IM", scores) == {"a": 2, "b": 2, "d": 1}
+    assert marks("deletion", scores) == {"c": 2, "d": 1}
+    assert marks("reinitialisation", scores) == {"c": 2, "d": 1}
+
+
+def test_the_papers_averages_are_of_its_lines() -> None:
+    """Guards the figures against slips: the paper's own averages, to its two digits."""
+    table = TABLES["comparison"]
+    scores = table.scores()
+    for method in table.methods:
+        figures = [f for (task, _, m), f in scores.items() if m == method and task != "Avg"]
+        assert sum(figures) / 6 == pytest.approx(scores["Avg", "", method], abs=0.0101)
+    assert scores["INet/RN50", "IM", "DMBP^All"] == 0.56
+    assert TABLES["ablation"].scores()["INet/RN50", "IM", "DMBP^All"] == 0.57
+
+
+def test_latex_escapes_what_it_must(plan: Path) -> None:
+    named = "{ name = 'dmbp_pos', label = 'DMBP⁺ 50%_a', settings = { iterations = 1 } }"
+    plan.write_text(PLAN.replace('"random"', named))
+    run_plan(read_plan(plan), plan.parent / "s.sqlite", RunOptions(shard=(0, 6)))
+    latex = table(read_plan(plan), plan.parent / "s.sqlite", "latex")
+    assert r"\textbf{DMBP$^+$ 50\%\_a}" in latex
+    assert (
+        r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a: 5 not computed yet each}"
+        in latex
+    )
