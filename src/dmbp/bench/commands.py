@@ -10,7 +10,6 @@ from dmbp.errors import InputError, OutputError
 from dmbp.terminal import one_sentence, output
 
 if TYPE_CHECKING:
-    from dmbp.bench.plan import Task
     from dmbp.bench.run import Tally
 
 bench_app = typer.Typer(
@@ -53,14 +52,14 @@ def run(
 
     with one_sentence():
         asked = read_plan(plan)
-        options = RunOptions(device, batch, _shard(shard), retry)
+        options = RunOptions(device=device, batch=batch, shard=_shard(shard), retry=retry)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=output, transient=True, disable=quiet) as progress:
             line = progress.add_task("loading")
 
-            def told(task: "Task", method: str, tally: "Tally") -> None:
+            def told(tally: "Tally", method: str) -> None:
                 rate = tally.done / max(progress.tasks[0].elapsed or 0.0, 1e-9)
-                text = f"{task.name}, {method}: {tally.done} done, {rate:.3g} a second"
+                text = f"{method}: {tally.done} done, {rate:.3g} a second"
                 failed = f", {tally.failed} failed" if tally.failed else ""
                 progress.update(line, description=text + failed)
 

@@ -1,9 +1,7 @@
 """What a worker does: maps of a few questions by one method, their scores, and the rows of both."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,86 +9,49 @@ from torch import Tensor
 from dmbp import metrics
 from dmbp.attribution import METHODS, Method
 from dmbp.bench.cell import Cell
+from dmbp.bench.photos import Photos
 from dmbp.bench.plan import Task
-from dmbp.bench.questions import Asked
 from dmbp.bench.store import Row
-from dmbp.data import read_photo
-from dmbp.errors import DMBPError
+from dmbp.bench.unit import Job, Part
 from dmbp.metrics.curve import CurveOptions, area
 from dmbp.models import Classifier
 
 SCORED_AT_ONCE = 256
 
 
-@dataclass(frozen=True)
-class Job:
-    """One question to one method."""
-
-    asked: Asked
-    cell: Cell
-
-
 class Worker:
-    """A model and the methods on it, made once."""
+    """The model of a task and the methods on it, made once."""
 
-    def __init__(self, task: Task, classifier: Classifier, weights: str) -> None:
+    def __init__(self, task: Task, classifier: Classifier) -> None:
         self.task = task
         self._classifier = classifier
-        self._weights = weights
         self._methods: dict[str, Method] = {}
         parameter = next(classifier.module.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
 
-    def job(self, asked: Asked, method: str, settings: Mapping[str, Any]) -> Job:
-        """A question to a method, with its key."""
-        seen = self._classifier.preprocessing
-        scoring = {
-            "metrics": list(self.task.metrics),
-            "steps": self.task.steps,
-            "activation": self._classifier.activation,
-            "others": list(asked.others) if "cIM" in self.task.metrics else [],
-            "seen": [seen.fit, seen.resize, seen.crop, *seen.mean, *seen.std],
-        }
-        cell = Cell(
-            dataset=self.task.dataset,
-            image=asked.sample.name,
-            photo=asked.photo,
-            target=str(asked.index),
-            model=self.task.model,
-            weights=self._weights,
-            method=method,
-            settings=dict(settings),
-            scoring=scoring,
-        )
-        return Job(asked, cell)
-
-    def rows(self, jobs: Sequence[Job]) -> list[Row]:
+    def rows(self, part: Part, photos: Photos) -> list[Row]:
         """The rows of some jobs of one method; one that fails does not take the others along."""
         rows: list[Row] = []
         ready: dict[torch.Size, list[tuple[Job, Tensor]]] = {}
-        for job in jobs:
+        for job in part:
             try:
-                tensor = self._input(job.asked)
+                tensor = photos.input(job.asked)
                 ready.setdefault(tensor.shape, []).append((job, tensor))
-            except DMBPError as error:
-                rows.append(Row(job.cell, failure=_sentence(error)))
+            except Exception as error:  # whatever a decoder makes of a broken file
+                rows.append(Row(job.cell, failure=in_one_line(error)))
         for group in ready.values():
             rows += self._together(group)
         return rows
 
-    def _input(self, asked: Asked) -> Tensor:
-        if asked.problem is not None:
-            raise DMBPError(asked.problem)
-        seen = self._classifier.preprocessing
-        return seen.tensor(seen.view(read_photo(asked.sample.path)))
-
     def _together(self, group: Sequence[tuple[Job, Tensor]]) -> list[Row]:
+        """All at once, or else each half: what one image breaks is not the others' failure."""
         try:
             return self._scored([job for job, _ in group], torch.cat([x for _, x in group]))
-        except (DMBPError, RuntimeError, ArithmeticError) as error:
+        except Exception as error:  # also of a user's own model, and memory that does not suffice
             if len(group) == 1:
-                return [Row(group[0][0].cell, failure=_sentence(error))]
-        return [row for one in group for row in self._together([one])]
+                return [Row(group[0][0].cell, failure=in_one_line(error))]
+        half = len(group) // 2
+        return self._together(group[:half]) + self._together(group[half:])
 
     def _scored(self, jobs: Sequence[Job], inputs: Tensor) -> list[Row]:
         inputs = inputs.to(self._device)
@@ -159,5 +120,6 @@ class Worker:
         return self._methods[name]
 
 
-def _sentence(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
+    """What an exception says, as a row keeps it."""
     return " ".join(str(error).split())[:500] or type(error).__name__
