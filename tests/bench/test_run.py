@@ -158,7 +158,9 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = runner.invoke(app, ["bench", "run", "plan.toml"])
     assert found.exit_code == 0, found.output
     assert "18 computed, 0 there already, 0 failed" in found.output
-    assert "voc160, folder, gradcam: 6 done" in runner.invoke(app, ["bench", "status"]).output
+    found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
+    assert "voc160, folder, gradcam: 6 done" in found.output
+    assert "plan.toml: 0 of 18 left" in found.output
     latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
     assert latex.startswith("\\begin{tabular}{ccccc}")
     assert "$\\pm$" in latex
@@ -195,6 +197,7 @@ def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str
     [
         (["run", "nowhere.toml"], "cannot read the plan nowhere.toml: No such file"),
         (["run", "plan.toml", "--shard", "3/2"], "a shard is written as 1/4 to 4/4, not '3/2'"),
+        (["run", "plan.toml", "--device", "gpu"], "there is no device 'gpu'; devices are cpu"),
         (["status"], "there is no file of results dmbp-bench.sqlite"),
         (["table", "plan.toml"], "there is no file of results"),
         (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),

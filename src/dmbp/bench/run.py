@@ -14,50 +14,31 @@ from pathlib import Path
 
 from dmbp.bench.executor import Executor, here
 from dmbp.bench.plan import Plan, Task
+from dmbp.bench.processes import processes
 from dmbp.bench.questions import question_count
-from dmbp.bench.store import Row, Store
+from dmbp.bench.store import Store
 from dmbp.bench.subject import Subject, subject_of, task_classifier
+from dmbp.bench.tally import Tally
 from dmbp.bench.unit import Choice, Unit, missing_units
 from dmbp.models import Classifier
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a plan is run; none of it changes a result."""
+    """How a plan is run; none of it changes a result.
 
-    device: str = "cpu"
+    `devices` are those that have a process each; a single one is used by the process that runs.
+    Of a `shard` (i, n), every n-th photo from the i-th is asked about. Cells that failed before are
+    tried again where `retry`.
+    """
+
+    devices: tuple[str, ...] = ("cpu",)
     batch: int = 32
     shard: tuple[int, int] = (0, 1)
     retry: bool = False
 
 
-@dataclass
-class Tally:
-    """What a run has done so far, of how many cells."""
-
-    total: int = 0
-    done: int = 0
-    failed: int = 0
-    kept: int = 0
-
-    def count(self, rows: list[Row]) -> None:
-        """Count what has been computed."""
-        failed = sum(row.failure is not None for row in rows)
-        self.failed += failed
-        self.done += len(rows) - failed
-
-    def keep(self, count: int) -> None:
-        """Count what was there already."""
-        self.kept += count
-
-    @property
-    def left(self) -> int:
-        """Cells that nobody has tried."""
-        return self.total - self.done - self.failed - self.kept
-
-
-Told = Callable[[Tally, str], None]
-"""Called with the tally so far and what was computed last."""
+Told = Callable[[Tally], None]
 
 
 def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = None) -> Tally:
@@ -71,8 +52,19 @@ def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = N
             for rows in batches:
                 results.add(rows)
                 tally.count(rows)
-                if told is not None and rows:
-                    told(tally, rows[0].cell.method)
+                if told is not None:
+                    told(tally)
+    return tally
+
+
+def what_is_left(plan: Plan, store: Path) -> Tally:
+    """How much of a plan a store has; models are loaded to know which rows are theirs."""
+    plan = with_whole_paths(plan)
+    tally = Tally(cell_count(plan))
+    load = partial(task_classifier, device="cpu")
+    with closing(Store(store)) as results:
+        for _ in _units(plan, results, RunOptions(), load=load, tally=tally):
+            pass
     return tally
 
 
@@ -96,8 +88,10 @@ Load = Callable[[Task], Classifier]
 
 def _executor(options: RunOptions) -> tuple[Load, Executor]:
     """How the driver loads a model, and who computes."""
-    load = lru_cache(maxsize=1)(partial(task_classifier, device=options.device))
-    return load, partial(here, load=load)
+    if len(options.devices) == 1:  # with the model that the driver has loaded
+        load = lru_cache(maxsize=1)(partial(task_classifier, device=options.devices[0]))
+        return load, partial(here, load=load)
+    return partial(task_classifier, device="cpu"), partial(processes, devices=options.devices)
 
 
 def _units(
