@@ -35,6 +35,10 @@ def run(
     store: StoreFile = STORE,
     device: Annotated[str, typer.Option(help="cpu, cuda, or several: cuda:0,cuda:1")] = "cpu",
     workers: Annotated[int, typer.Option(min=1, help="Processes for each device.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster; auto: the one here."),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
     shard: Annotated[
         str, typer.Option(help="i/n: every n-th photo, from the i-th of 1 to n.")
@@ -49,7 +53,11 @@ def run(
     from dmbp.bench.run import RunOptions, run_plan
 
     with one_sentence():
-        options = RunOptions(devices(device, workers), batch, _shard(shard), retry)
+        if ray is not None and (device, workers) != ("cpu", 1):
+            raise InputError(
+                "a Ray cluster's devices are used as they are: leave out --device, --workers"
+            )
+        options = RunOptions(devices(device, workers), batch, _shard(shard), retry, ray)
         with progress(output, quiet=quiet) as told:
             tally = run_plan(read_plan(plan), store, options, told)
         if not quiet:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+from dmbp.bench.cluster import cluster
 from dmbp.bench.executor import Executor, here
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.processes import processes
@@ -27,7 +28,8 @@ from dmbp.models import Classifier
 class RunOptions:
     """How a plan is run; none of it changes a result.
 
-    `devices` are those that have a process each; a single one is used by the process that runs.
+    `devices` are those that have a process each; a single one is used by the process that runs. At
+    `ray`, the address of a cluster, its devices are used instead.
     Of a `shard` (i, n), every n-th photo from the i-th is asked about. Cells that failed before are
     tried again where `retry`.
     """
@@ -36,6 +38,7 @@ class RunOptions:
     batch: int = 32
     shard: tuple[int, int] = (0, 1)
     retry: bool = False
+    ray: str | None = None
 
 
 Told = Callable[[Tally], None]
@@ -88,6 +91,8 @@ Load = Callable[[Task], Classifier]
 
 def _executor(options: RunOptions) -> tuple[Load, Executor]:
     """How the driver loads a model, and who computes."""
+    if options.ray is not None:
+        return partial(task_classifier, device="cpu"), partial(cluster, address=options.ray)
     if len(options.devices) == 1:  # with the model that the driver has loaded
         load = lru_cache(maxsize=1)(partial(task_classifier, device=options.devices[0]))
         return load, partial(here, load=load)
