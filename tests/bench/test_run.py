@@ -1,9 +1,6 @@
 """Runs of a plan: interrupted, sharded, merged, with broken photos; the table is the same."""
 
 import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,41 +77,6 @@ def test_shards_make_the_whole(plan: Path) -> None:
     for part in (1, 2, 3):
         first.merge(plan.parent / f"{part}.sqlite")
     assert table(read_plan(plan), plan.parent / "0.sqlite") == whole
-
-
-def start(plan: Path, store: Path) -> subprocess.Popen[bytes]:
-    command = "from dmbp.cli import app; app()"
-    given = ["bench", "run", str(plan), "--store", str(store), "--batch", "1", "--quiet"]
-    return subprocess.Popen([sys.executable, "-c", command, *given])
-
-
-def test_killed_at_any_moment_it_goes_on(plan: Path) -> None:
-    """kill -9 at moments from the first import to the last row; in the end nothing is missing."""
-    whole = run(plan, "whole.sqlite")
-    store = plan.parent / "killed.sqlite"
-    moments = random.Random(0)
-    for _ in range(5):
-        process = start(plan, store)
-        before = _rows(store)
-        deadline = time.monotonic() + 60
-        while _rows(store) <= before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(moments.random() * 0.2)
-        process.kill()
-        process.wait(60)
-    last = start(plan, store)
-    assert last.wait(120) == 0
-    assert _rows(store) == 18
-    assert table(read_plan(plan), store) == whole
-
-
-def _rows(store: Path) -> int:
-    if not store.exists():
-        return 0
-    try:
-        return len(list(Store(store).rows()))
-    except DMBPError:  # it is being made
-        return 0
 
 
 def test_broken_and_vanished_photos_fail_alone(plan: Path) -> None:

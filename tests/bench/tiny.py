@@ -85,7 +85,7 @@ class Slow(Tiny):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
-            time.sleep(0.05)
+            time.sleep(0.03)
         return super().forward(inputs)
 
 
