@@ -23,7 +23,7 @@ from dmbp.bench.station import AHEAD
 from dmbp.bench.table import table
 from dmbp.bench.tally import Tally
 from dmbp.data.photo import decode_photo
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, WorkerError
 from tests.bench.test_processes import here, rows
 from tests.bench.tiny import make_plan, mark
 from tests.conftest import ROOT
@@ -150,6 +150,16 @@ def test_memory_that_does_not_suffice_for_one_photo(tmp_path: Path) -> None:
     assert (tally.done, tally.failed) == (11, 1)
     ((failure, _),) = Store(tmp_path / "s.sqlite").failures()
     assert failure.startswith("CUDA out of memory")
+
+
+def test_a_device_that_breaks_ends_the_process(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=8, model="broken", methods=["random"])
+    mark(tmp_path / "photos" / "dog" / "00003.png")
+    store = tmp_path / "s.sqlite"
+    with pytest.raises(WorkerError, match="the device cannot be used any more: CUDA error"):
+        run_plan(read_plan(plan), store, RunOptions(batch=1))
+    assert 0 < len(rows(store)) < 8  # what was done before stays, and nothing failed for it
+    assert not Store(store).failures()
 
 
 def test_a_store_of_another_version(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def make_plan(
 
 
 def mark(photo: Path) -> None:
-    """Make a photo the one over which `deadly` and `hungry` come to grief."""
+    """Make a photo the one over which `deadly`, `hungry` and `broken` come to grief."""
     Image.new("RGB", (16, 16), "red").save(photo)
 
 
@@ -80,6 +80,15 @@ class Hungry(Tiny):
         return super().forward(inputs)
 
 
+class Broken(Tiny):
+    """Breaks its device over a marked photo."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if _marked(inputs):
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return super().forward(inputs)
+
+
 class Slow(Tiny):
     """Takes its time, so that something can happen meanwhile."""
 
@@ -105,6 +114,10 @@ def deadly() -> Classifier:
 
 def hungry() -> Classifier:
     return _classifier(Hungry())
+
+
+def broken() -> Classifier:
+    return _classifier(Broken())
 
 
 def slow() -> Classifier:

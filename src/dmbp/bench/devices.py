@@ -4,6 +4,9 @@
 ('cpu', 'cpu', 'cpu')
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import torch
 
 from dmbp.errors import InputError
@@ -15,6 +18,25 @@ def devices(given: str, workers: int = 1) -> tuple[str, ...]:
     """A device's name for every process: `workers` for each device given."""
     names = [_there(name.strip()) for name in given.split(",")]
     return tuple(name for name in names for _ in range(workers))
+
+
+@contextmanager
+def on_device(device: str) -> Generator[None]:
+    """Make a GPU the one that kernels are launched on, whichever a tensor lies on.
+
+    Beside a GPU each thread that decodes computes alone: eight with a pool of all cores each would
+    be in one another's way.
+    """
+    if not device.startswith("cuda"):
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.cuda.device(device):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _there(name: str) -> str:

@@ -6,6 +6,7 @@ killed is replaced, and what it had in hand is tried again.
 
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from dmbp.bench.devices import on_device
 from dmbp.bench.executor import Rows
 from dmbp.bench.photos import Photos
 from dmbp.bench.station import DECODERS, Station
@@ -145,11 +147,14 @@ def work(line: Any, device: str, threads: int) -> None:
     station = Station(partial(task_classifier, device=device), decoders=min(DECODERS, 2 * threads))
     waiting: SimpleQueue[tuple[Unit, Photos]] = SimpleQueue()
     Thread(target=_listen, args=(line, station, waiting), daemon=True).start()
-    with size_unremarked():
+    with size_unremarked(), on_device(device):
         line.send(READY)
-        for unit, photos in iter(waiting.get, None):
-            for rows in station.rows(unit, photos):
-                line.send(rows)
+        try:
+            while True:
+                for rows in station.rows(*waiting.get()):
+                    line.send(rows)
+        except WorkerError as error:  # another process may do better
+            sys.exit(f"dmbp: {error}")
 
 
 def _listen(line: Any, station: Station, waiting: "SimpleQueue[tuple[Unit, Photos]]") -> None:

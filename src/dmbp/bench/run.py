@@ -95,7 +95,7 @@ def _executor(options: RunOptions) -> tuple[Load, Executor]:
         return partial(task_classifier, device="cpu"), partial(cluster, address=options.ray)
     if len(options.devices) == 1:  # with the model that the driver has loaded
         load = lru_cache(maxsize=1)(partial(task_classifier, device=options.devices[0]))
-        return load, partial(here, load=load)
+        return load, partial(here, load=load, device=options.devices[0])
     return partial(task_classifier, device="cpu"), partial(processes, devices=options.devices)
 
 

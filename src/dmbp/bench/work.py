@@ -13,10 +13,15 @@ from dmbp.bench.photos import Photos
 from dmbp.bench.plan import Task
 from dmbp.bench.store import Row
 from dmbp.bench.unit import Job, Part
+from dmbp.errors import WorkerError
 from dmbp.metrics.curve import CurveOptions, area
 from dmbp.models import Classifier
 
 SCORED_AT_ONCE = 256
+
+DEVICE_ERRORS: tuple[type[Exception], ...] = (
+    (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()  # since PyTorch 2.8
+)
 
 
 class Worker:
@@ -48,6 +53,7 @@ class Worker:
         try:
             return self._scored([job for job, _ in group], torch.cat([x for _, x in group]))
         except Exception as error:  # also of a user's own model, and memory that does not suffice
+            _still_usable(error)
             if len(group) == 1:
                 return [Row(group[0][0].cell, failure=in_one_line(error))]
         half = len(group) // 2
@@ -118,6 +124,17 @@ class Worker:
                 settings["activation"] = self._classifier.activation
             self._methods[name] = row(self._classifier.module, **settings)
         return self._methods[name]
+
+
+def _still_usable(error: Exception) -> None:
+    """A `WorkerError` where a process cannot use its GPU any more: all that follows would fail."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DEVICE_ERRORS):
+            raise WorkerError(
+                f"the device cannot be used any more: {in_one_line(cause)}"
+            ) from error
+        cause = cause.__cause__
 
 
 def in_one_line(error: BaseException) -> str:
