@@ -1,6 +1,7 @@
 """Runs on a Ray cluster of two nodes, one of which goes; the rows are those of a run here."""
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,8 @@ def test_a_lost_node_changes_nothing(
     def lose_a_node(tally: Tally) -> None:
         if tally.done >= 8 and two_nodes.worker_nodes:
             two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
+        if not two_nodes.worker_nodes and not lost:
+            time.sleep(0.5)  # a node's workers live on for a second or two
 
     options = RunOptions(batch=2, ray=two_nodes.address)
     tally = run_plan(read_plan(plan), store, options, lose_a_node)
@@ -75,16 +78,14 @@ def test_places_are_gpus_where_there_are_some() -> None:
         places(memory=1e9)
 
 
-@OURS
-@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
-def test_no_cluster_there(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cluster_there(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     plan = make_plan(tmp_path, photos=2)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    options = RunOptions(ray="127.0.0.1:1")
     with pytest.raises(
-        WorkerError, match=rf"there is no Ray cluster at '{address}' .* `ray start --head`"
+        WorkerError, match=r"no Ray cluster at '127.* `ray start --head` starts one"
     ):
-        run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(ray=address))
+        run_plan(read_plan(plan), tmp_path / "s.sqlite", options)
 
 
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
