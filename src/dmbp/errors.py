@@ -9,6 +9,7 @@
     │       ├── UnsupportedOperation    one of its operations has no freezing rule
     │       └── InexactCapture          the linear network does not reproduce the model
     ├── PhotoError              a photograph cannot be read
+    ├── WorkerError             processes or machines that should compute cannot be had
     └── OutputError             a result cannot be written
 
 Each message is one sentence or two for the person in front of the screen: what was met, where,
@@ -50,6 +51,10 @@ class InexactCapture(CaptureError):
 
 class PhotoError(DMBPError):
     """A photograph cannot be read."""
+
+
+class WorkerError(DMBPError):
+    """Processes or machines that should compute cannot be had."""
 
 
 class OutputError(DMBPError):

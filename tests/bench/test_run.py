@@ -1,9 +1,5 @@
 """Runs of a plan: interrupted, sharded, merged, with broken photos; the table is the same."""
 
-import random
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -48,41 +44,6 @@ def test_shards_make_the_whole(plan: Path) -> None:
     assert table(read_plan(plan), plan.parent / "0.sqlite") == whole
 
 
-def start(plan: Path, store: Path) -> subprocess.Popen[bytes]:
-    command = "from dmbp.cli import app; app()"
-    given = ["bench", "run", str(plan), "--store", str(store), "--batch", "1", "--quiet"]
-    return subprocess.Popen([sys.executable, "-c", command, *given])
-
-
-def test_killed_at_any_moment_it_goes_on(plan: Path) -> None:
-    """kill -9 at moments from the first import to the last row; in the end nothing is missing."""
-    whole = run(plan, "whole.sqlite")
-    store = plan.parent / "killed.sqlite"
-    moments = random.Random(0)
-    for _ in range(5):
-        process = start(plan, store)
-        before = _rows(store)
-        deadline = time.monotonic() + 60
-        while _rows(store) <= before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(moments.random() * 0.2)
-        process.kill()
-        process.wait(60)
-    last = start(plan, store)
-    assert last.wait(120) == 0
-    assert _rows(store) == 18
-    assert table(read_plan(plan), store) == whole
-
-
-def _rows(store: Path) -> int:
-    if not store.exists():
-        return 0
-    try:
-        return len(list(Store(store).rows()))
-    except DMBPError:  # it is being made
-        return 0
-
-
 def test_broken_and_vanished_photos_fail_alone(plan: Path) -> None:
     photos = plan.parent / "photos"
     (photos / "cat" / "0.png").write_bytes(b"no image")
@@ -124,7 +85,9 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = runner.invoke(app, ["bench", "run", "plan.toml"])
     assert found.exit_code == 0, found.output
     assert "18 computed, 0 there already, 0 failed" in found.output
-    assert "voc160, folder, gradcam: 6 done" in runner.invoke(app, ["bench", "status"]).output
+    found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
+    assert "voc160, folder, gradcam: 6 done" in found.output
+    assert "plan.toml: 0 of 18 left" in found.output
     latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
     assert latex.startswith("\\begin{tabular}{ccccc}")
     assert "$\\pm$" in latex
@@ -171,6 +134,7 @@ def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str
     [
         (["run", "nowhere.toml"], "cannot read the plan nowhere.toml: No such file"),
         (["run", "plan.toml", "--shard", "3/2"], "a shard is written as 1/4 to 4/4, not '3/2'"),
+        (["run", "plan.toml", "--device", "gpu"], "there is no device 'gpu'; devices are cpu"),
         (["status"], "there is no file of results dmbp-bench.sqlite"),
         (["table", "plan.toml"], "there is no file of results"),
         (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),

@@ -12,8 +12,9 @@ from dmbp.bench.lines import Line, Score, average_line, table_lines
 from dmbp.bench.marks import marks
 from dmbp.bench.mean import Mean
 from dmbp.bench.paper import TABLES
-from dmbp.bench.plan import Plan, Task, read_plan
+from dmbp.bench.plan import METRICS, Plan, Task, read_plan
 from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.scoring import SCORERS
 from dmbp.bench.store import Store
 from dmbp.bench.table import table
 from dmbp.bench.variant import variant
@@ -166,3 +167,7 @@ def test_latex_escapes_what_it_must(plan: Path) -> None:
         r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a: 5 not computed yet each}"
         in latex
     )
+
+
+def test_every_metric_of_a_plan_can_be_scored() -> None:
+    assert set(SCORERS) == set(METRICS)

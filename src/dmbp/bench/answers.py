@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dmbp.bench.plan import Plan, Task
-from dmbp.bench.questions import Asked, questions, task_classifier, weights_digest
+from dmbp.bench.questions import Asked, questions
 from dmbp.bench.store import Row, Store
+from dmbp.bench.subject import subject_of, task_classifier
+from dmbp.bench.unit import jobs_of
 from dmbp.bench.variant import Variant
-from dmbp.bench.work import Worker
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,10 @@ class Answer:
 
 def answers(task: Task, plan: Plan, store: Store) -> Iterator[Answer]:
     """Every question of a task to every variant of its plan."""
-    classifier = task_classifier(task, "cpu")
-    worker = Worker(task, classifier, weights_digest(classifier))
-    for asked in questions(task, classifier, store):
-        for variant in plan.variants:
-            jobs = [worker.job(one, variant.method, variant.settings) for one in asked]
+    subject = subject_of(task_classifier(task, "cpu"))
+    for asked in questions(task, subject, store):
+        for one in asked:
+            jobs = jobs_of(one, plan, task=task, subject=subject)
             rows = store.rows_of(job.cell.key for job in jobs)
-            for job in jobs:
-                yield Answer(job.asked, variant, rows.get(job.cell.key))
+            for job, variant in zip(jobs, plan.variants, strict=True):
+                yield Answer(one, variant, rows.get(job.cell.key))

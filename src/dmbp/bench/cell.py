@@ -39,6 +39,11 @@ class Cell:
     settings: Mapping[str, Any]
     scoring: Mapping[str, Any]
 
+    @property
+    def variant(self) -> tuple[str, str]:
+        """The method and its settings."""
+        return self.method, json.dumps(dict(self.settings), sort_keys=True)
+
     @cached_property
     def key(self) -> str:
         """A digest of all of it but the names of dataset and model, which decide nothing."""

@@ -2,16 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dmbp.errors import InputError
 from dmbp.terminal import one_sentence, output
-
-if TYPE_CHECKING:
-    from dmbp.bench.plan import Task
-    from dmbp.bench.run import Tally
 
 bench_app = typer.Typer(
     help="Run many methods on many photos, and make tables of their scores.",
@@ -37,8 +33,13 @@ STORE = Path("dmbp-bench.sqlite")
 def run(
     plan: PlanFile,
     store: StoreFile = STORE,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")] = "cpu",
-    batch: Annotated[int, typer.Option(min=1, help="Photos at once.")] = 32,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or several: cuda:0,cuda:1")] = "cpu",
+    workers: Annotated[int, typer.Option(min=1, help="Processes for each device.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster; auto: the one here."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
     shard: Annotated[
         str, typer.Option(help="i/n: every n-th photo, from the i-th of 1 to n.")
     ] = "1/1",
@@ -46,36 +47,33 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Compute what the store does not have yet. Interrupt it, and go on with the same command."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
+    from dmbp.bench.devices import devices
     from dmbp.bench.plan import read_plan
+    from dmbp.bench.progress import progress, summary
     from dmbp.bench.run import RunOptions, run_plan
 
     with one_sentence():
-        asked = read_plan(plan)
-        options = RunOptions(device, batch, _shard(shard), retry)
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=output, transient=True, disable=quiet) as progress:
-            line = progress.add_task("loading")
-
-            def told(task: "Task", method: str, tally: "Tally") -> None:
-                rate = tally.done / max(progress.tasks[0].elapsed or 0.0, 1e-9)
-                text = f"{task.name}, {method}: {tally.done} done, {rate:.3g} a second"
-                failed = f", {tally.failed} failed" if tally.failed else ""
-                progress.update(line, description=text + failed)
-
-            tally = run_plan(asked, store, options, told)
-        if not quiet:
-            output.print(
-                f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
+        if ray is not None and (device, workers) != ("cpu", 1):
+            raise InputError(
+                "a Ray cluster's devices are used as they are: leave out --device, --workers"
             )
-            if tally.failed:
-                output.print(f"what failed: dmbp bench status --store {store}; again: --retry")
+        options = RunOptions(devices(device, workers), batch, _shard(shard), retry, ray)
+        with progress(output, quiet=quiet) as told:
+            tally = run_plan(read_plan(plan), store, options, told)
+        if not quiet:
+            output.print(summary(tally, plan, store))
 
 
 @bench_app.command()
-def status(store: StoreFile = STORE) -> None:
-    """How many results there are, and what failed."""
+def status(
+    store: StoreFile = STORE,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan (.toml): also how much of it is left.")
+    ] = None,
+) -> None:
+    """How many results there are, what failed, and what is left of a plan."""
+    from dmbp.bench.plan import read_plan
+    from dmbp.bench.run import what_is_left
     from dmbp.bench.store import Store
 
     with one_sentence():
@@ -86,6 +84,9 @@ def status(store: StoreFile = STORE) -> None:
             output.print(f"{model}, {dataset}, {method}: {count - failed} done{note}")
         for failure, count in results.failures()[:20]:
             output.print(f"{count} × {failure}")
+        if plan is not None:
+            tally = what_is_left(read_plan(plan), store)
+            output.print(f"{plan}: {tally.left} of {tally.total} left")
 
 
 @bench_app.command()

@@ -2,18 +2,24 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import torch
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 from dmbp.bench.plan import Task
 from dmbp.bench.store import Store
+from dmbp.bench.subject import Subject
 from dmbp.data.dataset import read_dataset
 from dmbp.data.sample import Label, Sample
 from dmbp.errors import TargetError
-from dmbp.models import Classifier, load_model
 
 PHOTOS_AT_ONCE = 256
+
+READERS = 8
+"""Threads that read files to digest them: on a file server each waits for most of its time."""
+
+Shard = tuple[int, int]
+"""(i, n): every n-th photo from the i-th, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -31,67 +37,69 @@ class Asked:
     problem: str | None = None
 
 
-def task_classifier(task: Task, device: str) -> Classifier:
-    """The model of a task on a device, seeing photos as the task says."""
-    classifier = load_model(task.model, weights=task.weights, classes=task.classes)
-    classifier.module.to(device).requires_grad_(False)
-    if task.fit is None:
-        return classifier
-    return replace(
-        classifier,
-        preprocessing=replace(classifier.preprocessing, fit=task.fit),  # pyright: ignore
-    )
-
-
-def weights_digest(classifier: Classifier) -> str:
-    """A digest of everything that a model has learned."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(classifier.module.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+def question_count(task: Task, shard: Shard = (0, 1)) -> int:
+    """How many questions a task has; nothing is opened but the dataset's lists."""
+    return sum(len(sample.labels) for sample in _samples(task, shard))
 
 
 def questions(
-    task: Task, classifier: Classifier, store: Store, *, shard: tuple[int, int] = (0, 1)
+    task: Task, subject: Subject, store: Store, *, shard: Shard = (0, 1)
 ) -> Iterator[list[Asked]]:
     """The questions of a task, those of some photos at a time; of a shard every n-th photo's."""
-    samples = read_dataset(task.dataset, task.path).first(task.first).samples
-    part, parts = shard
-    mine = samples[part::parts]
+    mine = _samples(task, shard)
     for start in range(0, len(mine), PHOTOS_AT_ONCE):
-        yield _asked(mine[start : start + PHOTOS_AT_ONCE], classifier, store)
+        yield _asked(mine[start : start + PHOTOS_AT_ONCE], subject, store)
 
 
-def _asked(samples: Sequence[Sample], classifier: Classifier, store: Store) -> list[Asked]:
+def _samples(task: Task, shard: Shard) -> Sequence[Sample]:
+    part, parts = shard
+    return read_dataset(task.dataset, task.path).first(task.first).samples[part::parts]
+
+
+def _asked(samples: Sequence[Sample], subject: Subject, store: Store) -> list[Asked]:
     found: list[Asked] = []
-    noted = {}
+    digests = _digests([sample.path for sample in samples], store)
     for sample in samples:
-        indices = [class_index(label, classifier, sample) for label in sample.labels]
-        problem, photo = None, "unreadable"
-        try:
-            photo = store.digest(sample.path) or ""
-            if not photo:
-                photo = hashlib.sha256(sample.path.read_bytes()).hexdigest()[:16]
-                noted[sample.path] = photo
-        except OSError as error:
-            problem = f"cannot read {sample.path}: {error.strerror}"
+        indices = [class_index(label, subject, sample) for label in sample.labels]
+        photo, problem = digests[sample.path]
         for label, index in zip(sample.labels, indices, strict=True):
             others = tuple(other for other in indices if other != index)
             found.append(Asked(sample, label, index, others, photo, problem))
-    store.note_digests(noted)
     return found
 
 
-def class_index(label: Label, classifier: Classifier, sample: Sample) -> int:
+def _digests(paths: Sequence[Path], store: Store) -> dict[Path, tuple[str, str | None]]:
+    """Each file's digest, or why there is none."""
+    found: dict[Path, tuple[str, str | None]] = {}
+    unknown: list[Path] = []
+    for path in paths:
+        noted = store.digest(path)
+        if noted is None:
+            unknown.append(path)
+        else:
+            found[path] = (noted, None)
+    with ThreadPoolExecutor(READERS) as pool:
+        read = dict(zip(unknown, pool.map(_digest, unknown), strict=True))
+    store.note_digests({path: digest for path, (digest, why) in read.items() if why is None})
+    return found | read
+
+
+def _digest(path: Path) -> tuple[str, str | None]:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16], None
+    except OSError as error:
+        return "unreadable", f"cannot read {path}: {error.strerror}"
+
+
+def class_index(label: Label, subject: Subject, sample: Sample) -> int:
     """The output that a label stands for: by number, or by its whole name."""
     if isinstance(label, int):
         return label
-    if classifier.classes is None:
+    if subject.classes is None:
         raise TargetError(
-            f"{sample.name} is labelled {label!r}, but {classifier.name} knows its classes by "
+            f"{sample.name} is labelled {label!r}, but {subject.name} knows its classes by "
             "number: give their names with 'classes'"
         )
-    if label not in classifier.classes:
-        raise TargetError(f"{sample.name} is labelled {label!r}, no class of {classifier.name}")
-    return classifier.classes.index(label)
+    if label not in subject.classes:
+        raise TargetError(f"{sample.name} is labelled {label!r}, no class of {subject.name}")
+    return subject.classes.index(label)

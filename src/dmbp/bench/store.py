@@ -136,20 +136,20 @@ class Store:
             theirs.close()
 
     def digest(self, path: Path) -> str | None:
-        """The digest that was noted of a file, unless it has changed since."""
-        state = path.stat()
+        """The digest that was noted of a file, unless it has changed since, or gone."""
+        state = _state(path)
+        if state is None:
+            return None
         found = self._connection.execute(
             "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?",
-            (str(path), state.st_size, state.st_mtime_ns),
+            (str(path), *state),
         ).fetchone()
         return None if found is None else found[0]
 
     def note_digests(self, digests: Mapping[Path, str]) -> None:
-        """Remember the digests of files as they are."""
-        values = [
-            (str(path), path.stat().st_size, path.stat().st_mtime_ns, digest)
-            for path, digest in digests.items()
-        ]
+        """Remember the digests of files as they are; one that vanished meanwhile is left out."""
+        states = {path: _state(path) for path in digests}
+        values = [(str(path), *state, digests[path]) for path, state in states.items() if state]
         with self._transaction():
             self._connection.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", values
@@ -200,6 +200,15 @@ class Store:
             if "not a database" in said or "malformed" in said:
                 raise InputError(f"{self.path} is not a database that can be read") from error
             raise OutputError(f"cannot write to {self.path}: {said}") from error
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """A file's size and when it changed; None of one that cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _values(row: Row, written: float) -> tuple[Any, ...]:

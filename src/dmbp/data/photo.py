@@ -1,7 +1,8 @@
 """Photographs as people have them: any mode, any size, rotated by a flag, sometimes broken."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy
@@ -33,15 +34,31 @@ def photo_paths(given: Sequence[Path]) -> list[Path]:
 
 def read_photo(path: Path) -> Image.Image:
     """An upright RGB image."""
-    if not path.exists():
-        raise PhotoError(f"there is no file {path}")
+    with size_unremarked():
+        return decode_photo(path)
+
+
+@contextmanager
+def size_unremarked() -> Generator[None]:
+    """Leave it to us to say what is too large, and Pillow silent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+def decode_photo(path: Path) -> Image.Image:
+    """As `read_photo`, for threads, inside one `size_unremarked` around all of them.
+
+    Filters of warnings belong to the whole process: threads that each set their own and put back
+    what they found would leave others' behind.
+    """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                _check_size(path, *image.size)
-                image.load()
-                return _to_rgb(ImageOps.exif_transpose(image))
+        if not path.exists():
+            raise PhotoError(f"there is no file {path}")
+        with Image.open(path) as image:
+            _check_size(path, *image.size)
+            image.load()
+            return _to_rgb(ImageOps.exif_transpose(image))
     except UnidentifiedImageError as error:
         raise PhotoError(f"{path} is not an image that can be read") from error
     except Image.DecompressionBombError as error:

@@ -1,0 +1,207 @@
+"""What goes wrong in long runs: kills, a full disk, photos that go, memory, two runs at once.
+
+`DMBP_KILLS=20 pytest tests/bench/test_faults.py -k killed -s` kills a run twenty times.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from threading import current_thread, main_thread
+
+import pytest
+from PIL import Image
+
+from dmbp.bench import Store
+from dmbp.bench.executor import here as here_executor
+from dmbp.bench.plan import read_plan
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.station import AHEAD
+from dmbp.bench.table import table
+from dmbp.bench.tally import Tally
+from dmbp.data.photo import decode_photo
+from dmbp.errors import DMBPError, WorkerError
+from tests.bench.test_processes import here, rows
+from tests.bench.tiny import make_plan, mark
+from tests.conftest import ROOT
+
+KILLS = int(os.environ.get("DMBP_KILLS", "5"))
+
+
+def start(plan: Path, store: Path, *given: str, limit: int | None = None) -> subprocess.Popen[str]:
+    """`dmbp bench run` in a process of its own, whose files may have `limit` bytes."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
+    command = (limited if limit else "") + "from dmbp.cli import app; app()"
+    asked = ["bench", "run", str(plan), "--store", str(store), "--batch", "1", "--quiet", *given]
+    return subprocess.Popen(
+        [sys.executable, "-c", command, *asked], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code of a process, and what it said."""
+    _, said = process.communicate(timeout=180)
+    return process.returncode, " ".join(said.split())
+
+
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
+    """kill -9 from the first import to the last rows; in the end none is missing, none twice."""
+    plan = make_plan(tmp_path, photos=3 * KILLS, model="slow")
+    store = tmp_path / "killed.sqlite"
+    moments = random.Random(KILLS)
+    for kill in range(KILLS):
+        process = start(plan, store, *(["--workers", "2"] if kill % 5 == 4 else []))
+        if kill % 5 == 3:  # before it has done anything
+            time.sleep(moments.random() * 3)
+        else:
+            _wait_for_more(store, process)
+            time.sleep(moments.random() * 0.3)
+        workers = _children(process.pid)
+        process.kill()
+        ended(process)
+        print(f"kill {kill + 1}: {_count(store)} of {6 * KILLS} rows, {len(workers)} workers")
+        assert _all_gone(workers)
+    assert 0 < _count(store) < 6 * KILLS  # or nothing was left to go on with
+    assert ended(start(plan, store)) == (0, "")
+    assert (rows(store), table(read_plan(plan), store)) == here(plan, batch=1)
+    print(f"in the end: {_count(store)} rows, the same as of a run that nobody killed")
+
+
+def _wait_for_more(store: Path, process: subprocess.Popen[str]) -> None:
+    before, deadline = _count(store), time.monotonic() + 60
+    while _count(store) <= before and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.03)
+
+
+def _count(store: Path) -> int:
+    if not store.exists():
+        return 0
+    try:
+        with closing(Store(store)) as results:
+            return sum(1 for _ in results.rows())
+    except DMBPError:  # it is being made
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    """The workers of a run, where the system tells; multiprocessing's tracker is none."""
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = [int(child) for child in found.read_text().split()] if found.exists() else []
+    return [child for child in pids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def _all_gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 20
+    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(_alive(pid) for pid in pids)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_two_runs_on_one_store(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=8, model="slow")
+    store = tmp_path / "s.sqlite"
+    both = [start(plan, store) for _ in range(2)]
+    assert [ended(process) for process in both] == [(0, ""), (0, "")]
+    assert rows(store) == here(plan, batch=1)[0]
+
+
+def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=40, methods=["random"])
+    store = tmp_path / "s.sqlite"
+    code, said = ended(start(plan, store, limit=64 * 1024))
+    assert code == 2
+    assert said.startswith(f"dmbp: cannot write to {store}: ")
+    assert 0 < _count(store) < 40
+    run_plan(read_plan(plan), store, RunOptions(batch=1))
+    assert rows(store) == here(plan, batch=1)[0]
+
+
+def test_photos_that_go_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    gone, cut = (tmp_path / "photos" / "dog" / f"000{number}.png" for number in ("09", "11"))
+
+    def damage(tally: Tally) -> None:
+        if gone.exists():
+            gone.unlink()
+            cut.write_bytes(cut.read_bytes()[:400])
+
+    tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(batch=1), damage)
+    assert (tally.done, tally.failed, tally.left) == (20, 4, 0)
+    assert dict(Store(tmp_path / "s.sqlite").failures()) == {
+        f"there is no file {gone}": 2,
+        f"{cut} cannot be read: image file is truncated": 2,
+    }
+
+
+def test_memory_that_does_not_suffice_for_one_photo(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, model="hungry", methods=["random"])
+    mark(tmp_path / "photos" / "dog" / "00005.png")
+    tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(batch=8))
+    assert (tally.done, tally.failed) == (11, 1)
+    ((failure, _),) = Store(tmp_path / "s.sqlite").failures()
+    assert failure.startswith("CUDA out of memory")
+
+
+def test_a_device_that_breaks_ends_the_process(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=8, model="broken", methods=["random"])
+    mark(tmp_path / "photos" / "dog" / "00003.png")
+    store = tmp_path / "s.sqlite"
+    with pytest.raises(WorkerError, match="the device cannot be used any more: CUDA error"):
+        run_plan(read_plan(plan), store, RunOptions(batch=1))
+    assert 0 < len(rows(store)) < 8  # what was done before stays, and nothing failed for it
+    assert not Store(store).failures()
+
+
+def test_a_store_of_another_version(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store._connection.execute("PRAGMA user_version = 7")
+    store.close()
+    with pytest.raises(DMBPError, match="written by another version of dmbp"):
+        run_plan(read_plan(make_plan(tmp_path, photos=2)), store.path, RunOptions())
+
+
+def test_photos_are_decoded_once_and_by_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+
+    def noted(path: Path) -> Image.Image:
+        assert current_thread() is not main_thread()
+        decoded.append(path.name)
+        return decode_photo(path)
+
+    monkeypatch.setattr("dmbp.bench.photos.decode_photo", noted)
+    tally = run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=5))
+    assert (tally.done, tally.failed) == (24, 0)
+    assert len(decoded) == len(set(decoded)) == 12
+
+
+def test_units_are_made_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def counted(units, **keywords):
+        def noted():
+            for unit in units:
+                taken.append(len(unit.parts))
+                yield unit
+
+        return here_executor(noted(), **keywords)
+
+    monkeypatch.setattr("dmbp.bench.run.here", counted)
+
+    def look(tally: Tally) -> None:
+        computed = (tally.done - 1) // 2  # two methods, of one photo
+        assert len(taken) <= computed + 1 + AHEAD
+
+    run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=1), look)
+    assert len(taken) == 12

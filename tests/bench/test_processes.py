@@ -1,0 +1,98 @@
+"""Runs by several processes: the same rows, whoever dies."""
+
+import time
+from multiprocessing import active_children
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dmbp.bench import Store
+from dmbp.bench.devices import devices
+from dmbp.bench.plan import read_plan
+from dmbp.bench.processes import processes, threads_each
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.table import table
+from dmbp.bench.tally import Tally
+from dmbp.errors import InputError, WorkerError
+from tests.bench.tiny import make_plan, mark
+
+TWO = ("cpu", "cpu")
+
+
+def rows(store: Path) -> list[tuple[object, ...]]:
+    """What a store has, but for the seconds; of a key in it twice there would be two."""
+    return [(row.cell.key, row.scores, row.curves, row.failure) for row in Store(store).rows()]
+
+
+def here(plan: Path, **options: object) -> tuple[list[tuple[object, ...]], str]:
+    """The rows and the table of an uninterrupted run in this process."""
+    store = plan.parent / "here.sqlite"
+    run_plan(read_plan(plan), store, RunOptions(**options))
+    return rows(store), table(read_plan(plan), store)
+
+
+def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=16, model="slow")
+    killed: list[int] = []
+
+    def kill_one(tally: Tally) -> None:
+        if not killed:
+            victim = active_children()[0]
+            victim.kill()
+            killed.append(victim.pid or 0)
+
+    store = tmp_path / "s.sqlite"
+    tally = run_plan(read_plan(plan), store, RunOptions(TWO, batch=2), kill_one)
+    assert (tally.total, tally.done, tally.left) == (32, 32, 0)
+    assert killed
+    assert (rows(store), table(read_plan(plan), store)) == here(plan, batch=2)
+    assert not active_children()
+
+
+def test_what_kills_every_worker_is_given_up_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dmbp.bench.trial.MOST_TRIES", 2)  # each costs a process's start
+    plan = make_plan(tmp_path, photos=4, model="deadly", methods=["random"])
+    mark(tmp_path / "photos" / "cat" / "00002.png")
+    tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(TWO, batch=1))
+    assert (tally.done, tally.failed, tally.left) == (3, 1, 0)
+    ((failure, count),) = Store(tmp_path / "s.sqlite").failures()
+    assert failure == "2 workers in a row were lost over it; the last was killed by signal 9"
+    assert count == 1
+
+
+def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmbp.bench.processes.work", print)  # ends at once, without a word
+    with pytest.raises(WorkerError, match="processes for cpu do not start: the last ended with"):
+        list(processes(iter([SimpleNamespace(parts=((),))]), devices=["cpu"]))
+
+
+def test_a_run_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=4)
+
+    def stop(tally: Tally) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(TWO, batch=1), stop)
+    deadline = time.monotonic() + 20
+    while active_children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not active_children()
+    assert len(rows(tmp_path / "s.sqlite")) >= 1
+
+
+def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    assert [threads_each(count) for count in (1, 3, 16)] == [8, 2, 1]
+
+
+def test_devices() -> None:
+    assert devices("cpu") == ("cpu",)
+    assert devices("cpu", 3) == ("cpu",) * 3
+    for name in ("gpu", "cuda:x", "cuda:99", "", "meta"):
+        with pytest.raises(InputError, match="there is no device"):
+            devices(name)

@@ -1,0 +1,128 @@
+"""A model small enough that a run's own cost is what a test sees, and photos of noise for it."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from multiprocessing import parent_process
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from dmbp.models import Classifier, Preprocessing
+
+PLAN = """
+methods = {methods}
+
+[[tasks]]
+name = "tiny"
+dataset = "folder"
+path = "photos"
+model = "tests.bench.tiny:{model}"
+metrics = ["IM"]
+steps = 2
+"""
+
+
+def make_photos(root: Path, count: int) -> None:
+    """Photos of noise in two classes, each another."""
+    for index in range(count):
+        path = root / ("cat", "dog")[index % 2] / f"{index:05d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.frombytes("RGB", (16, 16), random.Random(index).randbytes(768)).save(path)
+
+
+def make_plan(
+    folder: Path,
+    *,
+    photos: int = 12,
+    model: str = "tiny",
+    methods: Sequence[str] = ("gradient", "random"),
+) -> Path:
+    """A folder with photos and a plan for them."""
+    make_photos(folder / "photos", photos)
+    (folder / "plan.toml").write_text(PLAN.format(model=model, methods=list(methods)))
+    return folder / "plan.toml"
+
+
+def mark(photo: Path) -> None:
+    """Make a photo the one over which `deadly`, `hungry` and `broken` come to grief."""
+    Image.new("RGB", (16, 16), "red").save(photo)
+
+
+class Tiny(nn.Sequential):
+    """One convolution; the same weights every time."""
+
+    def __init__(self) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            super().__init__(nn.Conv2d(3, 4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 144, 2))
+
+
+class Deadly(Tiny):
+    """Takes a worker's process along over a marked photo; does nothing to the driver's."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if _marked(inputs) and parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+
+class Hungry(Tiny):
+    """Has no memory for a marked photo."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if _marked(inputs):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 90.00 GiB.")
+        return super().forward(inputs)
+
+
+class Broken(Tiny):
+    """Breaks its device over a marked photo."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if _marked(inputs):
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return super().forward(inputs)
+
+
+class Slow(Tiny):
+    """Takes its time, so that something can happen meanwhile."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            time.sleep(0.03)
+        return super().forward(inputs)
+
+
+def _marked(inputs: Tensor) -> bool:
+    if torch.compiler.is_compiling():  # a capture sees no photo
+        return False
+    return bool((inputs.amax((2, 3)) == inputs.amin((2, 3))).all(1).any())
+
+
+def tiny() -> Classifier:
+    return _classifier(Tiny())
+
+
+def deadly() -> Classifier:
+    return _classifier(Deadly())
+
+
+def hungry() -> Classifier:
+    return _classifier(Hungry())
+
+
+def broken() -> Classifier:
+    return _classifier(Broken())
+
+
+def slow() -> Classifier:
+    return _classifier(Slow())
+
+
+def _classifier(module: nn.Module) -> Classifier:
+    return Classifier("tiny", module.eval(), Preprocessing(resize=16, crop=16), ("cat", "dog"))
