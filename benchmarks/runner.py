@@ -34,6 +34,7 @@ from dmbp.attribution import METHODS
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.tally import Tally
+from dmbp.bench.variant import variant
 from dmbp.metrics import insertion
 from dmbp.models import Classifier, Preprocessing
 
@@ -84,7 +85,7 @@ def _runner(method: str, batch: int, options: argparse.Namespace) -> float:
         def told(tally: Tally) -> None:
             moments.append((time.perf_counter(), tally.done + tally.failed))
 
-        plan = Plan((_photo_task(Path(folder), options),), (method,))
+        plan = Plan((_photo_task(Path(folder), options),), (variant(method, {}),))
         tally = run_plan(
             plan, Path(folder) / "s.sqlite", RunOptions((options.device,), batch), told
         )
@@ -125,7 +126,9 @@ def drive(options: argparse.Namespace) -> None:
     task = Task("tiny", "folder", options.folder / "photos", "benchmarks.runner:tiny", steps=2)
     devices = ("cpu", "cpu")
     tally = run_plan(
-        Plan((task,), ("gradient",)), options.folder / "s.sqlite", RunOptions(devices, batch=128)
+        Plan((task,), (variant("gradient", {}),)),
+        options.folder / "s.sqlite",
+        RunOptions(devices, batch=128),
     )
     print(f"{tally.done} cells, {tally.failed} failed: driver's peak {_peak():.0f} MiB")
 
