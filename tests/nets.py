@@ -160,6 +160,13 @@ class ByHand(nn.Module):
         return self.fc((x * (x > 0)).mean((2, 3)))
 
 
+class Spectral(nn.Module):
+    """Its operation has no rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft2(x).abs()
+
+
 OF_IMAGES: list[type[nn.Module]] = [
     FunctionalNet,
     ReusedNet,

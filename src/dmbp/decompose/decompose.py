@@ -57,6 +57,7 @@ def decompose(
         targets=net.rows.labels,
         image=net.rows.image,
         exactness=net.exactness,
+        approximation_error=net.approximation_error,
         settings=settings,
     )
 

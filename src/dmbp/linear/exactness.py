@@ -11,6 +11,7 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.freeze import FrozenGraph, Step, freeze
+from dmbp.linear.lines import Line, tangent
 from dmbp.linear.network import run
 
 # A capture is wrong by a lot or not at all: rounding through a hundred layers stays two orders of
@@ -35,7 +36,14 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 @torch.no_grad()
-def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs: Tensor) -> float:
+def check(
+    captured: CapturedGraph,
+    frozen: FrozenGraph,
+    inputs: Tensor,
+    outputs: Tensor,
+    *,
+    line: Line = tangent,
+) -> float:
     """The frozen network's relative error against the model's `outputs`, if within tolerance."""
     error = relative_error(run(frozen, [inputs], None)[0], outputs)
     tolerance = TOLERANCE[outputs.dtype]
@@ -50,11 +58,14 @@ def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs:
         )
     raise InexactCapture(
         f"the linear network's output differs from the model's by {error:.1e} relative "
-        f"(allowed {tolerance:.0e}), first at {_first_difference(captured, inputs, tolerance)}"
+        f"(allowed {tolerance:.0e}), first at "
+        f"{_first_difference(captured, inputs, tolerance, line=line)}"
     )
 
 
-def _first_difference(captured: CapturedGraph, inputs: Tensor, tolerance: float) -> str:
+def _first_difference(
+    captured: CapturedGraph, inputs: Tensor, tolerance: float, *, line: Line
+) -> str:
     """The first operation whose linear function does not give the operation's own result."""
     places: list[str] = []
 
@@ -63,5 +74,5 @@ def _first_difference(captured: CapturedGraph, inputs: Tensor, tolerance: float)
         if isinstance(result, Tensor) and relative_error(found, result) > tolerance:
             places.append(step.site.name if step.site is not None else step.name)
 
-    freeze(captured, inputs, audit=audit)
+    freeze(captured, inputs, line=line, audit=audit)
     return f"'{places[0]}'" if places else "no single operation: rounding adds up"

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from dmbp.linear.capture import CapturedGraph, module_path, unsupported
-from dmbp.linear.rule import Call, Function
+from dmbp.linear.lines import Line, Pieces, tangent
+from dmbp.linear.role import Role, least
+from dmbp.linear.rule import Call, Function, Place, Rule
 from dmbp.linear.rules import RULES, operation_name
 
 
@@ -91,38 +93,55 @@ def fill(template: Any, slots: Mapping[int, Any]) -> Any:
 
 
 @torch.no_grad()
-def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = None) -> FrozenGraph:
-    """Freeze every operation at `inputs`.
+def freeze(
+    captured: CapturedGraph, inputs: Tensor, *, line: Line = tangent, audit: Audit | None = None
+) -> FrozenGraph:
+    """Freeze every operation at `inputs`, smooth activations by a `line`.
 
     `audit` is shown each step, the arguments its operation was called with, and its result.
     """
     values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
     slots: dict[Node, Slot] = {captured.input: Slot(0)}
+    roles: dict[Node, Role] = {captured.input: Role.PLAIN}
     steps: list[Step] = []
     names: Counter[str] = Counter()
     last_reader = {parent: node for node in captured.graph.nodes for parent in node.all_input_nodes}
     for node in captured.graph.nodes:
         if node.op != "call_function":
             continue
-        function, arguments, keywords = _call(node, values)
-        values[node] = function(*arguments, **keywords)
-        frozen = _stand_in(node, arguments, keywords, slots)
-        if frozen is not None:
+        call = _call(node, values, slots, roles, line)
+        values[node] = call.function(*call.arguments, **call.keywords)
+        rule = RULES.get(operation_name(node.target))
+        depends = rule is not None and any(parent in roles for parent in node.all_input_nodes)
+        frozen = None
+        if rule is not None and depends:
+            roles[node] = rule.role(call)
+            frozen = _stand_in(node, rule, call)
+        if rule is not None and frozen is not None:
+            if isinstance(line, Pieces) and rule.kind == "smooth" and rule.masks(call):
+                values[node] = frozen(*call.arguments)  # the approximated model goes on from here
+            held = rule.held(call)
             step = Step(
                 name=node.name,
                 operation=operation_name(node.target),
-                kind=RULES[operation_name(node.target)].kind,
+                kind=rule.kind,
                 module=module_path(node),
                 function=frozen,
-                arguments=_template(node.args, slots, values),
-                keywords={k: _template(v, slots, values) for k, v in node.kwargs.items()},
+                arguments=[
+                    _template(argument, {} if place in held else slots, values)
+                    for place, argument in enumerate(node.args)
+                ],
+                keywords={
+                    name: _template(argument, {} if name in held else slots, values)
+                    for name, argument in node.kwargs.items()
+                },
                 output=len(steps) + 1,
                 shape=_shape(values[node]),
-                site=_site(node, values[node], names),
+                site=_site(node, values[node], names) if rule.masks(call) else None,
             )
             if audit is not None:
-                audit(step, arguments, values[node])
+                audit(step, call.arguments, values[node])
             slots[node] = Slot(step.output)
             steps.append(step)
         for parent in node.all_input_nodes:
@@ -138,29 +157,47 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def _call(node: Node, values: Mapping[Node, Any]) -> tuple[Function, Any, Any]:
+def _call(
+    node: Node,
+    values: Mapping[Node, Any],
+    slots: Mapping[Node, Slot],
+    roles: Mapping[Node, Role],
+    line: Line,
+) -> Call:
     def concrete(argument: Any) -> Any:
         return torch.fx.map_arg(argument, values.__getitem__)
 
     assert callable(node.target)
-    return node.target, concrete(node.args), concrete(node.kwargs)
+    places: dict[Place, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    return Call(
+        node.target,
+        concrete(node.args),
+        concrete(node.kwargs),
+        active=frozenset(place for place, given in places.items() if _reads(given, slots)),
+        roles={
+            place: least(found) for place, given in places.items() if (found := _of(given, roles))
+        },
+        line=line,
+    )
 
 
-def _stand_in(
-    node: Node, arguments: Any, keywords: Any, slots: Mapping[Node, Slot]
-) -> Function | None:
+def _stand_in(node: Node, rule: Rule, call: Call) -> Function | None:
     """The node's linear function; None where its value is a constant of the linear network."""
-    rule = RULES.get(operation_name(node.target))
-    if rule is None or not any(parent in slots for parent in node.all_input_nodes):
+    if not call.active:
         return None
-    active = {k for k, v in enumerate(node.args) if _reads(v, slots)}
-    named = {k for k, v in node.kwargs.items() if _reads(v, slots)}
-    assert callable(node.target)
-    call = Call(node.target, arguments, keywords, frozenset(active | named))
     reason = rule.refusal(call)
     if reason is not None:
         raise unsupported(node, reason)
     return rule.freeze(call)
+
+
+def _of(argument: Any, roles: Mapping[Node, Role]) -> list[Role]:
+    """The roles of the nodes in an argument that depend on the input."""
+    if isinstance(argument, Node):
+        return [roles[argument]] if argument in roles else []
+    if isinstance(argument, list | tuple):
+        return [role for item in argument for role in _of(item, roles)]
+    return []
 
 
 def _reads(argument: Any, slots: Mapping[Node, Slot]) -> bool:
@@ -176,9 +213,7 @@ def _template(argument: Any, slots: Mapping[Node, Slot], values: Mapping[Node, A
     return torch.fx.map_arg(argument, stand_in)
 
 
-def _site(node: Node, value: Any, names: Counter[str]) -> Site | None:
-    if not RULES[operation_name(node.target)].masked:
-        return None
+def _site(node: Node, value: Any, names: Counter[str]) -> Site:
     operation = operation_name(node.target).split(".")[1]
     path = module_path(node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())

@@ -46,14 +46,25 @@ class LinearNetwork:
     """A model frozen at a batch of inputs, asked for one score a row.
 
     Every row keeps its own gates. `rows` says which image and which target each row is about,
-    `exactness` by how much the network's output differs from the model's, relatively. The score is
-    outputs · `weights` + `constant`, which is zero unless the target is a function.
+    `exactness` by how much the network's output differs from the model's, relatively; where smooth
+    activations were approximated by pieces, from the approximated model's, and
+    `approximation_error` is how far that is from the model. The score is outputs · `weights` +
+    `constant`, which is zero unless the target is a function.
     """
 
-    def __init__(self, frozen: FrozenGraph, inputs: Tensor, rows: Rows, exactness: float) -> None:
+    def __init__(
+        self,
+        frozen: FrozenGraph,
+        inputs: Tensor,
+        rows: Rows,
+        exactness: float,
+        *,
+        approximation_error: float = 0.0,
+    ) -> None:
         self.inputs = inputs
         self.rows = rows
         self.exactness = exactness
+        self.approximation_error = approximation_error
         self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
         self.frozen = frozen
         self.weights, self.constant = rows.tangent(frozen.output)

@@ -1,0 +1,52 @@
+"""Masks at some of the activations only."""
+
+import pytest
+import torch
+
+import dmbp
+from dmbp.errors import InputError
+from tests import nets
+from tests.tolerance import FLOAT64, relative
+
+IMAGES = (2, 3, 16, 16)
+
+
+def test_sites_are_picked_by_pattern_or_name() -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+
+    def names(sites: object) -> list[str]:
+        return [site.name for site in dmbp.linearize(model, inputs, sites=sites).sites]
+
+    assert names(None) == ["features.1", "features.4", "classifier.1"]
+    assert names("features*") == ["features.1", "features.4"]
+    assert names(["classifier.1", "features.1"]) == ["features.1", "classifier.1"]
+
+
+def test_activations_without_a_mask_are_frozen_all_the_same() -> None:
+    model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    some = dmbp.linearize(model, inputs, target=1, sites="classifier*")
+    every = dmbp.linearize(model, inputs, target=1)
+    masks = {site.name: torch.rand(site.shape, dtype=torch.float64) for site in some.sites}
+    assert relative(some.value(masks), every.value(masks)) <= FLOAT64
+    assert relative(some.pullback(masks), every.pullback(masks)) <= FLOAT64
+
+
+def test_dmbp_learns_where_it_is_told() -> None:
+    model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    some = dmbp.DMBP(model, iterations=4, sites="features.4").explain(inputs, target=1)
+    every = dmbp.DMBP(model, iterations=4).explain(inputs, target=1)
+    total = some.positive_output + some.negative_output + some.nuisance_output
+    assert relative(total, model(inputs)[:, 1]) <= FLOAT64
+    assert not torch.allclose(some.attribution, every.attribution)
+
+
+@pytest.mark.parametrize(
+    ("sites", "sentence"),
+    [
+        ("feature.1", "no site 'feature.1'; did you mean 'features.1'"),
+        (["features.1", "conv*"], r"no site 'conv\*'; there are features.1"),
+    ],
+)
+def test_an_unknown_site_is_a_sentence(sites: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        dmbp.DMBP(nets.VGGLike().eval(), sites=sites).attribute(torch.randn(IMAGES), target=1)
