@@ -72,7 +72,7 @@ def _first_difference(
     def audit(step: Step, arguments: Any, result: Any) -> None:
         found = step.function(*arguments)
         if isinstance(result, Tensor) and relative_error(found, result) > tolerance:
-            places.append(step.site.name if step.site is not None else step.name)
+            places.append(step.module or step.name)
 
     freeze(captured, inputs, line=line, audit=audit)
     return f"'{places[0]}'" if places else "no single operation: rounding adds up"

@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from dmbp.linear.capture import CapturedGraph, module_path, unsupported
 from dmbp.linear.lines import Line, Pieces, tangent
+from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role, least
 from dmbp.linear.rule import Call, Function, Place, Rule
 from dmbp.linear.rules import RULES, operation_name
@@ -80,6 +81,9 @@ class FrozenGraph:
     output: Tensor
 
 
+IDENTITY = "identity"
+"""The operation of a step that stands for no node: the site behind a product."""
+
 Audit = Callable[[Step, Sequence[Any], Any], None]
 
 
@@ -121,29 +125,14 @@ def freeze(
         if rule is not None and frozen is not None:
             if isinstance(line, Pieces) and rule.kind == "smooth" and rule.masks(call):
                 values[node] = frozen(*call.arguments)  # the approximated model goes on from here
-            held = rule.held(call)
-            step = Step(
-                name=node.name,
-                operation=operation_name(node.target),
-                kind=rule.kind,
-                module=module_path(node),
-                function=frozen,
-                arguments=[
-                    _template(argument, {} if place in held else slots, values)
-                    for place, argument in enumerate(node.args)
-                ],
-                keywords={
-                    name: _template(argument, {} if name in held else slots, values)
-                    for name, argument in node.kwargs.items()
-                },
-                output=len(steps) + 1,
-                shape=_shape(values[node]),
-                site=_site(node, values[node], names) if rule.masks(call) else None,
-            )
+            site = _site(node, values[node], names) if rule.masks(call) else None
+            step = _step(node, rule, frozen, held=rule.held(call), slots=slots, values=values)
+            step = replace(step, output=len(steps) + 1)
             if audit is not None:
                 audit(step, call.arguments, values[node])
-            slots[node] = Slot(step.output)
-            steps.append(step)
+            added = _with_site(step, site, values[node])
+            slots[node] = Slot(added[-1].output)
+            steps.extend(added)
         for parent in node.all_input_nodes:
             if last_reader[parent] is node:
                 del values[parent]
@@ -179,6 +168,53 @@ def _call(
         },
         line=line,
     )
+
+
+def _step(
+    node: Node,
+    rule: Rule,
+    function: Function,
+    *,
+    held: frozenset[Place],
+    slots: Mapping[Node, Slot],
+    values: Mapping[Node, Any],
+) -> Step:
+    """A step that computes a node, with the arguments that are `held` as they are at x."""
+
+    def given(place: Place, argument: Any) -> Any:
+        return _template(argument, {} if place in held else slots, values)
+
+    return Step(
+        name=node.name,
+        operation=operation_name(node.target),
+        kind=rule.kind,
+        module=module_path(node),
+        function=function,
+        arguments=[given(place, argument) for place, argument in enumerate(node.args)],
+        keywords={name: given(name, argument) for name, argument in node.kwargs.items()},
+        output=0,
+        shape=_shape(values[node]),
+        site=None,
+    )
+
+
+def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
+    """A step that carries a mask; what is no line by itself is followed by one that is."""
+    if site is None or isinstance(step.function, Piece):
+        return [replace(step, site=site)]
+    passed = Step(
+        name=f"{step.name}_site",
+        operation=IDENTITY,
+        kind="gate",
+        module=step.module,
+        function=Piece(torch.ones_like(value, dtype=torch.bool)),
+        arguments=[Slot(step.output)],
+        keywords={},
+        output=step.output + 1,
+        shape=step.shape,
+        site=site,
+    )
+    return [step, passed]
 
 
 def _stand_in(node: Node, rule: Rule, call: Call) -> Function | None:

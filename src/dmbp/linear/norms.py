@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role
 from dmbp.linear.rule import Call, Function, Place, Rule
 
@@ -46,7 +47,7 @@ class Norm(Rule):
     """A normalisation, given by how its frozen form is read from a call's arguments."""
 
     kind = "norm"
-    frozen: Callable[..., Scaled]
+    frozen: Callable[..., Function]
 
     def refusal(self, call: Call) -> str | None:
         """Why this call is no normalisation of one activation, or None."""
@@ -125,15 +126,17 @@ def _instance_norm(
     mean: Tensor | None = None,
     variance: Tensor | None = None,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
+    _momentum: float = 0.1,
     eps: float = 1e-5,
     *_: Any,
-) -> Any:
+) -> Scaled | Piece:
     if use_input_stats:
         return _group_norm(z, z.shape[1], weight, bias, eps)
-    return lambda activation, *_: torch.batch_norm(
-        activation, weight, bias, mean, variance, False, momentum, eps, False
-    )
+    assert mean is not None
+    assert variance is not None
+    scale = torch.rsqrt(variance + eps) * (1.0 if weight is None else weight)
+    shift = (0.0 if bias is None else bias) - mean * scale
+    return Piece(*(part.view(-1, *(1,) * (z.dim() - 2)) for part in (scale, shift)))
 
 
 NORMS: Mapping[str, Norm] = {

@@ -16,7 +16,11 @@ an activation, `x · sigmoid(x)`, a gated unit, attention's mix of values: its o
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from dmbp.linear.lines import tangent
+from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role
 from dmbp.linear.rule import Call, Function, Place, Rule
 
@@ -92,8 +96,18 @@ class Quotient(Rule):
         """The operation itself, or its numerator times the tangent of 1/z."""
         if 0 in call.active:
             return call.function
-        piece = tangent(lambda z: 1 / z, call.arguments[1])
-        return lambda numerator, z: numerator * piece(z)
+        return Reciprocal(tangent(torch.reciprocal, call.arguments[1]))
+
+
+@dataclass(frozen=True)
+class Reciprocal:
+    """A constant over an activation, by the tangent of 1/z."""
+
+    piece: Piece
+
+    def __call__(self, numerator: Tensor | float, z: Tensor) -> Tensor:
+        """The constant times the tangent."""
+        return numerator * self.piece(z)
 
 
 def _is_gate(call: Call, place: int) -> bool:
