@@ -160,6 +160,21 @@ class ByHand(nn.Module):
         return self.fc((x * (x > 0)).mean((2, 3)))
 
 
+class SmoothNet(nn.Module):
+    """Smooth activations and nothing that multiplies them; a generalised mean at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.gelu(self.a(x)), 2)
+        x = functional.softplus(self.b(x) + torch.tanh(x))
+        return self.fc(x.pow(3.0).mean((2, 3)).pow(1 / 3))
+
+
 class SqueezeExciteNet(nn.Module):
     """Depthwise convolutions, SiLU, gates for each channel, a SiLU written by hand."""
 
@@ -252,7 +267,10 @@ OF_IMAGES: list[type[nn.Module]] = [
     TinyViT,
     TinyConvNeXt,
 ]
-"""Every network above that takes images of any size and shows its activations."""
+"""Networks that take images of any size and show their activations."""
+
+WITH_PRODUCTS = (SqueezeExciteNet, TinyViT, TinyConvNeXt)
+"""Those that multiply activations, so that no slope exists between two inputs."""
 
 
 def randomise_statistics(model: nn.Module) -> None:

@@ -27,11 +27,7 @@ def make(name: str, model: nn.Module, **settings: object) -> Method:
     return METHODS[name](model, **{**fewer, **settings})
 
 
-MULTIPLY = (nets.SqueezeExciteNet, nets.TinyViT, nets.TinyConvNeXt)
-"""Networks that multiply activations: DeepLift has no slope between two inputs there."""
-
-
-@pytest.mark.parametrize("net", MULTIPLY)
+@pytest.mark.parametrize("net", nets.WITH_PRODUCTS)
 def test_deeplift_refuses_products_of_activations(net: type[nn.Module]) -> None:
     method = make("deeplift", net().double().eval())
     with pytest.raises(InexactCapture, match=r"multiplies or compares activations.*use integrated"):
@@ -40,7 +36,12 @@ def test_deeplift_refuses_products_of_activations(net: type[nn.Module]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "net"),
-    [(n, net) for n in METHODS for net in nets.OF_IMAGES if n != "deeplift" or net not in MULTIPLY],
+    [
+        (n, net)
+        for n in METHODS
+        for net in nets.OF_IMAGES
+        if n != "deeplift" or net not in nets.WITH_PRODUCTS
+    ],
 )
 def test_contract(name: str, net: type[nn.Module]) -> None:
     """Shape, dtype, finite; the same again; batch = loop; batches inside change nothing."""

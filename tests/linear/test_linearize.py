@@ -285,9 +285,11 @@ def test_what_is_no_model_and_no_input() -> None:
             dmbp.linearize(model, inputs, target=1)
 
 
-def test_a_final_softmax_is_pointed_out() -> None:
-    model = nn.Sequential(nets.ResidualNet(), nn.Softmax(1)).eval()
-    with pytest.raises(CaptureError, match="last layer, explain the model without it"):
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+@pytest.mark.parametrize("more", [nn.Identity(), nn.Flatten()])
+def test_a_final_softmax_is_pointed_out(last: nn.Module, more: nn.Module) -> None:
+    model = nn.Sequential(nets.ResidualNet(), last, more).eval()
+    with pytest.raises(CaptureError, match=r"softmax.*at '1'.*last layer, explain the model"):
         dmbp.linearize(model, torch.randn(IMAGES), target=1)
 
 

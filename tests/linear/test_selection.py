@@ -22,6 +22,20 @@ def test_sites_are_picked_by_pattern_or_name() -> None:
     assert names(["classifier.1", "features.1"]) == ["features.1", "classifier.1"]
 
 
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (nets.SqueezeExciteNet, ["act", "hardswish", "mul"]),
+        (nets.TinyViT, ["scaled_dot_product_attention", "gelu"]),
+        (nets.TinyConvNeXt, ["gelu"]),
+    ],
+)
+def test_sites_are_activations_and_mixes_of_values(make: type, expected: list[str]) -> None:
+    """Not those of a gate's own branch, which is frozen, nor a product of what has a mask."""
+    found = dmbp.linearize(make().eval(), torch.randn(IMAGES)).sites
+    assert [site.name for site in found if ":" not in site.name] == expected
+
+
 def test_activations_without_a_mask_are_frozen_all_the_same() -> None:
     model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
     some = dmbp.linearize(model, inputs, target=1, sites="classifier*")
@@ -45,6 +59,7 @@ def test_dmbp_learns_where_it_is_told() -> None:
     [
         ("feature.1", "no site 'feature.1'; did you mean 'features.1'"),
         (["features.1", "conv*"], r"no site 'conv\*'; there are features.1"),
+        (3, "a pattern of names or a list of them, not 3"),
     ],
 )
 def test_an_unknown_site_is_a_sentence(sites: object, sentence: str) -> None:

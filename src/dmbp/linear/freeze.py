@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.capture import CapturedGraph, module_path, unsupported
+from dmbp.linear.capture import CapturedGraph, constant_output, module_path, unsupported
 from dmbp.linear.lines import Line, Pieces, tangent
 from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role, least
@@ -137,7 +137,7 @@ def freeze(
             if last_reader[parent] is node:
                 del values[parent]
     if captured.output not in slots:
-        raise unsupported(captured.output, "the output does not depend on the input")
+        raise constant_output(captured.output)
     result = slots[captured.output].index
     return FrozenGraph(with_finished(steps, result), result, values[captured.output])
 

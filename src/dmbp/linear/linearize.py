@@ -112,7 +112,8 @@ class Linearizer:
                     f"between input and baseline the network differs from the model by {error:.1e} "
                     "relative: forward() multiplies or compares activations, as attention, layer "
                     "norm, squeeze-and-excitation or x * (x > 0) do, where no slope between two "
-                    "inputs exists; use integrated_gradients, or torch.relu for the last"
+                    "inputs exists; use integrated_gradients, and where a ReLU is written by hand, "
+                    "use torch.relu"
                 )
         return LinearNetwork(frozen, inputs, rows, exactness)
 

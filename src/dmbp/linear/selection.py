@@ -10,6 +10,7 @@ learned there.
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from dmbp.errors import InputError
 from dmbp.linear.freeze import FrozenGraph, Step
@@ -23,7 +24,7 @@ def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
     """The same graph with masks at the selected sites alone."""
     if selection is None:
         return frozen
-    patterns = [selection] if isinstance(selection, str) else list(selection)
+    patterns = _patterns(selection)
     names = [step.site.name for step in frozen.steps if step.site is not None]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -39,3 +40,10 @@ def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
         return step if kept else replace(step, site=None)
 
     return replace(frozen, steps=tuple(selected(step) for step in frozen.steps))
+
+
+def _patterns(selection: Any) -> list[str]:
+    listed = [selection] if isinstance(selection, str) else selection
+    if not isinstance(listed, list | tuple | set) or not all(isinstance(p, str) for p in listed):
+        raise InputError(f"sites are a pattern of names or a list of them, not {selection!r}")
+    return list(listed)
