@@ -98,6 +98,12 @@ def _linear_attention(x: Tensor, hold: Function = lambda z: z) -> Tensor:
     return q @ (k.transpose(1, 2) @ z) / (q @ hold(k.sum(1))[:, :, None] + 1e-3)
 
 
+def _factorised(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    """Keys mix values, and queries read the mix."""
+    z = _tokens(x)
+    return hold(z * 3.0) @ (hold(z.softmax(1)).transpose(1, 2) @ z)
+
+
 def _softmax_by_hand(scores: Tensor) -> Tensor:
     weights = scores.exp()
     return weights / weights.sum(-1, keepdim=True)
@@ -248,6 +254,7 @@ LAYERS: dict[str, nn.Module | Function] = {
     "attention with softmax by hand": lambda x: _spelled_out(x, _softmax_by_hand),
     "attention, queries in groups": _grouped_queries,
     "attention without softmax": _linear_attention,
+    "factorised attention": _factorised,
     "a weight for each image": _dynamic,
     "activations in an einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x.sigmoid(), x),
     "batched matrices": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].softmax(-1)),
@@ -284,6 +291,7 @@ ORACLES: dict[str, Function] = {
     "attention spelled out": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
     "attention with softmax by hand": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
     "attention, queries in groups": lambda x: _grouped_queries(x, Tensor.detach),
+    "factorised attention": lambda x: _factorised(x, Tensor.detach),
     "attention without softmax": lambda x: _linear_attention(x, Tensor.detach),
     "a weight for each image": lambda x: _dynamic(x, Tensor.detach),
     "activations in an einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x.sigmoid().detach(), x),

@@ -53,8 +53,8 @@ class Attention(Rule):
         return True
 
     def role(self, call: Call) -> Role:
-        """That of an activation."""
-        return Role.ACTIVATION
+        """Plain: the values carry on."""
+        return Role.PLAIN
 
     def freeze(self, call: Call) -> Function | None:
         """The probabilities at x; where values do not depend on it the result is a constant."""

@@ -45,10 +45,14 @@ class Product(Rule):
         return _is_gate(call, frozen) and call.roles.get(carried) == Role.PLAIN
 
     def role(self, call: Call) -> Role:
-        """That of the factor that carries; an activation's where the product is one."""
-        if self.masks(call):
-            return Role.ACTIVATION
-        return Role.PLAIN if self.mixes else call.roles.get(self._parts(call)[0], Role.PLAIN)
+        """That of the factor that carries; an activation's where the product is one.
+
+        A mix of values is plain, so that it carries on: q (softmax(k)ᵀ v) is linear in v.
+        """
+        if self.mixes:
+            return Role.PLAIN
+        carried = call.roles.get(self._parts(call)[0], Role.PLAIN)
+        return Role.ACTIVATION if self.masks(call) else carried
 
     def freeze(self, call: Call) -> Function:
         """The operation itself, with one factor held."""
