@@ -36,6 +36,22 @@ def test_sites_are_activations_and_mixes_of_values(make: type, expected: list[st
     assert [site.name for site in found if ":" not in site.name] == expected
 
 
+@pytest.mark.parametrize(
+    ("make", "carrying", "frozen"),
+    [
+        (nets.SqueezeExciteNet, "aten.mul.Tensor", ("hardsigmoid", "sigmoid", "adaptive_avg_pool")),
+        (nets.TinyViT, "aten.scaled_dot_product_attention.default", ("softmax",)),
+        (nets.TinyConvNeXt, "aten.div.Tensor", ("norm.ScalarOpt", "div")),
+    ],
+)
+def test_what_makes_a_frozen_factor_drops_out(
+    make: type, carrying: str, frozen: tuple[str, ...]
+) -> None:
+    steps = dmbp.linearize(make().eval(), torch.randn(IMAGES)).frozen.steps
+    assert all(len(step.reads) == 1 for step in steps if step.operation == carrying)
+    assert not [step.operation for step in steps if any(name in step.operation for name in frozen)]
+
+
 def test_activations_without_a_mask_are_frozen_all_the_same() -> None:
     model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
     some = dmbp.linearize(model, inputs, target=1, sites="classifier*")
