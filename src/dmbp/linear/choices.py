@@ -90,14 +90,13 @@ def _along(best: Function, *, with_index: bool) -> Choice:
     return Choice(picker)
 
 
-def _best(count: str | None, function: Function) -> Choice:
-    """Several winners along a dimension: `topk`, which is told their number first, and `sort`."""
+def _several(best: Function, *, position: int) -> Choice:
+    """Several winners along the dimension that is the argument at `position`, the last if none."""
 
     def picker(z: Tensor, *arguments: Any, **keywords: Any) -> Function:
-        given = arguments[1:] if count else arguments
-        dim = keywords.get("dim", given[0] if given else -1)
-        index = function(z, *arguments, **keywords)[1]
-        return GatherAlong(index, dim, keepdim=True, with_index=True)
+        given = arguments[position] if position < len(arguments) else -1
+        index = best(z, *arguments, **keywords)[1]
+        return GatherAlong(index, keywords.get("dim", given), keepdim=True, with_index=True)
 
     return Choice(picker)
 
@@ -141,8 +140,8 @@ CHOICES: Mapping[str, Choice] = {
     },
     "aten.max.dim": _along(torch.argmax, with_index=True),
     "aten.min.dim": _along(torch.argmin, with_index=True),
-    "aten.topk.default": _best("k", aten.topk.default),
-    "aten.sort.default": _best(None, aten.sort.default),
+    "aten.topk.default": _several(aten.topk.default, position=1),
+    "aten.sort.default": _several(aten.sort.default, position=0),
     "aten.amax.default": _over_dimensions(torch.argmax),
     "aten.amin.default": _over_dimensions(torch.argmin),
     "aten.maximum.default": Choice(lambda a, b: Either(a >= b)),
