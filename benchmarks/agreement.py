@@ -19,7 +19,7 @@ from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.engine import Engine, ReferenceEngine, engine_for
 from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 from dmbp.linear.precision import full_precision
 from dmbp.metrics import insertion
 

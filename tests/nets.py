@@ -160,6 +160,101 @@ class ByHand(nn.Module):
         return self.fc((x * (x > 0)).mean((2, 3)))
 
 
+class SmoothNet(nn.Module):
+    """Smooth activations and nothing that multiplies them; a generalised mean at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.b = nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.gelu(self.a(x)), 2)
+        x = functional.softplus(self.b(x) + torch.tanh(x))
+        return self.fc(x.pow(3.0).mean((2, 3)).pow(1 / 3))
+
+
+class SqueezeExciteNet(nn.Module):
+    """Depthwise convolutions, SiLU, gates for each channel, a SiLU written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.squeeze, self.excite = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
+        self.project = nn.Conv2d(8, 8, 1)
+        self.act, self.gate = nn.SiLU(inplace=True), nn.Hardsigmoid()
+        self.fc = nn.Linear(8, 5)
+        randomise_statistics(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.norm(self.stem(x)))
+        y = functional.hardswish(self.depthwise(x))
+        average = functional.adaptive_avg_pool2d(y, 1)
+        y = self.gate(self.excite(torch.relu(self.squeeze(average)))) * y
+        y = self.project(y) + x
+        return self.fc((y * torch.sigmoid(y)).mean((2, 3)))
+
+
+class TinyViT(nn.Module):
+    """Patches, a class token, two blocks of attention and GELU with layer norm before each."""
+
+    def __init__(self, width: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(5)])
+        self.mixes = nn.ModuleList([nn.Linear(width, 3 * width) for _ in range(2)])
+        self.outs = nn.ModuleList([nn.Linear(width, width) for _ in range(2)])
+        self.wide = nn.ModuleList([nn.Linear(width, 2 * width) for _ in range(2)])
+        self.narrow = nn.ModuleList([nn.Linear(2 * width, width) for _ in range(2)])
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        for k in range(2):
+            x = x + self.outs[k](self._attend(self.mixes[k](self.norms[2 * k](x))))
+            x = x + self.narrow[k](functional.gelu(self.wide[k](self.norms[2 * k + 1](x))))
+        return self.head(self.norms[4](x)[:, 0])
+
+    def _attend(self, mixed: Tensor) -> Tensor:
+        parts = mixed.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        found = functional.scaled_dot_product_attention(*parts.unbind(0))
+        return found.transpose(1, 2).flatten(2)
+
+
+class TinyConvNeXt(nn.Module):
+    """Channels last and first in turn, layer norm, GELU, global response norm, a small scale."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 4, 4)
+        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.scale = nn.Parameter(torch.rand(width))
+        self.last, self.head = nn.LayerNorm(width), nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = functional.gelu(self.wide(y))
+        size = y.norm(2, (1, 2), keepdim=True)
+        y = y + 0.5 * y * (size / (size.mean(-1, keepdim=True) + 1e-6))
+        x = x + (self.scale * self.narrow(y)).permute(0, 3, 1, 2)
+        return self.head(self.last(x.mean((2, 3))))
+
+
+class Spectral(nn.Module):
+    """Its operation has no rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft2(x).abs()
+
+
 OF_IMAGES: list[type[nn.Module]] = [
     FunctionalNet,
     ReusedNet,
@@ -168,8 +263,14 @@ OF_IMAGES: list[type[nn.Module]] = [
     VGGLike,
     ResidualNet,
     FireNet,
+    SqueezeExciteNet,
+    TinyViT,
+    TinyConvNeXt,
 ]
-"""Every network above that takes images of any size and shows its activations."""
+"""Networks that take images of any size and show their activations."""
+
+WITH_PRODUCTS = (SqueezeExciteNet, TinyViT, TinyConvNeXt)
+"""Those that multiply activations, so that no slope exists between two inputs."""
 
 
 def randomise_statistics(model: nn.Module) -> None:

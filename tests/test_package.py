@@ -80,6 +80,7 @@ def test_public_names() -> None:
         "DMBPError",
         "Decomposition",
         "LinearNetwork",
+        "Pieces",
         "Settings",
         "__version__",
         "explain_func",

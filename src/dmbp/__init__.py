@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
-    from dmbp.linear import LinearNetwork, linearize
+    from dmbp.linear import LinearNetwork, Pieces, linearize
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,7 @@ __all__ = [
     "DMBPError",
     "Decomposition",
     "LinearNetwork",
+    "Pieces",
     "Settings",
     "__version__",
     "explain_func",
@@ -42,6 +43,7 @@ _HOMES = {
     "DMBPError": "dmbp.errors",
     "Decomposition": "dmbp.decompose",
     "LinearNetwork": "dmbp.linear",
+    "Pieces": "dmbp.linear",
     "Settings": "dmbp.decompose",
     "explain_func": "dmbp.attribution",
     "linearize": "dmbp.linear",

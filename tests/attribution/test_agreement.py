@@ -127,7 +127,9 @@ def test_deeplift_is_captums_where_captums_works() -> None:
     assert relative(mine, theirs) <= FLOAT64
 
 
-@pytest.mark.parametrize("net", nets.OF_IMAGES)
+@pytest.mark.parametrize(
+    "net", [*(n for n in nets.OF_IMAGES if n not in nets.WITH_PRODUCTS), nets.SmoothNet]
+)
 def test_deeplift_adds_up_on_every_network(net: type[nn.Module]) -> None:
     model, inputs, start = net().double().eval(), images(), images()
     maps = METHODS["deeplift"](model).attribute(inputs, start, target=TARGET)
@@ -194,6 +196,8 @@ def test_gradcam_is_captums(model: nn.Module) -> None:
         ("googlenet", "inception5b"),
         ("mobilenet_v2", "features.18.2"),
         ("squeezenet1_1", "classifier.2"),
+        ("convnext_tiny", "features.7.2"),
+        ("swin_t", "permute"),
     ],
 )
 def test_the_last_stage_is_found(name: str, module: str) -> None:

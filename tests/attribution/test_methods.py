@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.attribution import METHODS, Method, method_names
-from dmbp.errors import DMBPError, InputError, ModelError, TargetError
+from dmbp.errors import DMBPError, InexactCapture, InputError, ModelError, TargetError
 from tests import nets
 from tests.tolerance import BATCH, relative
 
@@ -27,8 +27,22 @@ def make(name: str, model: nn.Module, **settings: object) -> Method:
     return METHODS[name](model, **{**fewer, **settings})
 
 
-@pytest.mark.parametrize("net", nets.OF_IMAGES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("net", nets.WITH_PRODUCTS)
+def test_deeplift_refuses_products_of_activations(net: type[nn.Module]) -> None:
+    method = make("deeplift", net().double().eval())
+    with pytest.raises(InexactCapture, match=r"multiplies or compares activations.*use integrated"):
+        method.attribute(torch.randn(IMAGES, dtype=torch.float64), target=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "net"),
+    [
+        (n, net)
+        for n in METHODS
+        for net in nets.OF_IMAGES
+        if n != "deeplift" or net not in nets.WITH_PRODUCTS
+    ],
+)
 def test_contract(name: str, net: type[nn.Module]) -> None:
     """Shape, dtype, finite; the same again; batch = loop; batches inside change nothing."""
     model, inputs = net().double().eval(), torch.randn(IMAGES, dtype=torch.float64)

@@ -17,7 +17,7 @@ from dmbp.linear.network import run
 from tests import nets
 from tests.tolerance import FLOAT64, relative
 
-SMALL = [*nets.OF_IMAGES, nets.MLP]
+SMALL = [*nets.OF_IMAGES, nets.SmoothNet, nets.MLP]
 AFTER_ITERATIONS = 1e-8
 """In double precision RMSProp divides tiny gradients by their own size: rounding grows."""
 
@@ -201,6 +201,18 @@ class SequenceFirst(nn.Module):
         return self.fc(torch.relu(self.first(x.flatten(2).permute(2, 0, 1))).mean(0))
 
 
+class Unbound(nn.Module):
+    """Rows come second, once the channels before them are taken apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(10, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *_, last = self.conv(x).permute(1, 2, 0, 3).unbind(0)
+        return self.fc(torch.relu(first - last).permute(1, 0, 2).mean(1))
+
+
 class Twice(nn.Module):
     """An image and its mirror image in one batch."""
 
@@ -228,7 +240,7 @@ class Overwritten(nn.Module):
         return self.fc(torch.relu(self.last(y)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("model", [PerChannel, ChannelsFirst, SequenceFirst, Twice])
+@pytest.mark.parametrize("model", [PerChannel, ChannelsFirst, SequenceFirst, Unbound, Twice])
 def test_wandering_rows_are_left_to_the_reference_engine(model: type[nn.Module]) -> None:
     images = torch.randn(3, 3, 12, 12, dtype=torch.float64)
     net = network(model(), images)

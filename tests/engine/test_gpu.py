@@ -68,6 +68,7 @@ class Adding(nn.Module):
 
 
 NETWORKS = [nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet]
+NETWORKS = [*NETWORKS, nets.SqueezeExciteNet, nets.TinyViT, nets.TinyConvNeXt, nets.SmoothNet]
 NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding]
 
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
-from dmbp.linear.gates import GATES, Gate, Piece
+from dmbp.linear.gates import GATES, Gate
 from dmbp.linear.linearize import Linearizer
+from dmbp.linear.piece import Piece
 from tests import nets
 
 IMAGES = (2, 3, 16, 16)
@@ -59,7 +60,7 @@ def test_a_model_in_training_mode_is_explained_in_evaluation_mode() -> None:
 
 
 def test_the_mode_is_restored_after_an_exception() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(), nn.SiLU(), nn.Flatten()).train()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(), nets.Spectral(), nn.Flatten()).train()
     before = state_of(model)
     with pytest.warns(UserWarning, match="training mode"), pytest.raises(CaptureError):
         dmbp.linearize(model, torch.randn(IMAGES), target=1)
@@ -284,9 +285,11 @@ def test_what_is_no_model_and_no_input() -> None:
             dmbp.linearize(model, inputs, target=1)
 
 
-def test_a_final_softmax_is_pointed_out() -> None:
-    model = nn.Sequential(nets.ResidualNet(), nn.Softmax(1)).eval()
-    with pytest.raises(CaptureError, match="last layer, explain the model without it"):
+@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
+@pytest.mark.parametrize("more", [nn.Identity(), nn.Flatten()])
+def test_a_final_softmax_is_pointed_out(last: nn.Module, more: nn.Module) -> None:
+    model = nn.Sequential(nets.ResidualNet(), last, more).eval()
+    with pytest.raises(CaptureError, match=r"softmax.*at '1'.*last layer, explain the model"):
         dmbp.linearize(model, torch.randn(IMAGES), target=1)
 
 

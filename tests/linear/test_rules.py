@@ -11,6 +11,7 @@ import dmbp
 from dmbp.linear.freeze import freeze
 from dmbp.linear.linearize import Linearizer
 from dmbp.linear.network import run
+from tests import nets
 from tests.tolerance import FLOAT64, relative
 
 Function = Callable[[Tensor], Tensor]
@@ -22,7 +23,8 @@ class Wrapped(nn.Module):
     def __init__(self, layer: nn.Module | Function, channels: int = 8) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.layer = layer
+        self.__dict__["layer"] = layer  # a module or a function, and either may take its place
+        self.inner = layer if isinstance(layer, nn.Module) else None
         self.last = nn.LazyLinear(4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,6 +58,88 @@ def _view_made_before(x: Tensor) -> Tensor:
     view = y.view(y.shape[0], -1)
     y.relu_()
     return view
+
+
+def _tokens(x: Tensor) -> Tensor:
+    """(batch, position, channel), as transformers have them."""
+    return x.flatten(2).transpose(1, 2)
+
+
+def _spelled_out(x: Tensor, weigh: Function = lambda scores: scores.softmax(-1)) -> Tensor:
+    z = _tokens(x)
+    return weigh(z @ z.transpose(1, 2) / 3) @ (z * 2.0 - 1.0)
+
+
+def _heads(x: Tensor) -> Tensor:
+    """(batch, head, position, channel of the head)."""
+    return _tokens(x).unflatten(2, (4, 2)).transpose(1, 2)
+
+
+def _attention(x: Tensor) -> Tensor:
+    z = _heads(x)
+    return functional.scaled_dot_product_attention(z, z.sin(), z + 1.0, is_causal=True)
+
+
+def _attention_frozen(x: Tensor) -> Tensor:
+    z = _heads(x)
+    at = z.detach()
+    return functional.scaled_dot_product_attention(at, at.sin(), z + 1.0, is_causal=True)
+
+
+def _grouped_queries(x: Tensor, queries: Function = lambda z: z) -> Tensor:
+    z = _heads(x)
+    few = queries(z[:, :2])
+    return functional.scaled_dot_product_attention(queries(z), few, z[:, 2:], enable_gqa=True)
+
+
+def _linear_attention(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    z = _tokens(x)
+    q, k = hold(z.relu()), hold((z + 0.1).relu())
+    return q @ (k.transpose(1, 2) @ z) / (q @ hold(k.sum(1))[:, :, None] + 1e-3)
+
+
+def _factorised(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    """Keys mix values, and queries read the mix."""
+    z = _tokens(x)
+    return hold(z * 3.0) @ (hold(z.softmax(1)).transpose(1, 2) @ z)
+
+
+def _softmax_by_hand(scores: Tensor) -> Tensor:
+    weights = scores.exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _response_norm(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    size = functional.pad(hold(x).square(), (0, 0, 0, 0, 1, 1)).unfold(1, 3, 1).mean(-1)
+    return x / (1.0 + 0.5 * size) ** 0.75
+
+
+def _grn(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    """ConvNeXt v2's global response normalisation."""
+    size = hold(x).norm(2, (2, 3), keepdim=True)
+    return x + 0.3 * x * (size / (size.mean(1, keepdim=True) + 1e-6))
+
+
+def _squeeze_excite(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    return x.relu() * hold((x.relu().mean((2, 3), keepdim=True) * 3.0 - 0.5).sigmoid())
+
+
+def _gated(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    value, gate = x.chunk(2, 1)
+    return value * hold(functional.gelu(gate))
+
+
+def _norm(x: Tensor, dimensions: tuple[int, ...], epsilon: float = 1e-5) -> Tensor:
+    """A norm whose deviation is held."""
+    deviation = (x.var(dimensions, unbiased=False, keepdim=True) + epsilon).sqrt().detach()
+    return (x - x.mean(dimensions, keepdim=True)) / deviation
+
+
+def _dynamic(x: Tensor, hold: Function = lambda z: z) -> Tensor:
+    """A convolution whose weight each image makes for itself."""
+    kernel = hold(x.mean((2, 3)).sin()).reshape(-1, 1, 1, 1)
+    mixed = functional.conv2d(x.reshape(1, -1, 8, 8), kernel, groups=kernel.shape[0])
+    return mixed.reshape(x.shape)
 
 
 LAYERS: dict[str, nn.Module | Function] = {
@@ -127,7 +211,93 @@ LAYERS: dict[str, nn.Module | Function] = {
     "a view made before": _view_made_before,
     "constants by batch size": lambda x: torch.cat([x, torch.zeros(x.shape[0], 1, 8, 8).to(x)], 1),
     "masked fill": lambda x: x.masked_fill(torch.eye(8, dtype=torch.bool), 0.3),
+    "sigmoid": nn.Sigmoid(),
+    "tanh": torch.tanh,
+    "silu": nn.SiLU(),
+    "silu in place": nn.SiLU(inplace=True),
+    "silu by hand": lambda x: x * torch.sigmoid(x),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu": nn.GELU(),
+    "gelu by tanh": nn.GELU("tanh"),
+    "hardswish": nn.Hardswish(),
+    "hardsigmoid": nn.Hardsigmoid(),
+    "mish": nn.Mish(),
+    "elu": nn.ELU(0.7),
+    "selu": nn.SELU(),
+    "celu": nn.CELU(0.5),
+    "softplus": nn.Softplus(2.0),
+    "softsign": nn.Softsign(),
+    "log-sigmoid": nn.LogSigmoid(),
+    "tanhshrink": nn.Tanhshrink(),
+    "glu": nn.GLU(1),
+    "layer norm": nn.LayerNorm([8, 8]),
+    "layer norm of channels": lambda x: functional.layer_norm(x.permute(0, 2, 3, 1), [8]),
+    "group norm": nn.GroupNorm(2, 8),
+    "instance norm": nn.InstanceNorm2d(8, affine=True),
+    "instance norm, tracked": nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
+    "rms norm": nn.RMSNorm([8]),
+    "norm by hand": lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt(),
+    "local response norm": nn.LocalResponseNorm(3, 0.5, 0.75, 1.0),
+    "L2 normalisation": lambda x: functional.normalize(x, dim=1),
+    "global response norm": _grn,
+    "deviation": lambda x: x.std((2, 3)),
+    "L2 pooling": lambda x: functional.avg_pool2d(x.square(), 2).sqrt(),
+    "log-sum-exp": lambda x: x.logsumexp((2, 3)),
+    "generalised mean": lambda x: x.clamp(min=0.1).pow(3.0).mean((2, 3)).pow(1 / 3),
+    "squeeze and excite": _squeeze_excite,
+    "gated unit": _gated,
+    "product with the mean": lambda x: x.mean((2, 3), keepdim=True) * x,
+    "square by product": lambda x: x * x,
+    "reciprocal": lambda x: 1.0 / (x.square() + 2.0),
+    "attention": _attention,
+    "attention spelled out": _spelled_out,
+    "attention with softmax by hand": lambda x: _spelled_out(x, _softmax_by_hand),
+    "attention, queries in groups": _grouped_queries,
+    "attention without softmax": _linear_attention,
+    "factorised attention": _factorised,
+    "a weight for each image": _dynamic,
+    "activations in an einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x.sigmoid(), x),
+    "batched matrices": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].softmax(-1)),
+    "largest k": lambda x: x.topk(3, 1).values.mean(1),
+    "sorted": lambda x: x.flatten(1).sort(1, descending=True)[0],
+    "gather": lambda x: x.gather(1, x.argmax(1, keepdim=True)),
+    "windows": lambda x: x.unfold(2, 4, 4).unfold(3, 4, 4).roll(1, 4).permute(0, 2, 3, 4, 5, 1),
+    "where": lambda x: torch.where(x > 0.2, x, -0.5 * x),
+    "pixel unshuffle": nn.PixelUnshuffle(2),
 }
+
+ORACLES: dict[str, Function] = {
+    "detached": lambda x: x + x.relu(),  # autograd leaves that path out, the network does not
+    "silu by hand": lambda x: x * torch.sigmoid(x.detach()),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x.detach()),
+    "softsign": lambda x: x / (1.0 + x.detach().abs()),
+    "glu": lambda x: x[:, :4] * x[:, 4:].detach().sigmoid(),
+    "layer norm": lambda x: _norm(x, (2, 3)),
+    "layer norm of channels": lambda x: _norm(x.permute(0, 2, 3, 1), (3,)),
+    "group norm": lambda x: _norm(x.reshape(-1, 2, 4, 8, 8), (2, 3, 4)),
+    "instance norm": lambda x: _norm(x, (2, 3)),
+    "rms norm": lambda x: x * functional.rms_norm(x, [8]).detach() / x.detach(),
+    "norm by hand": lambda x: (
+        (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt().detach()
+    ),
+    "local response norm": lambda x: _response_norm(x, Tensor.detach),
+    "L2 normalisation": lambda x: x / x.detach().norm(dim=1, keepdim=True),
+    "global response norm": lambda x: _grn(x, Tensor.detach),
+    "squeeze and excite": lambda x: _squeeze_excite(x, Tensor.detach),
+    "gated unit": lambda x: _gated(x, Tensor.detach),
+    "product with the mean": lambda x: x.mean((2, 3), keepdim=True).detach() * x,
+    "square by product": lambda x: x * x.detach(),
+    "attention": _attention_frozen,
+    "attention spelled out": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
+    "attention with softmax by hand": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
+    "attention, queries in groups": lambda x: _grouped_queries(x, Tensor.detach),
+    "factorised attention": lambda x: _factorised(x, Tensor.detach),
+    "attention without softmax": lambda x: _linear_attention(x, Tensor.detach),
+    "a weight for each image": lambda x: _dynamic(x, Tensor.detach),
+    "activations in an einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x.sigmoid().detach(), x),
+    "batched matrices": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].softmax(-1).detach()),
+}
+"""Layers of which something is frozen that autograd moves, with what is frozen detached."""
 
 
 @pytest.fixture(params=LAYERS, ids=str)
@@ -159,11 +329,12 @@ def test_network_is_affine_and_pullback_its_slope(wrapped: tuple[nn.Module, Tens
     assert relative(far - net.value(masks), along) <= FLOAT64
 
 
-def test_pullback_is_the_models_gradient(wrapped: tuple[nn.Module, Tensor]) -> None:
+def test_pullback_is_the_gradient_of_what_is_not_frozen(wrapped: tuple[nn.Module, Tensor]) -> None:
+    """The model's own gradient, where nothing but gates, lines and winners is frozen."""
     model, inputs = wrapped
     pullback = dmbp.linearize(model, inputs, target=2).pullback()
-    if model.layer is LAYERS["detached"]:  # autograd leaves that path out, the network does not
-        model.layer = lambda x: x + x.relu()
+    name = next(name for name, layer in LAYERS.items() if layer is model.layer)
+    model.layer = ORACLES.get(name, model.layer)
     leaf = inputs.clone().requires_grad_()
     gradient = torch.autograd.grad(model(leaf)[:, 2].sum(), leaf)[0]
     assert relative(pullback, gradient) <= FLOAT64
@@ -193,11 +364,14 @@ def test_offsets_count_as_bias() -> None:
     assert net.pullback(half).tolist() == [[0.0], [1.0]]
 
 
+def _as_weight(x: Tensor) -> Tensor:
+    return functional.linear(torch.ones(5, 8, dtype=x.dtype), x[:, 0, 0]).T
+
+
 REFUSED: dict[str, tuple[Function, str, str]] = {
     "an FFT": (lambda x: torch.fft.rfft2(x).abs(), "aten.fft_rfft2", "no rule"),
-    "a sigmoid": (torch.sigmoid, "aten.sigmoid", "no rule"),
-    "a product": (lambda x: x * x.mean((2, 3), keepdim=True), "aten.mul", "multiplies two"),
-    "a quotient": (lambda x: 1.0 / (x + 9.0), "aten.", ""),
+    "a cumulative product": (lambda x: x.cumprod(1), "aten.cumprod", "no rule"),
+    "a weight alone": (_as_weight, "aten.linear", "not linear"),
     "a random layer": (lambda x: functional.dropout(x, 0.5, True), "aten.dropout", "it is random"),
     "rounding": (lambda x: x.to(torch.int64).to(x.dtype), "aten.", ""),
     "integer division": (lambda x: torch.div(x, 2.0, rounding_mode="floor"), "aten.div", "no rule"),
@@ -217,6 +391,10 @@ def test_what_is_not_linear_is_refused_by_name(case: str) -> None:
 
 
 def test_refusal_names_the_module() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nn.SiLU()), nn.Flatten())
-    with pytest.raises(dmbp.errors.UnsupportedOperation, match=r"aten\.silu\.default at '1\.1'"):
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nets.Spectral()), nn.Flatten()
+    )
+    with pytest.raises(
+        dmbp.errors.UnsupportedOperation, match=r"aten\.fft_rfft2\.default at '1\.1'"
+    ):
         dmbp.linearize(model.eval(), torch.randn(1, 3, 8, 8), target=0)

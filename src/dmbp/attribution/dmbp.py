@@ -33,7 +33,7 @@ from dmbp.decompose import (
 )
 from dmbp.engine import BYTES_AN_ELEMENT
 from dmbp.errors import DMBPError
-from dmbp.linear import Target
+from dmbp.linear import Linearizer, Selection, Smoothing, Target
 from dmbp.linear.capture import Model, evaluating
 from dmbp.names import known
 
@@ -50,6 +50,8 @@ class DMBP(Method):
 
     `preset` is "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
     "paper" (200 iterations at 0.01, zero reference, plain sum); what else is given overrides it.
+    `smooth` is how smooth activations are frozen, by their "tangent", a "secant" or `Pieces(k)`;
+    `sites` names those activations that masks are learned for, as `layer4*` does.
     """
 
     compares = True
@@ -65,8 +67,11 @@ class DMBP(Method):
         reference: Reference | Literal["preset"] = "preset",
         combine: Combine | None = None,
         precision: Precision | None = None,
+        smooth: Smoothing = "tangent",
+        sites: Selection = None,
     ) -> None:
         super().__init__(model)
+        self.linearizer = Linearizer(model, smooth=smooth, sites=sites)
         known("preset", preset, PRESETS)
         given: dict[str, Any] = {
             "objective": objective,

@@ -73,6 +73,7 @@ def finished(
         targets=net.rows.labels,
         image=net.rows.image,
         exactness=net.exactness,
+        approximation_error=net.approximation_error,
         settings=settings,
     )
 

@@ -60,19 +60,19 @@ class Decomposer:
         kind = _kind(inputs, settings)
         captured = linearizer.captured(inputs)
         if captured is not None and self._in_use.acquire(blocking=False):
-            question: Any = {"rows": rows, "settings": settings}
+            question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
+            question["settings"] = settings
             try:
-                self._record(kind, lambda: Recording(captured, inputs, outputs, **question))
+                self._record(kind, lambda: Recording(linearizer, captured, **question))
                 if self._recording is not None and self._kind == kind:
-                    return self._recording.decompose(
-                        inputs, outputs, **question, on_iteration=on_iteration
-                    )
+                    return self._recording.decompose(**question, on_iteration=on_iteration)
             except InexactCapture:
                 self.forget()  # the model has changed since
             finally:
                 self._in_use.release()
         net = linearizer.freeze(inputs, outputs, rows)
-        self._previous = kind if _is_recordable(net) else None
+        can_return = not linearizer.approximates and _is_recordable(net)
+        self._previous = kind if can_return else None
         return decompose(net, settings, on_iteration=on_iteration)
 
     def forget(self) -> None:

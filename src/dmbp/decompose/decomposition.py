@@ -36,7 +36,9 @@ class Decomposition:
 
     `targets[r]` is what row r was asked and `image[r]` the image it was asked about; of a function,
     its name is what a file keeps. The terms have shape (rows,), maps and attributions that of the
-    inputs. `exactness` is the relative error of the linear network against the model.
+    inputs. `exactness` is the relative error of the linear network against the model, or against
+    the model whose smooth activations are replaced by pieces; that one's error against the model is
+    the `approximation_error`.
     """
 
     inputs: Tensor
@@ -51,6 +53,7 @@ class Decomposition:
     image: tuple[int, ...]
     exactness: float
     settings: Settings
+    approximation_error: float = 0.0
 
     @property
     def nuisance_output(self) -> Tensor:
@@ -122,4 +125,5 @@ def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
         targets=tuple(target for part in parts for target in part.targets),
         image=tuple(image for part in parts for image in part.image),
         exactness=max(part.exactness for part in parts),
+        approximation_error=max(part.approximation_error for part in parts),
     )

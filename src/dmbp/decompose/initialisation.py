@@ -19,7 +19,7 @@ from dmbp.engine.plan import plan_of
 from dmbp.engine.streams import by_stream
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 START = 2.0
 """sigmoid(±2) ≈ 0.88, 0.12."""

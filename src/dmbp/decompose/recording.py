@@ -17,10 +17,9 @@ from dmbp.decompose.decompose import OnIteration, finished, learned, starting
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, Readout, Terms
-from dmbp.linear import LinearNetwork, Rows
+from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.exactness import check
-from dmbp.linear.freeze import freeze
 
 Result = TypeVar("Result")
 
@@ -33,10 +32,11 @@ class Recording:
 
     def __init__(
         self,
+        linearizer: Linearizer,
         captured: CapturedGraph,
+        *,
         inputs: Tensor,
         outputs: Tensor,
-        *,
         rows: Rows,
         settings: Settings,
     ) -> None:
@@ -47,7 +47,7 @@ class Recording:
         self._pool = torch.cuda.graph_pool_handle()
 
         def begin() -> tuple[LinearNetwork, Engine]:
-            frozen = freeze(captured, self._inputs)
+            frozen = linearizer.frozen_by(captured, self._inputs)
             net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
             return net, starting(net, settings)
 

@@ -25,6 +25,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
         "targets": [_plain(target) for target in decomposition.targets],
         "image": decomposition.image,
         "exactness": decomposition.exactness,
+        "approximation_error": decomposition.approximation_error,
         "settings": decomposition.settings.described(),
     }
     try:
@@ -73,6 +74,7 @@ def _decomposition(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decompo
         targets=tuple(_target(target) for target in about["targets"]),
         image=tuple(about["image"]),
         exactness=about["exactness"],
+        approximation_error=about.get("approximation_error", 0.0),
         settings=Settings(**settings),
     )
 

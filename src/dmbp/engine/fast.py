@@ -25,7 +25,7 @@ from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.choices import Gather
 from dmbp.linear.freeze import Step
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 
 class GateInstruction:

@@ -11,7 +11,7 @@ network's own precision.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -238,6 +238,9 @@ def _cast_value(value: Any, dtype: torch.dtype) -> Any:
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, list | tuple):
         return type(value)(_cast_value(item, dtype) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):  # what a step's function holds frozen
+        held = {part.name: _cast_value(getattr(value, part.name), dtype) for part in fields(value)}
+        return replace(value, **held)
     return value
 
 
@@ -251,4 +254,9 @@ def _cast(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
         weight, _, *rest = convolution_arguments(step)
         step = replace(step, arguments=[step.arguments[0], weight, None, *rest])
     keywords = {name: _cast_value(value, dtype) for name, value in step.keywords.items()}
-    return replace(step, arguments=_cast_value(step.arguments, dtype), keywords=keywords)
+    return replace(
+        step,
+        function=_cast_value(step.function, dtype),
+        arguments=_cast_value(step.arguments, dtype),
+        keywords=keywords,
+    )

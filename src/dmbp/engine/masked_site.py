@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.streams import in_order
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 DECAY, EPSILON = 0.99, 1e-8
 """RMSProp's, as PyTorch has them."""

@@ -15,7 +15,7 @@ from dmbp.engine.folding import CONVOLUTION, convolution_arguments
 from dmbp.engine.streams import in_order
 from dmbp.engine.tail import Tail
 from dmbp.linear.freeze import Step
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dmbp.engine.merging import Merged
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Terms
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 DECAY, EPSILON = 0.99, 1e-8
 

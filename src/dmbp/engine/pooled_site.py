@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dmbp.engine.masked_site import MaskedSite
 from dmbp.linear.choices import Gather
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 
 class PooledMaskedSite(MaskedSite):

@@ -10,7 +10,7 @@ from dmbp.engine.streams import by_stream
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 
 @torch.no_grad()

@@ -72,6 +72,9 @@ _ELEMENTWISE = {
     "hardshrink",
     "rrelu",
     "_prelu_kernel",
+    *("tanh", "silu", "gelu", "hardswish", "mish", "elu", "selu", "celu", "softplus"),
+    *("log_sigmoid", "sigmoid", "hardsigmoid", "sin", "cos", "exp", "pow", "square", "log"),
+    *("sqrt", "rsqrt", "reciprocal", "erf", "identity"),
 }
 
 
@@ -118,10 +121,18 @@ def _flipped(step: Step, rank: int, row: int) -> int | None:
     return None if row in [d % rank for d in _argument(step, 1, "dims", [])] else row
 
 
+def _taken(step: Step, rank: int, row: int) -> int | None:
+    """A dimension is gone; those behind it come one forward."""
+    dimension = _argument(step, 1, "dim", 0) % rank
+    return None if dimension == row else row - (dimension < row)
+
+
 _MOVES: Mapping[str, Callable[[Step, int, int], int | None]] = {
     "permute": _permuted,
     "transpose": _swapped,
     "flip": _flipped,
+    "select": _taken,
+    "unbind": _taken,
 }
 """From a step, the rank of what it reads and where the rows are, to where they are then."""
 
@@ -148,9 +159,22 @@ def _pads(step: Step, rank: int, _rows: int) -> bool:
 
 
 def _multiplies(step: Step, rank: int, _rows: int) -> bool:
-    """Rows times a matrix."""
-    other = step.arguments[1]
-    return rank >= 2 and len(step.reads) == 1 and hasattr(other, "dim") and other.dim() == 2
+    """Rows times a matrix, or a matrix for each row."""
+    others = [argument for argument in step.arguments if hasattr(argument, "dim")]
+    if len(step.reads) != 1 or len(others) != 1:
+        return False
+    by_row = rank >= 3 and others[0].dim() == rank
+    return by_row or (rank >= 2 and others[0] is step.arguments[1] and others[0].dim() == 2)
+
+
+def _normalises(step: Step, rank: int, _rows: int) -> bool:
+    return len(_argument(step, 1, "normalized_shape", [])) < rank
+
+
+def _indexes(step: Step, _rank: int, _rows: int) -> bool:
+    """By one index, not of the rows; several may come out in front."""
+    indices = _argument(step, 1, "indices", [])
+    return indices[0] is None and sum(index is not None for index in indices) == 1
 
 
 def _by_dimensions(names: Sequence[str]) -> dict[str, Rule]:
@@ -175,6 +199,22 @@ _RULES: Mapping[str, Rule] = {
     "batch_norm": _from_rank(2),
     "_native_batch_norm_legit_no_training": _from_rank(2),
     "linear": _from_rank(2),
+    "layer_norm": _normalises,
+    "rms_norm": _normalises,
+    "group_norm": _from_rank(2),
+    "instance_norm": _from_rank(3),
+    "scaled_dot_product_attention": _from_rank(3),
+    "bmm": _multiplies,
+    "index": _indexes,
+    "gather": _elsewhere(1, "dim", 0),
+    "topk": _elsewhere(2, "dim", -1),
+    "sort": _elsewhere(1, "dim", -1),
+    "expand": _leading,
+    "linalg_vector_norm": _elsewhere(2, "dim", None),
+    "norm": _elsewhere(2, "dim", None),
+    "var": _elsewhere(1, "dim", None),
+    "std": _elsewhere(1, "dim", None),
+    "logsumexp": _elsewhere(1, "dim", None),
     "matmul": _multiplies,
     "mm": _multiplies,
     "reshape": _leading,
@@ -186,13 +226,11 @@ _RULES: Mapping[str, Rule] = {
     "stack": _inserts,
     "squeeze": _elsewhere(1, "dim", None),
     "slice": _slices,
-    "select": _elsewhere(1, "dim", 0),
     "narrow": _elsewhere(1, "dim", 0),
     "index_select": _elsewhere(1, "dim", 0),
     "split": _elsewhere(2, "dim", 0),
     "split_with_sizes": _elsewhere(2, "dim", 0),
     "chunk": _elsewhere(2, "dim", 0),
-    "unbind": _elsewhere(1, "dim", 0),
     "roll": _elsewhere(2, "dims", None),
     "cat": _elsewhere(1, "dim", 0),
     "slice_scatter": _scatters,

@@ -24,7 +24,7 @@ from dmbp.engine.triton_site import (
     tile,
 )
 from dmbp.linear.choices import Gather
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 kernels: Any = triton_pool_kernels  # whose arguments Triton reads in its own way
 

@@ -12,7 +12,7 @@ from dmbp.engine.learning import Gradient, Learning, Shared
 from dmbp.engine.merging import Merged
 from dmbp.engine.streams import in_order
 from dmbp.engine.triton_launch import launch
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 

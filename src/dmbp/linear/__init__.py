@@ -2,7 +2,9 @@
 
 from dmbp.linear.freeze import Site
 from dmbp.linear.linearize import Linearizer, linearize
+from dmbp.linear.lines import Pieces, Smoothing
 from dmbp.linear.network import LinearNetwork, Masks
+from dmbp.linear.selection import Selection
 from dmbp.linear.targets import ClassWeights, Rows, Target
 
 __all__ = [
@@ -10,8 +12,11 @@ __all__ = [
     "LinearNetwork",
     "Linearizer",
     "Masks",
+    "Pieces",
     "Rows",
+    "Selection",
     "Site",
+    "Smoothing",
     "Target",
     "linearize",
 ]

@@ -1,64 +1,65 @@
 """Operations that are affine in the activations already: they stand for themselves.
 
-Some are linear in one argument only (a convolution in its input, not in its weight), some in either
-of two but not in both at once (a product). Where a call breaks that, it is refused.
+Some are linear in one argument only (a convolution in its input, not in its weight): what else
+depends on the input, a weight that a model makes for each image, say, is frozen at x.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dmbp.linear.rule import Call, Function
+from dmbp.linear.role import Role
+from dmbp.linear.rule import Call, Function, Place, Rule
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(Rule):
     """An operation that is its own linear map.
 
-    `linear`: positions that may hold an activation (None: any). `bilinear`: two positions of which
-    only one may. `unless` gives the reason when a call is not affine after all. `function` replaces
-    the operation by an equal one that suits the linear network better.
+    `linear`: positions that may hold an activation (None: any). `mixes`: whether values come out as
+    sums over weights, so that a gate that goes in is none any more. `unless` gives the reason when
+    a call is not affine after all. `function` replaces the operation by an equal one that suits the
+    linear network better.
     """
 
-    linear: frozenset[int] | None = None
-    bilinear: tuple[int, int] | None = None
+    kind = "affine"
+    linear: frozenset[Place] | None = None
+    mixes: bool = False
     unless: Callable[[Call], str | None] | None = None
     function: Function | None = None
-    kind: str = "affine"
-    masked: bool = False
 
     def refusal(self, call: Call) -> str | None:
         """Why this call is not affine in its activations, or None."""
-        if self.bilinear is not None and set(self.bilinear) <= call.active:
-            return "it multiplies two activations"
-        if self.linear is not None and not call.active <= self.linear:
+        if self.linear is not None and not call.active & self.linear:
             return "it is not linear in an argument that depends on the input"
         return self.unless(call) if self.unless is not None else None
+
+    def held(self, call: Call) -> frozenset[Place]:
+        """Arguments that it is not linear in."""
+        return frozenset() if self.linear is None else call.active - self.linear
+
+    def role(self, call: Call) -> Role:
+        """What is moved or averaged keeps its role, what is mixed is plain."""
+        return Role.PLAIN if self.mixes else super().role(call)
 
     def freeze(self, call: Call) -> Function:
         """The operation itself."""
         return self.function or call.function
 
 
-def _argument(call: Call, position: int, name: str, default: object) -> object:
-    if position < len(call.arguments):
-        return call.arguments[position]
-    return call.keywords.get(name, default)
-
-
 def _random_in_training(position: int) -> Callable[[Call], str | None]:
     def reason(call: Call) -> str | None:
-        return "it is random" if _argument(call, position, "train", False) else None
+        return "it is random" if call.argument(position, "train", False) else None
 
     return reason
 
 
 def _batch_statistics(call: Call) -> str | None:
-    if _argument(call, 5, "training", False):
+    if call.argument(5, "training", False):
         return "it normalises by the statistics of the batch, so images depend on each other"
     return None
 
@@ -81,7 +82,7 @@ def _passed_on(activation: Tensor) -> Tensor:
 
 ANY = Affine()
 FIRST = Affine(linear=frozenset({0}))
-PRODUCT = Affine(bilinear=(0, 1))
+WEIGHTED = replace(FIRST, mixes=True)
 
 
 def _rows(rule: Affine, names: str) -> dict[str, Affine]:
@@ -91,11 +92,17 @@ def _rows(rule: Affine, names: str) -> dict[str, Affine]:
 AFFINE: Mapping[str, Affine] = {
     "getitem": FIRST,
     **_rows(
-        FIRST,
+        WEIGHTED,
         """
         conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
         conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default
-        linear.default div.Tensor div.Scalar grid_sampler.default grid_sampler_2d.default
+        linear.default _native_batch_norm_legit_no_training.default
+        """,
+    ),
+    **_rows(
+        FIRST,
+        """
+        grid_sampler.default grid_sampler_2d.default
         avg_pool1d.default avg_pool2d.default avg_pool3d.default
         adaptive_avg_pool1d.default adaptive_avg_pool2d.default adaptive_avg_pool3d.default
         _adaptive_avg_pool2d.default _adaptive_avg_pool3d.default
@@ -118,7 +125,8 @@ AFFINE: Mapping[str, Affine] = {
         slice.Tensor select.int narrow.default index.Tensor index_select.default
         split.Tensor split.sizes split_with_sizes.default chunk.default unbind.int
         roll.default flip.default pixel_shuffle.default pixel_unshuffle.default
-        channel_shuffle.default diagonal.default im2col.default unfold.default
+        channel_shuffle.default diagonal.default im2col.default col2im.default unfold.default
+        gather.default take_along_dim.default
         clone.default contiguous.default lift_fresh_copy.default
         masked_fill.Scalar
         """,
@@ -130,26 +138,23 @@ AFFINE: Mapping[str, Affine] = {
     **_rows(Affine(function=_overwritten), "copy.default"),
     # A model may keep gradients out of a path in training; its value passes there all the same.
     **_rows(Affine(function=_passed_on), "detach.default"),
-    **_rows(PRODUCT, "mul.Tensor mul.Scalar matmul.default mm.default bmm.default"),
-    **_rows(Affine(bilinear=(1, 2)), "addmm.default baddbmm.default"),
     **_rows(
-        Affine(linear=frozenset({0}), unless=_batch_statistics),
+        replace(WEIGHTED, unless=_batch_statistics),
         "batch_norm.default _native_batch_norm_legit.default",
     ),
-    **_rows(FIRST, "_native_batch_norm_legit_no_training.default"),
     **_rows(
-        Affine(linear=frozenset({0}), unless=_random_in_training(2)),
+        replace(FIRST, unless=_random_in_training(2)),
         "dropout.default feature_dropout.default alpha_dropout.default "
         "feature_alpha_dropout.default native_dropout.default",
     ),
     **_rows(
-        Affine(linear=frozenset({0}), unless=_becomes_integer),
+        replace(FIRST, unless=_becomes_integer),
         "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
     ),
     # The linear network may lay activations out in memory otherwise than the model does, and a view
     # would then fail where a reshape copies.
     **_rows(
-        Affine(linear=frozenset({0}), function=aten.reshape.default),
+        replace(FIRST, function=aten.reshape.default),
         "view.default _unsafe_view.default",
     ),
 }

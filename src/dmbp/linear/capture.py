@@ -190,7 +190,16 @@ def _of_shapes(node: Node) -> bool:
     return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
-_LAST_LAYERS = ("aten.softmax.int", "aten.log_softmax.int", "aten.sigmoid.default")
+_LAST_LAYERS = ("aten.softmax.int", "aten.log_softmax.int")
+
+
+def constant_output(output: Node) -> UnsupportedOperation:
+    """The exception for an output that is a constant once all is frozen: a softmax's, as a rule."""
+    node = output
+    while operation_name(node.target) not in _LAST_LAYERS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    last = node if operation_name(node.target) in _LAST_LAYERS else output
+    return unsupported(last, "held as it is, it leaves an output that does not depend on the input")
 
 
 def unsupported(node: Node, reason: str) -> UnsupportedOperation:
@@ -198,7 +207,9 @@ def unsupported(node: Node, reason: str) -> UnsupportedOperation:
     place = module_path(node)
     where = f"at '{place}'" if place else "at the top of the model"
     name = operation_name(node.target)
-    hint = "If it is the last layer, explain the model without it. " if name in _LAST_LAYERS else ""
+    hint = ""
+    if name in _LAST_LAYERS:
+        hint = "If it is the last layer, explain the model without it: the scores before it. "
     return UnsupportedOperation(
         f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
         "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."

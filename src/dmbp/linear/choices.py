@@ -12,22 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.rule import Call, Function
+from dmbp.linear.rule import Call, Function, Rule
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Rule):
     """An operation that picks, given by a function that picks the same again."""
 
+    kind = "choice"
     picker: Callable[..., Function]
-    kind: str = "choice"
-    masked: bool = False
-
-    def refusal(self, call: Call) -> str | None:
-        """Whoever wins at x can always be held."""
-        return None
 
     def freeze(self, call: Call) -> Function:
         """The function that picks x's winners."""
@@ -95,6 +90,17 @@ def _along(best: Function, *, with_index: bool) -> Choice:
     return Choice(picker)
 
 
+def _several(best: Function, *, position: int) -> Choice:
+    """Several winners along the dimension that is the argument at `position`, the last if none."""
+
+    def picker(z: Tensor, *arguments: Any, **keywords: Any) -> Function:
+        given = arguments[position] if position < len(arguments) else -1
+        index = best(z, *arguments, **keywords)[1]
+        return GatherAlong(index, keywords.get("dim", given), keepdim=True, with_index=True)
+
+    return Choice(picker)
+
+
 def _over_dimensions(best: Function) -> Choice:
     def picker(z: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Function:
         picked = sorted(d % z.dim() for d in (dim or range(z.dim())))
@@ -134,6 +140,8 @@ CHOICES: Mapping[str, Choice] = {
     },
     "aten.max.dim": _along(torch.argmax, with_index=True),
     "aten.min.dim": _along(torch.argmin, with_index=True),
+    "aten.topk.default": _several(aten.topk.default, position=1),
+    "aten.sort.default": _several(aten.sort.default, position=0),
     "aten.amax.default": _over_dimensions(torch.argmax),
     "aten.amin.default": _over_dimensions(torch.argmin),
     "aten.maximum.default": Choice(lambda a, b: Either(a >= b)),

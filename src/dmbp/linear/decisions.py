@@ -1,24 +1,26 @@
 """Comparisons, shapes, constants made in the shape of an activation: values decided at x.
 
-They are piecewise constant in the input, so the linear network holds the value they have at x.
+They are piecewise constant in the input, so the linear network holds the value they have at x. So
+are the probabilities of a softmax, which weigh other values: they are not constant, but frozen.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dmbp.linear.rule import Call
+from dmbp.linear.role import Role
+from dmbp.linear.rule import Call, Rule
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Rule):
     """An operation whose result at x is a constant of the linear network."""
 
-    kind: str = "decision"
-    masked: bool = False
+    kind = "decision"
+    made: Role = Role.PLAIN
 
-    def refusal(self, call: Call) -> str | None:
-        """A decision can always be held."""
-        return None
+    def role(self, call: Call) -> Role:
+        """What the constant is to those it is multiplied with."""
+        return self.made
 
     def freeze(self, call: Call) -> None:
         """Nothing to compute later."""
@@ -35,4 +37,12 @@ _NAMES = """
     new_zeros.default new_ones.default new_full.default new_empty.default
 """
 
-DECISIONS: Mapping[str, Decision] = {f"aten.{name}": Decision() for name in _NAMES.split()}
+# A softmax is no step function, but a weight: held at x, it leaves attention linear in its values.
+_WEIGHTS = """
+    softmax.int _softmax.default _safe_softmax.default log_softmax.int _log_softmax.default
+"""
+
+DECISIONS: Mapping[str, Decision] = {
+    **{f"aten.{name}": Decision() for name in _NAMES.split()},
+    **{f"aten.{name}": Decision(Role.WEIGHT) for name in _WEIGHTS.split()},
+}

@@ -11,6 +11,7 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.freeze import FrozenGraph, Step, freeze
+from dmbp.linear.lines import Line, tangent
 
 # A capture is wrong by a lot or not at all: rounding through a hundred layers stays two orders of
 # magnitude under these in float32 and float64 (measured on torchvision's networks).
@@ -34,13 +35,20 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 @torch.no_grad()
-def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs: Tensor) -> float:
+def check(
+    captured: CapturedGraph,
+    frozen: FrozenGraph,
+    inputs: Tensor,
+    outputs: Tensor,
+    *,
+    line: Line = tangent,
+) -> float:
     """The frozen network's relative error against the model's `outputs`, if within tolerance."""
     error = relative_error(frozen.output, outputs)
     tolerance = TOLERANCE[outputs.dtype]
     if error <= tolerance:
         return error
-    graph_error, place = _audited(captured, inputs, outputs)
+    graph_error, place = _audited(captured, inputs, outputs, line=line)
     if graph_error > tolerance:
         raise InexactCapture(
             f"the captured graph's output differs from the model's by {graph_error:.1e} relative "
@@ -53,18 +61,20 @@ def check(captured: CapturedGraph, frozen: FrozenGraph, inputs: Tensor, outputs:
     )
 
 
-def _audited(captured: CapturedGraph, inputs: Tensor, outputs: Tensor) -> tuple[float, str]:
+def _audited(
+    captured: CapturedGraph, inputs: Tensor, outputs: Tensor, *, line: Line
+) -> tuple[float, str]:
     """The captured graph's own error, and its first operation whose linear function is wrong."""
     places: list[str] = []
 
     def audit(step: Step, arguments: Any, result: Any) -> None:
         found = step.function(*arguments)
-        wrong = (
-            isinstance(result, Tensor) and relative_error(found, result) > TOLERANCE[outputs.dtype]
+        is_wrong = isinstance(result, Tensor) and (
+            relative_error(found, result) > TOLERANCE[outputs.dtype]
         )
-        if wrong:
-            places.append(step.site.name if step.site is not None else step.name)
+        if is_wrong:
+            places.append(step.module or step.name)
 
-    own = freeze(captured, inputs, audit=audit).output
+    own = freeze(captured, inputs, line=line, audit=audit).output
     place = f"'{places[0]}'" if places else "no single operation: rounding adds up"
     return relative_error(own, outputs), place

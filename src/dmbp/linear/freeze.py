@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.capture import CapturedGraph, module_path, unsupported
-from dmbp.linear.rule import Call, Function
+from dmbp.linear.capture import CapturedGraph, constant_output, module_path, unsupported
+from dmbp.linear.lines import Line, tangent
+from dmbp.linear.piece import Piece
+from dmbp.linear.role import Role, least
+from dmbp.linear.rule import Call, Function, Place, Rule
 from dmbp.linear.rules import RULES, operation_name
 
 
@@ -79,6 +82,9 @@ class FrozenGraph:
     output: Tensor
 
 
+IDENTITY = "identity"
+"""The operation of a step that stands for no node: the site behind a product."""
+
 Audit = Callable[[Step, Sequence[Any], Any], None]
 
 
@@ -92,8 +98,10 @@ def fill(template: Any, slots: Mapping[int, Any]) -> Any:
 
 
 @torch.no_grad()
-def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = None) -> FrozenGraph:
-    """Freeze every operation at `inputs`.
+def freeze(
+    captured: CapturedGraph, inputs: Tensor, *, line: Line = tangent, audit: Audit | None = None
+) -> FrozenGraph:
+    """Freeze every operation at `inputs`, smooth activations by a `line`.
 
     With an `audit` operations run as they are: it is shown each step, the arguments its operation
     was called with, and its result, and the output is the captured graph's own.
@@ -101,38 +109,36 @@ def freeze(captured: CapturedGraph, inputs: Tensor, *, audit: Audit | None = Non
     values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
     slots: dict[Node, Slot] = {captured.input: Slot(0)}
+    roles: dict[Node, Role] = {captured.input: Role.PLAIN}
     steps: list[Step] = []
     names: Counter[str] = Counter()
     last_reader = {parent: node for node in captured.graph.nodes for parent in node.all_input_nodes}
     for node in captured.graph.nodes:
         if node.op != "call_function":
             continue
-        function, arguments, keywords = _call(node, values)
-        frozen = _stand_in(node, arguments, keywords, slots)
-        runs = function if audit is not None or frozen is None else frozen
-        values[node] = runs(*arguments, **keywords)
-        if frozen is not None:
-            step = Step(
-                name=node.name,
-                operation=operation_name(node.target),
-                kind=RULES[operation_name(node.target)].kind,
-                module=module_path(node),
-                function=frozen,
-                arguments=_template(node.args, slots, values),
-                keywords={k: _template(v, slots, values) for k, v in node.kwargs.items()},
-                output=len(steps) + 1,
-                shape=_shape(values[node]),
-                site=_site(node, values[node], names),
-            )
+        call = _call(node, values, slots, roles, line)
+        rule = RULES.get(operation_name(node.target))
+        depends = rule is not None and any(parent in roles for parent in node.all_input_nodes)
+        frozen = None
+        if rule is not None and depends:
+            roles[node] = rule.role(call)
+            frozen = _stand_in(node, rule, call)
+        runs = call.function if audit is not None or frozen is None else frozen
+        values[node] = runs(*call.arguments, **call.keywords)
+        if rule is not None and frozen is not None:
+            site = _site(node, values[node], names) if rule.masks(call) else None
+            step = _step(node, rule, frozen, held=rule.held(call), slots=slots, values=values)
+            step = replace(step, output=len(steps) + 1)
             if audit is not None:
-                audit(step, arguments, values[node])
-            slots[node] = Slot(step.output)
-            steps.append(step)
+                audit(step, call.arguments, values[node])
+            added = _with_site(step, site, values[node])
+            slots[node] = Slot(added[-1].output)
+            steps.extend(added)
         for parent in node.all_input_nodes:
             if last_reader[parent] is node:
                 del values[parent]
     if captured.output not in slots:
-        raise unsupported(captured.output, "the output does not depend on the input")
+        raise constant_output(captured.output)
     result = slots[captured.output].index
     return FrozenGraph(with_finished(steps, result), result, values[captured.output])
 
@@ -141,29 +147,94 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def _call(node: Node, values: Mapping[Node, Any]) -> tuple[Function, Any, Any]:
+def _call(
+    node: Node,
+    values: Mapping[Node, Any],
+    slots: Mapping[Node, Slot],
+    roles: Mapping[Node, Role],
+    line: Line,
+) -> Call:
     def concrete(argument: Any) -> Any:
         return torch.fx.map_arg(argument, values.__getitem__)
 
     assert callable(node.target)
-    return node.target, concrete(node.args), concrete(node.kwargs)
+    places: dict[Place, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    return Call(
+        node.target,
+        concrete(node.args),
+        concrete(node.kwargs),
+        active=frozenset(place for place, given in places.items() if _reads(given, slots)),
+        roles={
+            place: least(found) for place, given in places.items() if (found := _of(given, roles))
+        },
+        line=line,
+    )
 
 
-def _stand_in(
-    node: Node, arguments: Any, keywords: Any, slots: Mapping[Node, Slot]
-) -> Function | None:
+def _step(
+    node: Node,
+    rule: Rule,
+    function: Function,
+    *,
+    held: frozenset[Place],
+    slots: Mapping[Node, Slot],
+    values: Mapping[Node, Any],
+) -> Step:
+    """A step that computes a node, with the arguments that are `held` as they are at x."""
+
+    def given(place: Place, argument: Any) -> Any:
+        return _template(argument, {} if place in held else slots, values)
+
+    return Step(
+        name=node.name,
+        operation=operation_name(node.target),
+        kind=rule.kind,
+        module=module_path(node),
+        function=function,
+        arguments=[given(place, argument) for place, argument in enumerate(node.args)],
+        keywords={name: given(name, argument) for name, argument in node.kwargs.items()},
+        output=0,
+        shape=_shape(values[node]),
+        site=None,
+    )
+
+
+def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
+    """A step that carries a mask; what is no line by itself is followed by one that is."""
+    if site is None or isinstance(step.function, Piece):
+        return [replace(step, site=site)]
+    passed = Step(
+        name=f"{step.name}_site",
+        operation=IDENTITY,
+        kind="gate",
+        module=step.module,
+        function=Piece(torch.ones_like(value, dtype=torch.bool)),
+        arguments=[Slot(step.output)],
+        keywords={},
+        output=step.output + 1,
+        shape=step.shape,
+        site=site,
+    )
+    return [step, passed]
+
+
+def _stand_in(node: Node, rule: Rule, call: Call) -> Function | None:
     """The node's linear function; None where its value is a constant of the linear network."""
-    rule = RULES.get(operation_name(node.target))
-    if rule is None or not any(parent in slots for parent in node.all_input_nodes):
+    if not call.active:
         return None
-    active = {k for k, v in enumerate(node.args) if _reads(v, slots)}
-    named = {k for k, v in node.kwargs.items() if _reads(v, slots)}
-    assert callable(node.target)
-    call = Call(node.target, arguments, keywords, frozenset(active | named))
     reason = rule.refusal(call)
     if reason is not None:
         raise unsupported(node, reason)
     return rule.freeze(call)
+
+
+def _of(argument: Any, roles: Mapping[Node, Role]) -> list[Role]:
+    """The roles of the nodes in an argument that depend on the input."""
+    if isinstance(argument, Node):
+        return [roles[argument]] if argument in roles else []
+    if isinstance(argument, list | tuple):
+        return [role for item in argument for role in _of(item, roles)]
+    return []
 
 
 def _reads(argument: Any, slots: Mapping[Node, Slot]) -> bool:
@@ -179,9 +250,7 @@ def _template(argument: Any, slots: Mapping[Node, Slot], values: Mapping[Node, A
     return torch.fx.map_arg(argument, stand_in)
 
 
-def _site(node: Node, value: Any, names: Counter[str]) -> Site | None:
-    if not RULES[operation_name(node.target)].masked:
-        return None
+def _site(node: Node, value: Any, names: Counter[str]) -> Site:
     operation = operation_name(node.target).split(".")[1]
     path = module_path(node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())

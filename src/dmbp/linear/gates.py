@@ -14,33 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.rule import Call, Function
+from dmbp.linear.piece import Piece
+from dmbp.linear.role import Role
+from dmbp.linear.rule import Call, Function, Place, Rule
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The affine piece that every element lies on; shapes are those of the activation."""
-
-    slope: Tensor
-    offset: Tensor | None = None
-
-    def __call__(self, activation: Tensor, *_: object, **__: object) -> Tensor:
-        """The piece at another activation; the operation's settings are inside already."""
-        scaled = activation * self.slope
-        return scaled if self.offset is None else scaled + self.offset
-
-
-@dataclass(frozen=True)
-class Gate:
+class Gate(Rule):
     """An activation function, given by the piece that each element is on."""
 
+    kind = "gate"
     piece: Callable[..., Piece]
-    kind: str = "gate"
-    masked: bool = True
+
+    def masks(self, call: Call) -> bool:
+        """Outputs of activations are what masks sit on."""
+        return True
+
+    def role(self, call: Call) -> Role:
+        """That of an activation; a norm kept away from zero is still a norm."""
+        return max(Role.ACTIVATION, super().role(call))
 
     def refusal(self, call: Call) -> str | None:
         """Why this call is no gate, or None."""
-        if call.active != frozenset[int | str]({0}):
+        if call.active != frozenset[Place]({0}):
             return "its settings depend on the input"
         return "it is random" if any(value is True for value in call.arguments[1:]) else None
 

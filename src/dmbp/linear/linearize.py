@@ -18,29 +18,44 @@ from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
 from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line, unwrapped
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
+from dmbp.linear.lines import Pieces, Smoothing, line_of, tangent
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.precision import full_precision
 from dmbp.linear.secant import secants
+from dmbp.linear.selection import Selection, with_sites
 from dmbp.linear.targets import Rows, Target, read_target
 
 IMAGES_AT_ONCE = 256
 """That the model is asked about before anything is explained."""
 
 
-def linearize(model: Model, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
+def linearize(
+    model: Model,
+    inputs: Tensor,
+    *,
+    target: Target = None,
+    smooth: Smoothing = "tangent",
+    sites: Selection = None,
+) -> LinearNetwork:
     """Freeze `model` at `inputs` and ask for `target`'s score.
 
-    Without a target each image's highest output is asked for. Raises a `CaptureError` where the
-    model cannot be reproduced exactly.
+    Without a target each image's highest output is asked for. `smooth` is how smooth activations
+    are frozen: by their "tangent", by a "secant" through zero, or approximated by `Pieces(k)`.
+    `sites` names the activations that carry masks, as `layer4*` does; all, unless given. Raises a
+    `CaptureError` where the model cannot be reproduced exactly.
     """
-    return Linearizer(model).linearize(inputs, target=target)
+    return Linearizer(model, smooth=smooth, sites=sites).linearize(inputs, target=target)
 
 
 class Linearizer:
     """Linearises one model again and again."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self, model: Model, *, smooth: Smoothing = "tangent", sites: Selection = None
+    ) -> None:
         self.model = unwrapped(model)
+        self._line = line_of(smooth)
+        self._selection: Selection = sites
         self._callable = model.module() if isinstance(model, ExportedProgram) else self.model
         self._captured: dict[Any, CapturedGraph] = {}
         self._elements: dict[Any, int] = {}
@@ -67,7 +82,15 @@ class Linearizer:
         """The linear network of some rows, from each row's image and the model's outputs there."""
         with evaluating(self.model):
             frozen, exactness = self._frozen(inputs, outputs)
-        return LinearNetwork(frozen, inputs, rows, exactness=exactness)
+        approximation_error = relative_error(frozen.output, outputs) if self.approximates else 0.0
+        return LinearNetwork(
+            frozen, inputs, rows, exactness=exactness, approximation_error=approximation_error
+        )
+
+    @property
+    def approximates(self) -> bool:
+        """Whether the linear network is that of an approximation of the model."""
+        return isinstance(self._line, Pieces)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -87,8 +110,10 @@ class Linearizer:
             if error > TOLERANCE[inputs.dtype]:
                 raise InexactCapture(
                     f"between input and baseline the network differs from the model by {error:.1e} "
-                    "relative: forward() compares activations, as x * (x > 0) does, where no slope "
-                    "between two inputs exists; use torch.relu"
+                    "relative: forward() multiplies or compares activations, as attention, layer "
+                    "norm, squeeze-and-excitation or x * (x > 0) do, where no slope between two "
+                    "inputs exists; use integrated_gradients, and where a ReLU is written by hand, "
+                    "use torch.relu"
                 )
         return LinearNetwork(frozen, inputs, rows, exactness=exactness)
 
@@ -113,17 +138,34 @@ class Linearizer:
         captured = self.captured(inputs)
         if captured is not None:
             try:
-                frozen = freeze(captured, inputs)
-                return frozen, check(captured, frozen, inputs, outputs)
+                return self._checked_frozen(captured, inputs, outputs)
             except InexactCapture:
                 # The model has changed since: a new head, another attribute. Capture it anew.
                 del self._captured[_form(inputs)]
         captured = capture(self.model, inputs)
-        frozen = freeze(captured, inputs)
-        exactness = check(captured, frozen, inputs, outputs)
+        frozen, exactness = self._checked_frozen(captured, inputs, outputs)
         self._check_independence(inputs, outputs)
         self._captured[_form(inputs)] = captured
         return frozen, exactness
+
+    def _checked_frozen(
+        self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
+    ) -> tuple[FrozenGraph, float]:
+        """The graph frozen at the inputs, and the error of its output.
+
+        Pieces are another model's; then it is tangents that are held to the model's outputs.
+        """
+        line = tangent if self.approximates else self._line
+        frozen = freeze(captured, inputs, line=line)
+        exactness = check(captured, frozen, inputs, outputs, line=line)
+        if self.approximates:
+            frozen = freeze(captured, inputs, line=self._line)
+        return with_sites(frozen, self._selection), exactness
+
+    @torch.no_grad()
+    def frozen_by(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
+        """A captured graph frozen at other inputs, as this one freezes; not checked."""
+        return with_sites(freeze(captured, inputs, line=self._line), self._selection)
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor) -> Tensor:

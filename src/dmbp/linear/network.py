@@ -47,9 +47,10 @@ class LinearNetwork:
     """A model frozen at a batch of inputs, asked for one score a row.
 
     Every row keeps its own gates. `rows` says which image and which target each row is about,
-    `exactness` by how much the network's output differs from the model's, relatively. The score is
-    outputs · `weights` + `constant`, which is zero unless the target is a function; both are the
-    `tangent` where that is known already.
+    `exactness` by how much the network's output differs from the model's, relatively; where smooth
+    activations were approximated by pieces, tangents are held to it, and `approximation_error` is
+    how far the pieces are from the model. The score is outputs · `weights` + `constant`, which is
+    zero unless the target is a function; both are the `tangent` where that is known already.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class LinearNetwork:
         rows: Rows,
         *,
         exactness: float = math.nan,
+        approximation_error: float = 0.0,
         tangent: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.inputs = inputs
         self.rows = rows
         self.exactness = exactness
+        self.approximation_error = approximation_error
         self.sites: tuple[Site, ...] = tuple(s.site for s in frozen.steps if s.site is not None)
         self.frozen = frozen
         self.weights, self.constant = tangent or rows.tangent(frozen.output)

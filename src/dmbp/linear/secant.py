@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dmbp.linear.freeze import FrozenGraph, Step
-from dmbp.linear.gates import Piece
+from dmbp.linear.piece import Piece
 from dmbp.linear.rule import Function
 
 ROUNDING = 4
@@ -66,9 +66,8 @@ def secants(
 def _between(
     one: Step, other: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
 ) -> Function:
-    if one.kind == "gate":
+    if isinstance(one.function, Piece):
         z, baseline = (values[one.reads[0]] for values in slots)
-        assert isinstance(one.function, Piece)
         return _secant_piece(one.function, z, baseline, results)
     if one.kind == "choice":
         return _secant_choice(one, other, slots, results)

@@ -5,7 +5,7 @@ output, before the pooling that ends the convolutions: `layer4` of a ResNet, `fe
 the joined branches of an Inception network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,28 +55,47 @@ def stage_of(net: LinearNetwork, layer: str) -> Step:
     return inside[-1]
 
 
+_FIRST, _LAST = "channels first", "channels last"
+_PERMUTED = {(_FIRST, (0, 2, 3, 1)): _LAST, (_LAST, (0, 3, 1, 2)): _FIRST}
+
+
 @torch.no_grad()
 def _spatial_steps(net: LinearNetwork) -> set[int]:
     """Outputs shaped (rows, channel, height, width) with more than one position.
 
-    What has been reshaped or permuted may have four dimensions and mean something else by them,
-    until a convolution or a pooling reads it as an image again.
+    What has been reshaped may have four dimensions and mean something else by them, until a
+    convolution or a pooling reads it as an image again, or it is added to one.
     """
-    image = {0}
+    layouts: dict[int, str] = {0: _FIRST}
     found: set[int] = set()
 
     def at_step(step: Step, results: list[Any]) -> list[Any]:
         (result,) = results
-        reads_images = any(word in step.operation for word in ("conv", "pool", "upsample"))
-        keeps = not any(word in step.operation for word in _REARRANGE)
-        if reads_images or (keeps and all(index in image for index in step.reads)):
-            image.add(step.output)
-            if isinstance(result, Tensor) and result.dim() == 4 and result.shape[2:].numel() > 1:
-                found.add(step.output)
+        layout = _layout(step, layouts)
+        if layout is not None:
+            layouts[step.output] = layout
+        is_map = layout == _FIRST and isinstance(result, Tensor) and result.dim() == 4
+        if is_map and result.shape[2:].numel() > 1:
+            found.add(step.output)
         return results
 
     run(net.frozen, [net.inputs], at_step)
     return found
+
+
+def _layout(step: Step, layouts: Mapping[int, str]) -> str | None:
+    """How a step's output is laid out, None where that is not known."""
+    read = [layouts.get(index) for index in step.reads]
+    if any(word in step.operation for word in ("conv", "pool", "upsample")):
+        return _FIRST
+    if step.operation == "aten.permute.default":
+        return _PERMUTED.get((read[0] or "", tuple(d % 4 for d in step.arguments[1])))
+    if any(word in step.operation for word in _REARRANGE):
+        return None
+    known = [layout for layout in read if layout is not None]
+    if step.operation != "aten.add.Tensor" and len(known) < len(read):
+        return None
+    return known[0] if len(set(known)) == 1 else None
 
 
 def _passed_by_all(steps: Sequence[Step]) -> set[int]:

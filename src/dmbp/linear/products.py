@@ -1,0 +1,131 @@
+"""Products of two values that both depend on the input: one factor is frozen at x, one carries.
+
+    a · b = a · b(x)                        exactly, at x
+
+Which one is decided by the graph alone, never by the numbers: the one of the higher role
+(`role.py`: normaliser, weight, activation, plain), so a squeeze-and-excitation's sigmoid, a gated
+unit's gate, attention's probabilities. Of equal roles, the factor that is spread over the other, so
+`x · mean(x)` carries x; of equal sizes the second, and of a matrix product, `q (kᵀ v)`, the first.
+A quotient's denominator is frozen; where it alone depends on the input, 1/z is taken by its
+tangent. The branch that made a frozen factor is no part of the linear network, nor are its sites.
+
+Where the frozen factor was an activation or a weight and the other was none, the product is itself
+an activation, `x · sigmoid(x)`, a gated unit, attention's mix of values: its output is a site.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dmbp.linear.lines import tangent
+from dmbp.linear.piece import Piece
+from dmbp.linear.role import Role
+from dmbp.linear.rule import Call, Function, Place, Rule
+
+
+@dataclass(frozen=True)
+class Product(Rule):
+    """An operation linear in each of two factors; `mixes` where it sums over products."""
+
+    kind = "product"
+    factors: tuple[int, int] = (0, 1)
+    mixes: bool = False
+
+    def held(self, call: Call) -> frozenset[Place]:
+        """One factor, where both are active."""
+        if not call.active.issuperset(self.factors):
+            return frozenset()
+        return frozenset({self._weaker(call)})
+
+    def masks(self, call: Call) -> bool:
+        """Whether an activation or a weight was frozen, and what carries is none."""
+        carried, frozen = self._parts(call)
+        return _is_gate(call, frozen) and call.roles.get(carried) == Role.PLAIN
+
+    def role(self, call: Call) -> Role:
+        """That of the factor that carries; an activation's where the product is one.
+
+        A mix of values is plain, so that it carries on: q (softmax(k)ᵀ v) is linear in v.
+        """
+        if self.mixes:
+            return Role.PLAIN
+        carried = call.roles.get(self._parts(call)[0], Role.PLAIN)
+        return Role.ACTIVATION if self.masks(call) else carried
+
+    def freeze(self, call: Call) -> Function:
+        """The operation itself, with one factor held."""
+        return call.function
+
+    def _parts(self, call: Call) -> tuple[int, int]:
+        """The factor that carries and the other."""
+        first, second = self.factors
+        if call.active.issuperset(self.factors):
+            weaker = self._weaker(call)
+            return (second if weaker == first else first), weaker
+        carries_second = second in call.active or (not call.active and second in call.roles)
+        return (second, first) if carries_second else (first, second)
+
+    def _weaker(self, call: Call) -> int:
+        """The factor to freeze."""
+        first, second = self.factors
+        if call.roles[first] != call.roles[second]:
+            return first if call.roles[first] > call.roles[second] else second
+        if self.mixes:
+            return first
+        sizes = [call.arguments[factor].numel() for factor in self.factors]
+        return first if sizes[0] < sizes[1] else second
+
+
+@dataclass(frozen=True)
+class Quotient(Rule):
+    """A division, of which the denominator is frozen."""
+
+    kind = "product"
+
+    def held(self, call: Call) -> frozenset[Place]:
+        """The denominator."""
+        return frozenset({1}) if call.active >= {0, 1} else frozenset()
+
+    def masks(self, call: Call) -> bool:
+        """Whether it is an activation, as z / (1 + |z|) is."""
+        return _is_gate(call, 1) and call.roles.get(0) == Role.PLAIN
+
+    def role(self, call: Call) -> Role:
+        """That of the numerator; a reciprocal normalises."""
+        return Role.ACTIVATION if self.masks(call) else call.roles.get(0, Role.NORMALISER)
+
+    def freeze(self, call: Call) -> Function:
+        """The operation itself, or its numerator times the tangent of 1/z."""
+        if 0 in call.active:
+            return call.function
+        return Reciprocal(tangent(torch.reciprocal, call.arguments[1]))
+
+
+@dataclass(frozen=True)
+class Reciprocal:
+    """A constant over an activation, by the tangent of 1/z."""
+
+    piece: Piece
+
+    def __call__(self, numerator: Tensor | float, z: Tensor) -> Tensor:
+        """The constant times the tangent."""
+        return numerator * self.piece(z)
+
+
+def _is_gate(call: Call, place: int) -> bool:
+    return call.roles.get(place) in (Role.ACTIVATION, Role.WEIGHT)
+
+
+PRODUCTS: Mapping[str, Rule] = {
+    "aten.mul.Tensor": Product(),
+    "aten.mul.Scalar": Product(),
+    "aten.matmul.default": Product(mixes=True),
+    "aten.mm.default": Product(mixes=True),
+    "aten.bmm.default": Product(mixes=True),
+    "aten.addmm.default": Product((1, 2), mixes=True),
+    "aten.baddbmm.default": Product((1, 2), mixes=True),
+    "aten.div.Tensor": Quotient(),
+    "aten.div.Scalar": Quotient(),
+}
