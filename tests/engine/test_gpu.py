@@ -240,3 +240,17 @@ def test_the_engine_of_a_device_and_precision() -> None:
         engine_for(net, initial_logits(net), **settings, precision="bfloat")
     with pytest.raises(InputError, match=r"no precision torch\.float32; did you mean 'float32'"):
         engine_for(net, initial_logits(net), **settings, precision=torch.float32)
+
+
+@pytest.mark.parametrize("model", [*nets.WITH_PRODUCTS, nets.SmoothNet])
+def test_what_is_frozen_is_cast_with_the_activations(model: type[nn.Module]) -> None:
+    """Scales, probabilities and tangents in bfloat16: the terms agree to its eight bits."""
+    net = network(model)
+    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
+    reference = ReferenceEngine(net, initial_logits(net), **settings)
+    engine = GpuEngine(
+        net, initial_logits(net), **settings, dtype=torch.bfloat16, triton=DEVICE == "cuda"
+    )
+    for _ in range(4):
+        expected, found = reference.step(), engine.step()
+    assert relative(found.positive, expected.positive) <= 0.05
