@@ -1,7 +1,7 @@
 """Datasets: photographs by a stable name, and what is on each.
 
-Nothing is decoded here: a sample is a path and its labels, so fifty thousand are a few megabytes,
-and a broken photo is met by whoever opens it.
+Nothing is decoded here: a sample is a name and its labels, so fifty thousand are ten megabytes, and
+a broken photo is met by whoever opens it.
 """
 
 import random
@@ -12,8 +12,7 @@ from pathlib import Path
 
 from dmbp.data.imagenet import read_imagenet
 from dmbp.data.manifest import read_manifest
-from dmbp.data.photo import ENDINGS
-from dmbp.data.sample import Label, Sample
+from dmbp.data.sample import Label, Sample, samples_in
 from dmbp.data.voc import VocImage, read_voc
 from dmbp.errors import PhotoError
 from dmbp.names import known
@@ -47,12 +46,7 @@ def read_folder(root: Path) -> list[Sample]:
     if not root.is_dir():
         raise PhotoError(f"{root} is not a folder")
     classes = sorted(path for path in root.iterdir() if path.is_dir())
-    found = [
-        Sample(f"{folder.name}/{photo.name}", photo, (folder.name,))
-        for folder in classes
-        for photo in sorted(folder.iterdir())
-        if photo.suffix.lower() in ENDINGS
-    ]
+    found = [sample for folder in classes for sample in samples_in(folder, folder.name)]
     if not found:
         raise PhotoError(f"{root} has no folders with photos, one folder for each class")
     return found
@@ -100,7 +94,8 @@ def _text(path: Path) -> str:
 
 def _voc_sample(image: VocImage, *, difficult: bool) -> Sample:
     labels: Sequence[Label] = image.classes(difficult=difficult)
-    return Sample(image.path.stem, image.path, tuple(labels), image)
+    path = image.path
+    return Sample(path.stem, path.parent, path.name, tuple(labels), image)
 
 
 READERS: Mapping[str, Reader] = {

@@ -15,8 +15,8 @@ in the same folder has to say which, a synset a line.
 import re
 from pathlib import Path
 
-from dmbp.data.photo import ENDINGS
-from dmbp.data.sample import Sample
+from dmbp.data.photo import photo_names
+from dmbp.data.sample import Sample, samples_in
 from dmbp.errors import PhotoError
 
 CLASSES = 1000
@@ -31,11 +31,11 @@ def read_imagenet(root: Path) -> list[Sample]:
     folders = sorted(p for p in root.iterdir() if p.is_dir() and SYNSET.fullmatch(p.name))
     if folders:
         return _by_synset(root, folders)
-    photos = sorted(p for p in root.iterdir() if p.suffix.lower() in ENDINGS)
+    photos = photo_names(root)
     if not photos:
         raise PhotoError(f"{root} has neither folders of synsets (n01440764, …) nor photos")
     if (root / "val.txt").is_file():
-        return _listed(photos, root / "val.txt")
+        return _listed(root, photos)
     if (root / GROUND_TRUTH).is_file():
         return _official(root, photos)
     raise PhotoError(
@@ -55,32 +55,28 @@ def _by_synset(root: Path, folders: list[Path]) -> list[Sample]:
     for folder in folders:
         if folder.name not in number:
             raise PhotoError(f"{root / 'synsets.txt'} does not have {folder.name}")
-    samples = [
-        Sample(f"{folder.name}/{photo.name}", photo, (number[folder.name],))
-        for folder in folders
-        for photo in sorted(folder.iterdir())
-        if photo.suffix.lower() in ENDINGS
-    ]
+    samples = [sample for folder in folders for sample in samples_in(folder, number[folder.name])]
     if not samples:
         raise PhotoError(f"the folders of synsets in {root} have no photos")
     return samples
 
 
-def _listed(photos: list[Path], path: Path) -> list[Sample]:
+def _listed(root: Path, photos: list[str]) -> list[Sample]:
     """By a list of file and class, counted from zero over the sorted synsets."""
+    path = root / "val.txt"
     classes: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
         parts = line.split()
         if len(parts) != 2 or not parts[1].isdecimal() or int(parts[1]) >= CLASSES:
             raise PhotoError(f"line {number} of {path} is not a file and a class: {line!r}")
         classes[Path(parts[0]).name] = int(parts[1])
-    missing = [photo for photo in photos if photo.name not in classes]
+    missing = [photo for photo in photos if photo not in classes]
     if missing:
-        raise PhotoError(f"{path} does not have {missing[0].name}")
-    return [Sample(photo.name, photo, (classes[photo.name],)) for photo in photos]
+        raise PhotoError(f"{path} does not have {missing[0]}")
+    return [Sample(photo, root, photo, (classes[photo],)) for photo in photos]
 
 
-def _official(root: Path, photos: list[Path]) -> list[Sample]:
+def _official(root: Path, photos: list[str]) -> list[Sample]:
     """By the development kit's list, whose numbers count from one in the order of synsets.txt."""
     truth = _lines(root / GROUND_TRUTH)
     if not (root / "synsets.txt").is_file():
@@ -98,8 +94,8 @@ def _official(root: Path, photos: list[Path]) -> list[Sample]:
     samples: list[Sample] = []
     for photo, line in zip(photos, truth, strict=True):
         if not line.isdecimal() or not 1 <= int(line) <= len(order):
-            raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo.name}, no class")
-        samples.append(Sample(photo.name, photo, (number[order[int(line) - 1]],)))
+            raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo}, no class")
+        samples.append(Sample(photo, root, photo, (number[order[int(line) - 1]],)))
     return samples
 
 

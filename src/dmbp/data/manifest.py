@@ -32,9 +32,9 @@ def read_manifest(path: Path) -> list[Sample]:
         raise PhotoError(f"cannot read {path}: {error}") from error
     if not labels:
         raise PhotoError(f"{path} lists no photos")
+    folder = path.parent
     return [
-        Sample(file, path.parent / file, tuple(dict.fromkeys(found)))
-        for file, found in labels.items()
+        Sample(file, folder, file, tuple(dict.fromkeys(found))) for file, found in labels.items()
     ]
 
 

@@ -1,5 +1,6 @@
 """Photographs as people have them: any mode, any size, rotated by a flag, sometimes broken."""
 
+import os
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,17 @@ LARGEST_PIXELS = 150_000_000
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
+def photo_names(folder: Path) -> list[str]:
+    """The names of the photos in a folder, sorted."""
+    return sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))
+
+
 def photo_paths(given: Sequence[Path]) -> list[Path]:
     """The files given, and for a folder the photos in it, by name."""
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in ENDINGS)
+            inside = [path / name for name in photo_names(path)]
             if not inside:
                 raise PhotoError(f"there are no photos in the folder {path}")
             found += inside
