@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A process a core, each with one thread: most tests are many small operations.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: setup demo test check clean
 
@@ -18,13 +20,13 @@ demo: setup
 	$(BIN)/dmbp demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 clean:
 	rm -rf $(VENV) build dist dmbp-demo dmbp-out
