@@ -29,6 +29,11 @@ MODELS: Mapping[str, Loader] = {
 """Models of our own, beside torchvision's; a new one is one file and one line here."""
 
 
+PUBLISHED = ("IMAGENET", "DEFAULT")
+"""How names of torchvision's weights begin; a user's function, who may not need torchvision, has
+another name."""
+
+
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
@@ -37,7 +42,7 @@ def load_model(
     Of torchvision's, `resnet50:IMAGENET1K_V1` names one of the weights that it publishes.
     """
     architecture, _, published = name.partition(":")
-    if published and architecture in torchvision_names():
+    if published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
         classifier = torchvision_classifier(architecture, Path(published))
