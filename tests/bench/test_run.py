@@ -54,7 +54,8 @@ def test_broken_and_vanished_photos_fail_alone(plan: Path) -> None:
     ((failure, count),) = Store(store).failures()
     assert "is not an image that can be read" in failure
     assert count == 3
-    assert run_plan(asked, store, RunOptions()).failed == 0  # not tried again
+    again = run_plan(asked, store, RunOptions())
+    assert (again.failed, again.failed_before) == (0, 3)  # not tried again
     assert run_plan(asked, store, RunOptions(retry=True)).failed == 3  # unless asked to
     Image.new("RGB", (40, 50), "red").save(photos / "cat" / "0.png")
     assert run_plan(asked, store, RunOptions()).done == 3  # another photo now
@@ -121,6 +122,9 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "no setting of rise 'maks'; did you mean 'masks'",
         ),
         (("[[tasks]]", "paper = 'tables'\n[[tasks]]"), "no table of the paper 'tables'"),
+        (('"IM"', '"IM", "IM"'), "task 'VOC/RN50' needs a metric, each once"),
+        (('"random"', "{ name = 'dmbp', settings = { iterations = -1 } }"), "iterations must be"),
+        (('"random"', "{ name = 'dmbp', settings = { iterations = 'x' } }"), "iterations must be"),
     ],
 )
 def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str) -> None:

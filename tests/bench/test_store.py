@@ -166,3 +166,17 @@ def test_digests_are_of_files_as_they_were(tmp_path: Path) -> None:
     assert store.digest(file) == "d1"
     file.write_bytes(b"other")
     assert store.digest(file) is None
+
+
+def test_a_damaged_file_is_said(tmp_path: Path) -> None:
+    """Its first page is whole, so it opens; what comes after is not."""
+    path = tmp_path / "s.sqlite"
+    store = Store(path)
+    store.add([Row(replace(CELL, image=str(k))) for k in range(200)])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = bytes(byte ^ 0x5A for byte in data[4096:])
+    path.write_bytes(data)
+    for read in (Store.counts, Store.metrics, Store.failures, lambda s: list(s.rows())):
+        with pytest.raises(InputError, match="is not a database that can be read"):
+            read(Store(path))

@@ -158,15 +158,13 @@ def test_the_papers_averages_are_of_its_lines() -> None:
 
 
 def test_latex_escapes_what_it_must(plan: Path) -> None:
-    named = "{ name = 'dmbp_pos', label = 'DMBP⁺ 50%_a', settings = { iterations = 1 } }"
+    named = "{ name = 'dmbp_pos', label = 'DMBP⁺ 50%_a^~{|', settings = { iterations = 1 } }"
     plan.write_text(PLAN.replace('"random"', named))
     run_plan(read_plan(plan), plan.parent / "s.sqlite", RunOptions(shard=(0, 6)))
     latex = table(read_plan(plan), plan.parent / "s.sqlite", "latex")
-    assert r"\textbf{DMBP$^+$ 50\%\_a}" in latex
-    assert (
-        r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a: 5 not computed yet each}"
-        in latex
-    )
+    assert r"\textbf{DMBP$^+$ 50\%\_a\^{}\~{}\{|}" in latex
+    assert r"50%_a^~{\|" in table(read_plan(plan), plan.parent / "s.sqlite")
+    assert r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a\^{}\~{}\{|: 5 not" in latex
 
 
 def test_every_metric_of_a_plan_can_be_scored() -> None:

@@ -15,7 +15,7 @@ from tests.bench.test_store import CELL
 
 def test_rows_are_counted() -> None:
     tally = Tally(total=10)
-    tally.keep(3)
+    tally.keep(3, 1)
     tally.count([Row(CELL, {"IM": 0.5}), Row(replace(CELL, method="dmbp"), failure="no memory")])
     assert (tally.done, tally.failed, tally.kept, tally.left) == (1, 1, 3, 5)
 
@@ -43,3 +43,6 @@ def test_a_summary_says_how_to_try_again() -> None:
     assert summary(Tally(4, done=4), *files) == "4 computed, 0 there already, 0 failed"
     said = summary(Tally(4, done=3, failed=1), *files)
     assert "again: dmbp bench run plan.toml --store s.sqlite --retry" in said
+    said = summary(Tally(4, kept=4, failed_before=2), *files)
+    assert "4 there already, 0 failed; of those there already 2 failed before" in said
+    assert "--retry" in said

@@ -114,6 +114,8 @@ def test_manifests(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_text("label,file,split\n3,x/a.jpg,val\ncat;dog,b.jpg,val\n5,x/a.jpg,val\n")
     dataset = read_dataset("manifest", path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as spreadsheets write it
+    assert read_dataset("manifest", path) == dataset
     assert {s.name: s.labels for s in dataset.samples} == {
         "x/a.jpg": (3, 5),
         "b.jpg": ("cat", "dog"),

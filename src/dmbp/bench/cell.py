@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["RESULTS", "Cell", "replace"]
 
-RESULTS = 1
+RESULTS = 2
 """Raised whenever a method or a metric of ours comes to give other results."""
 
 

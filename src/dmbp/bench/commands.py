@@ -27,6 +27,8 @@ class Format(StrEnum):
 PlanFile = Annotated[Path, typer.Argument(help="A plan (.toml).")]
 StoreFile = Annotated[Path, typer.Option("--store", help="The file that holds the results.")]
 STORE = Path("dmbp-bench.sqlite")
+SHOWN = 20
+"""Kinds of failure that `status` lists."""
 
 
 @bench_app.command()
@@ -62,6 +64,8 @@ def run(
             tally = run_plan(read_plan(plan), store, options, told)
         if not quiet:
             output.print(summary(tally, plan, store))
+        if tally.failed and not tally.done:
+            raise typer.Exit(1)  # a batch queue should know
 
 
 @bench_app.command()
@@ -82,11 +86,15 @@ def status(
         for model, dataset, method, count, failed in results.counts():
             note = f", {failed} failed" if failed else ""
             output.print(f"{model}, {dataset}, {method}: {count - failed} done{note}")
-        for failure, count in results.failures()[:20]:
+        failures = results.failures()
+        for failure, count in failures[:SHOWN]:
             output.print(f"{count} × {failure}")
+        if len(failures) > SHOWN:
+            output.print(f"and {len(failures) - SHOWN} more; all: dmbp bench export")
         if plan is not None:
             tally = what_is_left(read_plan(plan), store)
-            output.print(f"{plan}: {tally.left} of {tally.total} left")
+            failed = f", {tally.failed_before} failed" if tally.failed_before else ""
+            output.print(f"{plan}: {tally.left} of {tally.total} left{failed}")
 
 
 @bench_app.command()

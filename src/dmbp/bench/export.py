@@ -14,7 +14,10 @@ from typing import Any
 from dmbp.bench.store import Row, Store
 from dmbp.errors import InputError, OutputError
 
-COLUMNS = ("dataset", "image", "target", "model", "weights", "method", "settings")
+COLUMNS = ("dataset", "image", "photo", "target", "model", "weights", "method")
+
+TEXTS = ("settings", "scoring")
+"""What is written as JSON."""
 
 GROUP = 5000
 """Rows of a Parquet file that are in memory at once."""
@@ -34,17 +37,17 @@ def export(store: Store, path: Path) -> int:
 
 def _lines(rows: Iterable[Row], metrics: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for row in rows:
-        names = [getattr(row.cell, column) for column in COLUMNS[:-1]]
-        settings = json.dumps(row.cell.settings, sort_keys=True)
+        names = [getattr(row.cell, column) for column in COLUMNS]
+        texts = [json.dumps(getattr(row.cell, column), sort_keys=True) for column in TEXTS]
         scores = [row.scores.get(metric) for metric in metrics]
-        yield (*names, settings, *scores, row.seconds, row.failure)
+        yield (*names, *texts, *scores, row.seconds, row.failure)
 
 
 def _write_csv(path: Path, metrics: Sequence[str], lines: Iterable[tuple[Any, ...]]) -> int:
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*COLUMNS, *metrics, "seconds", "failure"])
+        writer.writerow([*COLUMNS, *TEXTS, *metrics, "seconds", "failure"])
         for line in lines:
             writer.writerow(line)
             count += 1
@@ -54,7 +57,7 @@ def _write_csv(path: Path, metrics: Sequence[str], lines: Iterable[tuple[Any, ..
 def _write_parquet(path: Path, metrics: Sequence[str], lines: Iterable[tuple[Any, ...]]) -> int:
     arrow, parquet = _pyarrow()
     text, number = arrow.string(), arrow.float64()
-    kinds = dict.fromkeys(COLUMNS, text) | dict.fromkeys(metrics, number)
+    kinds = dict.fromkeys((*COLUMNS, *TEXTS), text) | dict.fromkeys(metrics, number)
     schema = arrow.schema({**kinds, "seconds": number, "failure": text})
     count = 0
     with parquet.ParquetWriter(path, schema) as writer:

@@ -74,10 +74,15 @@ def _theirs(line: Line, label: str) -> Text:
 def notes(lines: Sequence[Line]) -> list[str]:
     """How many photos and questions each line is over, and what is not there."""
     found = [
-        f"{line.task}, {line.metric}: {line.photos} photos, {line.asked} questions a method"
+        f"{line.task}, {line.metric}: {_counted(line.photos, 'photo')}, "
+        f"{_counted(line.asked, 'question')} a method"
         for line in lines
     ]
     return found + [note for line in lines for note in _missing(line)]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _missing(line: Line) -> list[str]:

@@ -57,6 +57,8 @@ class Task:
         known("kind of dataset", self.dataset, READERS)
         for metric in self.metrics:
             known("metric", metric, METRICS)
+        if not self.metrics or len(set(self.metrics)) < len(self.metrics):
+            raise InputError(f"task {self.name!r} needs a metric, each once, not {self.metrics}")
         if self.fit is not None:
             known("fit", self.fit, get_args(Fit))
         for name in ("first", "steps"):

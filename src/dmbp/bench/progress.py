@@ -41,7 +41,9 @@ def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], No
 def summary(tally: Tally, plan: Path, store: Path) -> str:
     """What came of a run, and what to do about what failed."""
     text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
-    if not tally.failed:
+    if tally.failed_before:
+        text += f"; of those there already {tally.failed_before} failed before"
+    if not tally.failed and not tally.failed_before:
         return text
     return (
         f"{text}\nwhat failed: dmbp bench status --store {store}\n"

@@ -84,13 +84,13 @@ class Store:
         found: set[str] = set()
         for part in _parts(keys):
             query = f"SELECT key FROM rows WHERE key IN ({_marks(part)}){condition}"
-            found.update(key for (key,) in self._connection.execute(query, part))
+            found.update(key for (key,) in self._read(query, part))
         return found
 
     def rows(self) -> Iterator[Row]:
         """Every row, a few at a time."""
         order = "ORDER BY model, dataset, image, target, method"
-        for values in self._connection.execute(f"SELECT {_COLUMNS} FROM rows {order}"):
+        for values in self._read(f"SELECT {_COLUMNS} FROM rows {order}"):
             yield _row(values)
 
     def rows_of(self, keys: Iterable[str]) -> dict[str, Row]:
@@ -98,28 +98,32 @@ class Store:
         found: dict[str, Row] = {}
         for part in _parts(keys):
             query = f"SELECT key, {_COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
-            for key, *values in self._connection.execute(query, part):
+            for key, *values in self._read(query, part):
                 found[key] = _row(values)
         return found
 
     def metrics(self) -> list[str]:
         """Every metric that some row has a score of."""
         query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
-        return [metric for (metric,) in self._connection.execute(query)]
+        return [metric for (metric,) in self._read(query)]
 
     def counts(self) -> list[tuple[str, str, str, int, int]]:
         """By model, dataset and method: how many rows there are, and how many of them failed."""
-        return self._connection.execute(
-            "SELECT model, dataset, method, count(*), count(failure) FROM rows "
-            "GROUP BY model, dataset, method ORDER BY model, dataset, method"
-        ).fetchall()
+        return list(
+            self._read(
+                "SELECT model, dataset, method, count(*), count(failure) FROM rows "
+                "GROUP BY model, dataset, method ORDER BY model, dataset, method"
+            )
+        )
 
     def failures(self) -> list[tuple[str, int]]:
         """What went wrong, and how often, the most frequent first."""
-        return self._connection.execute(
-            "SELECT failure, count(*) FROM rows WHERE failure IS NOT NULL "
-            "GROUP BY failure ORDER BY count(*) DESC, failure"
-        ).fetchall()
+        return list(
+            self._read(
+                "SELECT failure, count(*) FROM rows WHERE failure IS NOT NULL "
+                "GROUP BY failure ORDER BY count(*) DESC, failure"
+            )
+        )
 
     def merge(self, other: Path) -> None:
         """Take in the rows of another file; of a cell in both, one that succeeded."""
@@ -140,11 +144,8 @@ class Store:
         state = _state(path)
         if state is None:
             return None
-        found = self._connection.execute(
-            "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?",
-            (str(path), *state),
-        ).fetchone()
-        return None if found is None else found[0]
+        query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?"
+        return next((digest for (digest,) in self._read(query, (str(path), *state))), None)
 
     def note_digests(self, digests: Mapping[Path, str]) -> None:
         """Remember the digests of files as they are; one that vanished meanwhile is left out."""
@@ -154,6 +155,10 @@ class Store:
             self._connection.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", values
             )
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        with self._told():
+            yield from self._connection.execute(query, values)
 
     def _prepare(self) -> None:
         connection = self._connection

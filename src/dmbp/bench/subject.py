@@ -4,9 +4,14 @@ A driver that hands its work to others loads a model once, notes this of it and 
 """
 
 import hashlib
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
+from torch.fx import GraphModule
 
 from dmbp.bench.plan import Task
 from dmbp.models import Classifier, Preprocessing, load_model
@@ -14,7 +19,7 @@ from dmbp.models import Classifier, Preprocessing, load_model
 
 @dataclass(frozen=True)
 class Subject:
-    """What a model is called, sees and puts out; `weights` is a digest of all it has learned."""
+    """What a model is called, sees and puts out; `weights` is a digest of what it is."""
 
     name: str
     weights: str
@@ -47,9 +52,28 @@ def task_classifier(task: Task, device: str) -> Classifier:
 
 
 def weights_digest(classifier: Classifier) -> str:
-    """A digest of everything that a model has learned."""
+    """A digest of everything that a model has learned, and of how it computes."""
     digest = hashlib.sha256()
+    for line in _architecture(classifier.module):
+        digest.update(line.encode())
     for name, tensor in sorted(classifier.module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
+"""Whose classes are known by their names; of a user's own, the source says what they compute."""
+
+
+def _architecture(module: nn.Module) -> Iterator[str]:
+    """Every part of a module by name, kind and settings; a user's kinds with their source."""
+    for name, part in module.named_modules():
+        kind = type(part)
+        yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()}"
+        if isinstance(part, GraphModule):
+            yield part.code
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] not in LIBRARIES:
+                with suppress(OSError, TypeError):  # typed in, and nowhere to be read
+                    yield inspect.getsource(base)

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dmbp.bench.layout import Layout, Text, methods_across, notes, tasks_across
@@ -21,10 +22,9 @@ def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
 def as_markdown(lines: list[Line], plan: Plan) -> str:
     """A table for a README, the notes below."""
     layout = _layout(lines, plan)
-    texts = [list(layout.titles), ["---"] * len(layout.titles)]
-    texts += [
-        [f"**{t.text}**" if t.bold and t.text else t.text for t in row] for row in layout.rows
-    ]
+    titles = [_markdown(Text(title)) for title in layout.titles]
+    texts = [titles, ["---"] * len(titles)]
+    texts += [[_markdown(text) for text in row] for row in layout.rows]
     body = "\n".join(f"| {' | '.join(row)} |" for row in texts)
     return body + "\n\n" + "\n".join(f"- {note}" for note in notes(lines)) + "\n"
 
@@ -76,19 +76,26 @@ def _layout(lines: list[Line], plan: Plan) -> Layout:
     return methods_across(lines if average is None else [*lines, average], labels)
 
 
-_LATEX: Sequence[tuple[str, str]] = (
-    *((sign, f"\\{sign}") for sign in "&%#_$"),
-    ("^All", "$^{All}$"),
-    ("⁺⁻", "$^{+,-}$"),
-    ("⁺", "$^+$"),
-    ("±", r"$\pm$"),
-    ("[", "{[}"),
-    ("]", "{]}"),
-)
+def _markdown(text: Text) -> str:
+    written = text.text.replace("|", r"\|")
+    return f"**{written}**" if text.bold and written else written
+
+
+_LATEX: Mapping[str, str] = {
+    **{sign: f"\\{sign}" for sign in "&%#_${}"},
+    "\\": r"\textbackslash{}",
+    "^All": "$^{All}$",
+    "^": r"\^{}",
+    "~": r"\~{}",
+    "⁺⁻": "$^{+,-}$",
+    "⁺": "$^+$",
+    "±": r"$\pm$",
+    "[": "{[}",
+    "]": "{]}",
+}
+_SIGNS = re.compile("|".join(re.escape(sign) for sign in sorted(_LATEX, key=len, reverse=True)))
 
 
 def _latex(text: Text) -> str:
-    written = text.text
-    for sign, tex in _LATEX:
-        written = written.replace(sign, tex)
+    written = _SIGNS.sub(lambda sign: _LATEX[sign[0]], text.text)
     return f"\\textbf{{{written}}}" if text.bold and written else written

@@ -8,12 +8,16 @@ from dmbp.bench.store import Row
 
 @dataclass
 class Tally:
-    """Cells of a run: computed, failed, there already, of a total; a few numbers for any run."""
+    """Cells of a run: computed, failed, there already, of a total; a few numbers for any run.
+
+    `failed_before` are those there already that failed when they were tried.
+    """
 
     total: int = 0
     done: int = 0
     failed: int = 0
     kept: int = 0
+    failed_before: int = 0
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count what has been computed."""
@@ -21,9 +25,10 @@ class Tally:
         self.failed += failed
         self.done += len(rows) - failed
 
-    def keep(self, count: int) -> None:
-        """Count what was there already."""
+    def keep(self, count: int, failed: int) -> None:
+        """Count what was there already, and what of it had failed."""
         self.kept += count
+        self.failed_before += failed
 
     @property
     def left(self) -> int:

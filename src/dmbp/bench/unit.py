@@ -6,7 +6,7 @@ those in somebody's hands are in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from dmbp.bench.cell import Cell
@@ -63,16 +63,20 @@ def missing_units(
     choice: Choice,
     *,
     subject_of: Callable[[Task], Subject],
-    kept: Callable[[int], None],
+    kept: Callable[[int, int], None],
 ) -> Iterator[Unit]:
-    """The cells that have no row yet, task by task; `kept` is told how many have one."""
+    """The cells that have no row yet, task by task.
+
+    `kept` is told how many have one, and how many of those failed.
+    """
     for task in plan.tasks:
         subject = subject_of(task)
         for asked in questions(task, subject, store, shard=choice.shard):
             jobs = [jobs_of(one, plan, task=task, subject=subject) for one in asked]
             keys = [job.cell.key for several in jobs for job in several]
             there = store.done(keys, failed=not choice.retry)
-            kept(sum(key in there for key in keys))
+            succeeded = store.done(keys, failed=False)
+            kept(sum(key in there for key in keys), len(there - succeeded))
             for parts in _parts(jobs, there, choice.batch):
                 yield Unit(task, subject, parts)
 
@@ -98,13 +102,12 @@ def jobs_of(asked: Asked, plan: Plan, *, task: Task, subject: Subject) -> list[J
 
 
 def _scoring(asked: Asked, task: Task, subject: Subject) -> dict[str, object]:
-    seen = subject.preprocessing
     return {
-        "metrics": list(task.metrics),
+        "metrics": sorted(task.metrics),
         "steps": task.steps,
         "activation": subject.activation,
         "others": list(asked.others) if "cIM" in task.metrics else [],
-        "seen": [seen.fit, seen.resize, seen.crop, *seen.mean, *seen.std],
+        "seen": list(astuple(subject.preprocessing)),
     }
 
 

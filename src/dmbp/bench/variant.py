@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from dmbp.attribution import METHODS
+from dmbp.errors import InputError
 from dmbp.method_settings import setting_names
 from dmbp.names import known
 
@@ -31,7 +34,12 @@ def variant(method: str, settings: Mapping[str, Any], *, label: str | None = Non
     known("method", method, METHODS)
     check_settings(method, settings)
     row = METHODS[method]
-    return Variant(method, {**row.settings, **settings}, label or row.short)
+    whole = {**row.settings, **settings}
+    try:
+        row(nn.Identity(), **whole)  # which looks at the values
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the settings of {method} are not right: {error}") from error
+    return Variant(method, whole, label or row.short)
 
 
 def check_settings(method: str, settings: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ def read_manifest(path: Path) -> list[Sample]:
     """The photos of a manifest, in its order."""
     labels: dict[str, list[Label]] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = reader.fieldnames or []
             for column in ("file", "label"):
@@ -39,4 +39,4 @@ def read_manifest(path: Path) -> list[Sample]:
 
 
 def _label(text: str) -> Label:
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.removeprefix("-").isdecimal() else text

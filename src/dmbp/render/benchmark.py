@@ -21,11 +21,19 @@ GREY, TEXT_GREY = "#bdbdbd", "#6f6f6f"
 WIDTH, ROW_HEIGHT = 10.0, 3.7
 AXIS_NAMES = {
     "IM": "insertion score",
+    "cIM": "insertion of the other classes",
+    "deletion": "deletion score",
     "reinitialisation": "rank correlation after re-initialisation",
 }
 _HINTS = {
     "IM": "Score and cost: better to the top, faster to the left",
+    "cIM": "Score and cost: better to the top, faster to the left",
+    "deletion": "Score and cost: better to the bottom, faster to the left",
     "reinitialisation": "Score and cost: better near zero, faster to the left",
+}
+_CURVES = {
+    "IM": ("Insertion", "pixels put into the blurred photo, strongest first"),
+    "deletion": ("Deletion", "pixels taken out of the photo, strongest first"),
 }
 LINE = 0.062
 """A line of text, as a part of an axis's height."""
@@ -89,7 +97,9 @@ def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None
             error = numpy.array(mark.curve_errors)
             low, high = curve - error, curve + error
             axis.fill_between(across, low, high, color=colour, alpha=0.13, linewidth=0)
-    best = sorted(task.marks, key=lambda mark: -mark.score)
+    sign = 1 if task.metric == "deletion" else -1
+    best = sorted(task.marks, key=lambda mark: sign * mark.score)
+    name, pixels = _CURVES[task.metric]
     for line, mark in enumerate(best):
         text = f"{mark.score:.2f}  {mark.label}"
         axis.text(1.03, 0.97 - line * LINE, text, va="top", transform=axis.transAxes, fontsize=9)
@@ -97,9 +107,9 @@ def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None
         axis.texts[-1].set_fontweight("bold" if mark.label in colours else "normal")
     axis.set(xlim=(0, 1), ylim=(0, None))
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
-    axis.set_xlabel("pixels put into the blurred photo, strongest first")
+    axis.set_xlabel(pixels)
     axis.set_ylabel("probability of the class")
-    axis.set_title("Insertion, and the area under it; band: ±1 s.e.", fontsize=10, loc="left")
+    axis.set_title(f"{name}, and the area under it; band: ±1 s.e.", fontsize=10, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
 
 

@@ -1,0 +1,80 @@
+"""What makes two models, or two ways to see a photo, different cells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from dmbp.bench.plan import read_plan
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.store import Store
+from dmbp.bench.subject import subject_of, weights_digest
+from dmbp.bench.unit import Choice, missing_units
+from dmbp.models import Classifier
+from tests.bench.tiny import Tiny, make_plan, tiny
+
+
+def digest(module: nn.Module) -> str:
+    return weights_digest(Classifier("a model", module))
+
+
+class Leaky(Tiny):
+    """The same weights, another activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self[1] = nn.LeakyReLU(0.5)
+
+
+class Halved(Tiny):
+    """The same parts, another computation."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) / 2
+
+
+def test_models_of_the_same_weights_are_told_apart() -> None:
+    assert digest(Tiny()) == digest(Tiny())
+    assert len({digest(module) for module in (Tiny(), Leaky(), Halved())}) == 3
+    slope = Leaky()
+    slope[1] = nn.LeakyReLU(0.4)
+    assert digest(slope) != digest(Leaky())
+    traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    other = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+    other.load_state_dict(traced.state_dict())
+    assert digest(traced) != digest(other)
+
+
+def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
+    plan = read_plan(make_plan(tmp_path, photos=2))
+    store = Store(tmp_path / "s.sqlite")
+
+    def keys(classifier: Classifier) -> set[str]:
+        units = missing_units(
+            plan,
+            store,
+            Choice(),
+            subject_of=lambda _: subject_of(classifier),
+            kept=lambda count, failed: None,
+        )
+        return {job.cell.key for unit in units for part in unit.parts for job in part}
+
+    own = tiny()
+    seen = own.preprocessing
+    for changed in (
+        replace(seen, interpolation=Image.Resampling.NEAREST),
+        replace(seen, crop=17),
+        replace(seen, std=(1.0, 1.0, 1.0)),
+    ):
+        assert keys(own).isdisjoint(keys(replace(own, preprocessing=changed)))
+
+
+def test_the_order_of_metrics_decides_nothing(tmp_path: Path) -> None:
+    path = make_plan(tmp_path, photos=2)
+    store = tmp_path / "s.sqlite"
+    path.write_text(path.read_text().replace('["IM"]', '["IM", "deletion"]'))
+    run_plan(read_plan(path), store, RunOptions())
+    path.write_text(path.read_text().replace('["IM", "deletion"]', '["deletion", "IM"]'))
+    assert run_plan(read_plan(path), store, RunOptions()).done == 0
