@@ -5,9 +5,10 @@ Captum's conventions, leaving the model as it came) is done here once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from captum.attr import Attribution
@@ -24,6 +25,8 @@ from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Baselines = Tensor | float | tuple[Tensor, ...] | None
 
 ROWS_TOGETHER = 32
@@ -81,6 +84,16 @@ class Question:
         return torch.Generator().manual_seed(self.seed)
 
 
+def within_wrapper(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function as Captum's are made: its `NoiseTunnel` calls what is inside a wrapper."""
+
+    @wraps(function)
+    def call(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        return function(*arguments, **keywords)
+
+    return call
+
+
 class Method(Attribution, ABC):
     """An attribution method, and a Captum `Attribution`.
 
@@ -106,6 +119,7 @@ class Method(Attribution, ABC):
         self.linearizer = Linearizer(model, output=output)
         self._generator = generator
 
+    @within_wrapper
     def attribute(
         self,
         inputs: Inputs,
@@ -127,7 +141,8 @@ class Method(Attribution, ABC):
         each, and then images are explained one after the other.
         """
         tensor = one_tensor(inputs)
-        with evaluating(self.linearizer.model), torch.inference_mode(False), full_precision():
+        model = self.linearizer.model
+        with evaluating(model, stacklevel=5), torch.inference_mode(False), full_precision():
             questions = self.questions(
                 tensor, target, baselines, internal_batch_size, additional_forward_args
             )

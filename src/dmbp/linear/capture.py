@@ -91,14 +91,17 @@ def unwrapped(model: Any) -> Model:
 
 
 @contextmanager
-def evaluating(model: Model) -> Generator[None]:
-    """Put every module in evaluation mode, and back as it was on the way out."""
+def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
+    """Put every module in evaluation mode, and back as it was on the way out.
+
+    A warning says so where the caller `stacklevel` frames up has written the call.
+    """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [module for module in modules if module.training]
     if training:
         warnings.warn(
             "the model is in training mode; it is explained as model.eval() would run it",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     try:
         for module in training:
