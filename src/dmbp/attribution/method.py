@@ -147,6 +147,7 @@ class Method(Attribution, ABC):
                 tensor, target, baselines, internal_batch_size, additional_forward_args
             )
             result = torch.cat([found.detach() for found in answers(questions, self.answer)])
+        result = result.to(tensor.dtype)  # a model with autocast inside has activations of another
         return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
 
     @abstractmethod

@@ -82,12 +82,25 @@ def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> Captur
 
 def unwrapped(model: Any) -> Model:
     """The model inside DataParallel or `torch.compile`, which have no graph of their own."""
-    while isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    model = getattr(model, "_orig_mod", model)
-    if not isinstance(model, nn.Module | ExportedProgram):
-        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {model!r:.60}")
-    return model
+    inner = model
+    while (inside := _inside(inner)) is not None:
+        inner = inside
+    if not isinstance(inner, nn.Module | ExportedProgram):
+        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {inner!r:.60}")
+    if inner is not model:
+        warnings.warn(
+            f"the model is explained without its {type(model).__name__} wrapper: the same network "
+            "on one device, not compiled",
+            stacklevel=3,
+        )
+    return inner
+
+
+def _inside(model: Any) -> Any:
+    """What a wrapper holds; None where there is no wrapper."""
+    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return getattr(model, "_orig_mod", None)
 
 
 @contextmanager

@@ -224,6 +224,7 @@ class Linearizer:
         """The model's outputs, checked to be a finite tensor (images, classes)."""
         return self.run(inputs).detach()
 
+    @full_precision()
     def run(self, inputs: Tensor) -> Tensor:
         """Like `outputs`, where gradients may pass."""
         returned = self._returned(inputs)
