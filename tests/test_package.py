@@ -100,6 +100,20 @@ def test_every_module_says_what_it_is() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+class TwoHeads(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.inner(x), "more": x.mean((2, 3))}
+
+
+class Masked(TwoHeads):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.inner(x * mask)
+
+
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -109,7 +123,8 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ).eval()
     images = torch.randn(1, 3, 16, 16)
     model(images)
-    names = {"model": model, "images": images}
+    names = {"model": model, "images": images, "mask": torch.rand(len(images), 1, 1, 1)}
+    names |= {"two_heads": TwoHeads(model).eval(), "masked": Masked(model).eval()}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "cat.png").exists()

@@ -101,7 +101,7 @@ def test_captums_conventions(name: str) -> None:
     assert isinstance(method, Attribution)
     (maps,) = method.attribute((inputs,), target=1)
     assert torch.equal(maps, method.attribute(inputs, None, 1))
-    with pytest.raises(InputError, match="additional_forward_args"):
+    with pytest.raises(ModelError, match="does not run on an input of shape"):
         method.attribute(inputs, target=1, additional_forward_args=(1,))
 
 

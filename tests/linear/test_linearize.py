@@ -141,8 +141,7 @@ class Returns(nn.Module):
     [
         (lambda x: x.relu(), r"output has shape \(2, 3, 16, 16\)"),
         (lambda x: x.mean((0, 2, 3)), r"output has shape \(3,\)"),
-        (lambda x: (x.mean((2, 3)), x), "returns a tuple"),
-        (lambda x: {"logits": x.mean((2, 3))}, "returns a dict"),
+        (lambda x: "cat", "returns a str without a tensor of shape"),
         (lambda x: x @ torch.zeros(3, 3), "does not run on an input of shape"),
         (lambda x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3)), "branch on tensor values"),
     ],
@@ -268,10 +267,41 @@ def test_images_that_see_each_other_are_refused(mix: object, images: int) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports
-def test_wrappers_are_taken_off() -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        torch.compile,
+        lambda model: torch.compile(nn.DataParallel(model)),
+        lambda model: nn.DataParallel(torch.compile(model)),
+    ],
+)
+def test_wrappers_are_taken_off(wrap: object) -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
-    for wrapped in (nn.DataParallel(model), torch.compile(model)):
-        assert torch.equal(dmbp.linearize(wrapped, inputs, target=1).value(), model(inputs)[:, 1])
+    wrapped = wrap(model)
+    with pytest.warns(UserWarning, match="explained without its .* wrapper"):
+        linearizer = Linearizer(wrapped)
+    assert linearizer.model is model
+    assert torch.equal(linearizer.linearize(inputs, target=1).value(), model(inputs)[:, 1])
+    with pytest.warns(UserWarning, match="explained without its .* wrapper"):
+        maps = dmbp.DMBP(wrapped, iterations=2).attribute(inputs, target=1)
+    assert torch.equal(maps, dmbp.DMBP(model, iterations=2).attribute(inputs, target=1))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports
+def test_a_model_compiled_in_place() -> None:
+    model, inputs = nets.ReusedNet().eval(), torch.randn(IMAGES)
+    expected = model(inputs)[:, 1]
+    model.compile(backend="eager")
+    torch.testing.assert_close(dmbp.linearize(model, inputs, target=1).value(), expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports
+def test_a_compiled_part() -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    expected = model(inputs)[:, 1]
+    model.features = torch.compile(model.features, backend="eager")
+    torch.testing.assert_close(dmbp.linearize(model, inputs, target=1).value(), expected)
 
 
 def test_what_is_no_model_and_no_input() -> None:

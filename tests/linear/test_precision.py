@@ -1,10 +1,12 @@
-"""TF32 is off while dmbp computes, and as it was afterwards."""
+"""TF32 and autocast are off while dmbp computes, and as they were afterwards."""
 
 import pytest
 import torch
 from torch import Tensor
 
 import dmbp
+from dmbp.attribution import METHODS
+from dmbp.errors import CaptureError
 from dmbp.linear.precision import full_precision
 from tests import nets
 
@@ -40,3 +42,64 @@ def test_the_model_runs_in_full_precision() -> None:
     assert seen
     assert all(found == (False, False) for found in seen)
     assert tf32() == before
+
+
+SMALLER = {"rise": {"masks": 8}, "lpr": {"iterations": 2}, "blur_ig": {"steps": 3}}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", METHODS)
+def test_autocast_around_a_call_changes_nothing(name: str, dtype: torch.dtype) -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(2, 3, 16, 16)
+    settings = {"iterations": 3} if name.startswith("dmbp") else SMALLER.get(name, {})
+    expected = METHODS[name](model, **settings).attribute(inputs, target=1)
+    with torch.autocast("cpu", dtype=dtype):
+        found = METHODS[name](model, **settings).attribute(inputs, target=1)
+        assert torch.is_autocast_enabled("cpu")
+    assert torch.equal(found, expected)
+
+
+def test_autocast_around_everything_else() -> None:
+    model, inputs = nets.VGGLike().eval(), torch.randn(2, 3, 16, 16)
+    explainer = dmbp.DMBP(model, iterations=3)
+    expected = explainer.explain(inputs, target=1)
+    pullback = dmbp.linearize(model, inputs, target=1).pullback()
+    score = dmbp.metrics.insertion(model, inputs, 1, expected.attribution)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = explainer.explain(inputs, target=1)
+        assert torch.equal(found.attribution, expected.attribution)
+        assert torch.equal(found.nuisance_output, expected.nuisance_output)
+        assert torch.equal(dmbp.linearize(model, inputs, target=1).pullback(), pullback)
+        assert torch.equal(dmbp.metrics.insertion(model, inputs, 1, found.attribution), score)
+
+
+class CastsInside(nets.ResidualNet):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).float()
+
+
+def test_autocast_inside_the_model_gets_a_sentence_or_a_map() -> None:
+    model, inputs = CastsInside().eval(), torch.randn(2, 3, 16, 16)
+    net = dmbp.linearize(model, inputs, target=1)
+    assert net.other_dtypes == (torch.bfloat16,)
+    assert torch.equal(net.value(), model(inputs)[:, 1])
+    for name in ("gradient", "gradcam", "guided_backprop"):
+        assert METHODS[name](model).attribute(inputs, target=1).dtype == torch.float32
+    with pytest.raises(CaptureError, match=r"compute in torch.bfloat16 while its inputs are .*to"):
+        dmbp.DMBP(model, iterations=1).attribute(inputs, target=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("net", [nets.VGGLike, nets.ResidualNet, nets.TinyViT])
+def test_half_precision_maps_are_those_of_the_model_in_single(
+    net: type[torch.nn.Module], dtype: torch.dtype
+) -> None:
+    model = net().eval().to(dtype)
+    inputs = torch.randn(2, 3, 16, 16).to(dtype)
+    settings = {"iterations": 4, "reference": None}
+    half = dmbp.DMBP(model, **settings).attribute(inputs, target=1)
+    single = dmbp.DMBP(model.float(), **settings).attribute(inputs.float(), target=1)
+    assert half.dtype == dtype
+    # Gates that are all but closed open or close by rounding; the maps stay those of one network.
+    assert torch.corrcoef(torch.stack([half.float().flatten(), single.flatten()]))[0, 1] > 0.95

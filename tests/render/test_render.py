@@ -62,7 +62,8 @@ def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> N
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
-    d = dmbp.DMBP(nets.MLP().eval(), iterations=1).explain(torch.randn(1, 7), target=0)
+    volumes = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
+    d = dmbp.DMBP(volumes.eval(), iterations=1).explain(torch.randn(1, 1, 4, 4, 4), target=0)
     with pytest.raises(InputError, match="only images"):
         d.plot(tmp_path / "a.png")
     image = dmbp.DMBP(nets.ResidualNet().eval(), iterations=1).explain(

@@ -21,6 +21,7 @@ from dmbp.attribution.method import Method, Question
 from dmbp.attribution.points import gradients_along
 from dmbp.errors import InputError
 from dmbp.linear.capture import Model
+from dmbp.linear.outputs import Output
 
 DERIVATIVE_STEP = 0.01
 """How far σ is moved to see how the image changes with it."""
@@ -41,8 +42,9 @@ class BlurIG(Method):
         max_sigma: float = 50.0,
         steps: int = 100,
         square_root: bool = False,
+        output: Output = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, output=output)
         if steps < 1 or max_sigma <= 0:
             raise InputError(
                 f"steps must be 1 or more and max_sigma above 0, not {steps, max_sigma}"
@@ -57,7 +59,7 @@ class BlurIG(Method):
                 f"{tuple(question.inputs.shape)}"
             )
         sigmas = self.sigmas()
-        found = gradients_along(self.linearizer, question, self._path(question.inputs))
+        found = gradients_along(question, self._path(question.inputs))
         total = torch.zeros_like(question.inputs)
         for sigma, following, gradient in zip(sigmas[:-1], sigmas[1:], found, strict=True):
             blurred = gaussian_blur(question.inputs, sigma)

@@ -28,6 +28,6 @@ class DeepLift(LinearMapMethod):
     def linear_map(self, question: Question) -> Tensor:
         """The multipliers of some rows."""
         baselines = reference_for(question.inputs, question.baselines)
-        return self.linearizer.between(
+        return question.linearizer.between(
             question.inputs, question.outputs, baselines, question.rows
         ).pullback()

@@ -35,6 +35,7 @@ from dmbp.engine import BYTES_AN_ELEMENT
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
 from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.outputs import Output
 from dmbp.names import known
 
 ROWS_TOGETHER_ON_CPU = 4
@@ -51,7 +52,8 @@ class DMBP(Method):
     `preset` is "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
     "paper" (200 iterations at 0.01, zero reference, plain sum); what else is given overrides it.
     `smooth` is how smooth activations are frozen, by their "tangent", a "secant" or `Pieces(k)`;
-    `sites` names those activations that masks are learned for, as `layer4*` does.
+    `sites` names those activations that masks are learned for, as `layer4*` does; `output` says
+    which of several things the model returns is explained.
     """
 
     compares = True
@@ -69,9 +71,10 @@ class DMBP(Method):
         precision: Precision | None = None,
         smooth: Smoothing = "tangent",
         sites: Selection = None,
+        output: Output = None,
     ) -> None:
         super().__init__(model)
-        self.linearizer = Linearizer(model, smooth=smooth, sites=sites)
+        self.linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
         known("preset", preset, PRESETS)
         given: dict[str, Any] = {
             "objective": objective,
@@ -87,14 +90,14 @@ class DMBP(Method):
         self.settings: Settings = replace(PRESETS[preset], **given)
         self._decomposer = Decomposer()
 
-    def rows_together(self, inputs: Tensor, rows: int) -> int:
+    def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
         """On a CPU a larger batch is no faster; on a GPU what fits."""
         if inputs.device.type != "cuda":
             return ROWS_TOGETHER_ON_CPU
         if rows <= ROWS_THAT_SURELY_FIT:
             return rows
         try:
-            elements = self.linearizer.masked_elements(inputs[:1])
+            elements = linearizer.masked_elements(inputs[:1])
         except DMBPError:  # it takes batches of one size only
             return rows
         return rows_that_fit(elements * BYTES_AN_ELEMENT, inputs.device, most=ROWS_TOGETHER_ON_GPU)
@@ -109,18 +112,24 @@ class DMBP(Method):
         *,
         target: Target = None,
         baselines: Baselines = None,
+        additional_forward_args: Any = None,
         internal_batch_size: BatchSize = "auto",
         show_progress: bool = False,
         on_iteration: Callable[[], None] | None = None,
     ) -> Decomposition:
         """The whole decomposition, a row for each target of each image.
 
-        `target` is as for `attribute`. At most `internal_batch_size` rows are learned together,
-        which changes results by rounding alone; "auto" is as many as fit into memory.
+        `target` and `additional_forward_args` are as for `attribute`. At most
+        `internal_batch_size` rows are learned together, which changes results by rounding alone;
+        "auto" is as many as fit into memory.
         """
         with evaluating(self.linearizer.model), torch.inference_mode(False):
             inputs = one_tensor(inputs)
-            questions = list(self.questions(inputs, target, baselines, internal_batch_size))
+            questions = list(
+                self.questions(
+                    inputs, target, baselines, internal_batch_size, additional_forward_args
+                )
+            )
             total = len(questions) * self.settings.iterations
             with _progress(show_progress, total, on_iteration) as advance:
                 return concatenate(
@@ -133,7 +142,7 @@ class DMBP(Method):
         settings = replace(self.settings, reference=self._reference(question))
         try:
             return self._decomposer.decompose(
-                self.linearizer,
+                question.linearizer,
                 question.inputs,
                 outputs=question.outputs,
                 rows=question.rows,

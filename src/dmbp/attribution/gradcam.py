@@ -20,14 +20,22 @@ from dmbp.attribution.method import Method, Question
 from dmbp.linear.capture import Model
 from dmbp.linear.freeze import Step
 from dmbp.linear.network import LinearNetwork
+from dmbp.linear.outputs import Output
 from dmbp.linear.stage import last_stage, stage_of
 
 
 class GradCAM(Method):
     """Regions of the last stage, or of the module called `layer`; `signed` keeps negatives."""
 
-    def __init__(self, model: Model, *, layer: str | None = None, signed: bool = False) -> None:
-        super().__init__(model)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        layer: str | None = None,
+        signed: bool = False,
+        output: Output = None,
+    ) -> None:
+        super().__init__(model, output=output)
         self.layer = layer
         self.signed = signed
 

@@ -23,4 +23,4 @@ class Gradient(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """∇y of some rows."""
-        return gradients(self.linearizer, question.inputs, question.rows)
+        return gradients(question.linearizer, question.inputs, question.rows)

@@ -17,6 +17,7 @@ from dmbp.attribution.points import scores
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear.capture import Model
+from dmbp.linear.outputs import Output
 
 
 class IntegratedGradients(LinearMapMethod):
@@ -27,8 +28,15 @@ class IntegratedGradients(LinearMapMethod):
 
     repeats = True
 
-    def __init__(self, model: Model, *, steps: int = 50, reference: Reference = None) -> None:
-        super().__init__(model, reference=reference)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        steps: int = 50,
+        reference: Reference = None,
+        output: Output = None,
+    ) -> None:
+        super().__init__(model, reference=reference, output=output)
         if steps < 1:
             raise InputError(f"steps must be 1 or more, not {steps}")
         self.steps = steps
@@ -37,7 +45,7 @@ class IntegratedGradients(LinearMapMethod):
         """The average gradient of some rows."""
 
         def score(points: Tensor, row: Tensor) -> Tensor:
-            return scores(self.linearizer, points, question.rows.pick(row.tolist()))
+            return scores(question.linearizer, points, question.rows.pick(row.tolist()))
 
         along = CaptumIntegratedGradients(score, multiply_by_inputs=False)
         rows = len(question.rows)

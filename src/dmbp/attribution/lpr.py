@@ -31,6 +31,7 @@ from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork, Site
 from dmbp.linear.capture import Model
 from dmbp.linear.network import NO_SITES
+from dmbp.linear.outputs import Output
 
 
 class LPR(LinearMapMethod):
@@ -46,8 +47,9 @@ class LPR(LinearMapMethod):
         softness: float = 0.1,
         background: Reference = "blur",
         reference: Reference = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, reference=reference)
+        super().__init__(model, reference=reference, output=output)
         if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
             raise InputError(
                 "iterations and area must be 0 or more, learning_rate and softness above 0, not "
@@ -91,7 +93,7 @@ class LPR(LinearMapMethod):
         background = question.reference(self.background) if inputs.dim() == 4 else None
         background = reference_for(inputs, background)
         masked = mask * inputs + (1 - mask) * background
-        change = scores(self.linearizer, masked, rows) - rows.scores(outputs)
+        change = scores(question.linearizer, masked, rows) - rows.scores(outputs)
         scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)
         return (change / scale.clamp(min=1e-6)) ** 2 + self.area * mask.flatten(1).mean(1)
 

@@ -5,9 +5,10 @@ Captum's conventions, leaving the model as it came) is done here once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from captum.attr import Attribution
@@ -18,9 +19,14 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
 from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.held import Held
+from dmbp.linear.inputs import check_batch
+from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 Baselines = Tensor | float | tuple[Tensor, ...] | None
 
 ROWS_TOGETHER = 32
@@ -30,11 +36,13 @@ ROWS_TOGETHER = 32
 class Question:
     """Some rows to explain together.
 
+    `linearizer` runs and freezes the model, with its other inputs as they are for these rows;
     `inputs` and `outputs` hold each row's image and what the model says there; `baselines` what to
     compare with, or None. The model is not to be run on more than `batch` images at once. All parts
     of a batch share one `seed`, so an image's map does not depend on which part it is in.
     """
 
+    linearizer: Linearizer
     inputs: Tensor
     outputs: Tensor
     rows: Rows
@@ -76,11 +84,22 @@ class Question:
         return torch.Generator().manual_seed(self.seed)
 
 
+def within_wrapper(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function as Captum's are made: its `NoiseTunnel` calls what is inside a wrapper."""
+
+    @wraps(function)
+    def call(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        return function(*arguments, **keywords)
+
+    return call
+
+
 class Method(Attribution, ABC):
     """An attribution method, and a Captum `Attribution`.
 
     Methods that draw random numbers take a seed from `generator` at each call; without one every
-    call draws the same.
+    call draws the same. `output` says which of several things the model returns is explained: a
+    name, a position or a function of what it returns.
     """
 
     compares: bool = False
@@ -89,17 +108,24 @@ class Method(Attribution, ABC):
     repeats: bool = False
     """Whether the model is run on several images for each row."""
 
-    def __init__(self, model: Model, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        generator: torch.Generator | None = None,
+        output: Output = None,
+    ) -> None:
         super().__init__(cast("Any", model))
-        self.linearizer = Linearizer(model)
+        self.linearizer = Linearizer(model, output=output)
         self._generator = generator
 
+    @within_wrapper
     def attribute(
         self,
         inputs: Inputs,
         baselines: Baselines = None,
         target: Target = None,
-        additional_forward_args: None = None,
+        additional_forward_args: Any = None,
         *,
         internal_batch_size: BatchSize = "auto",
     ) -> Inputs:
@@ -110,14 +136,18 @@ class Method(Attribution, ABC):
         such as `{285: 1.0, 243: -1.0}`, or a function of an image's outputs; None is each image's
         highest output. `internal_batch_size` bounds how many images the model is run on at once
         and changes results by rounding alone; where memory runs out, half of it is tried. A tuple
-        of one tensor comes back as one.
+        of one tensor comes back as one. `additional_forward_args` are the model's other inputs,
+        which are held as they are; a tensor whose first dimension counts the images has a row for
+        each, and then images are explained one after the other.
         """
-        if additional_forward_args is not None:
-            raise InputError("models with additional_forward_args are not supported")
         tensor = one_tensor(inputs)
-        with evaluating(self.linearizer.model), torch.inference_mode(False), full_precision():
-            questions = self.questions(tensor, target, baselines, internal_batch_size)
+        model = self.linearizer.model
+        with evaluating(model, stacklevel=5), torch.inference_mode(False), full_precision():
+            questions = self.questions(
+                tensor, target, baselines, internal_batch_size, additional_forward_args
+            )
             result = torch.cat([found.detach() for found in answers(questions, self.answer)])
+        result = result.to(tensor.dtype)  # a model with autocast inside has activations of another
         return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
 
     @abstractmethod
@@ -130,23 +160,37 @@ class Method(Attribution, ABC):
         target: Target,
         baselines: Baselines,
         internal_batch_size: BatchSize,
+        additional_forward_args: Any = None,
     ) -> Iterator[Question]:
         """The rows asked about, at most `internal_batch_size` together."""
         size = checked(internal_batch_size)
         if baselines is not None and not self.compares:
             raise InputError("this method compares with nothing, so it takes no baselines")
-        inputs, outputs, rows = self.linearizer.rows(inputs, target=target)
+        check_batch(inputs)
+        held = Held.of(additional_forward_args, images=len(inputs))
+        inputs, outputs, rows = self.linearizer.holding(held).rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
-        size = size or self.rows_together(inputs, len(rows))
+        first = self.linearizer.holding(held.pick([0]))
+        size = size or self.rows_together(first, inputs, len(rows))
         size = size if self.repeats else min(size, len(rows))
         seed = self._seed()
-        for indices in rows.batches(size):
+        # What belongs to one image is repeated for as many points as a method runs the model on.
+        batches = rows.batches_of_images(size) if held.by_image else rows.batches(size)
+        for indices in batches:
             part = rows.pick(indices)
             picked = list(part.image)
-            start = None if start_of is None else start_of[picked]
-            yield Question(inputs[picked], outputs[picked], part, start, size, seed, len(inputs))
+            yield Question(
+                self.linearizer.holding(held.pick(picked[:1])),
+                inputs[picked],
+                outputs[picked],
+                part,
+                baselines=None if start_of is None else start_of[picked],
+                batch=size,
+                seed=seed,
+                images=len(inputs),
+            )
 
-    def rows_together(self, inputs: Tensor, rows: int) -> int:  # noqa: ARG002
+    def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:  # noqa: ARG002
         """How many of `rows` rows to run at once where the caller does not say."""
         return ROWS_TOGETHER
 
@@ -158,7 +202,7 @@ class Method(Attribution, ABC):
 
     def network(self, question: Question) -> LinearNetwork:
         """The linear network of some rows."""
-        return self.linearizer.freeze(question.inputs, question.outputs, question.rows)
+        return question.linearizer.freeze(question.inputs, question.outputs, question.rows)
 
 
 class LinearMapMethod(Method):
@@ -176,8 +220,9 @@ class LinearMapMethod(Method):
         *,
         reference: Reference = None,
         generator: torch.Generator | None = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, generator=generator)
+        super().__init__(model, generator=generator, output=output)
         self.reference: Reference = reference
 
     @abstractmethod

@@ -29,9 +29,7 @@ def gradients(linearizer: Linearizer, points: Tensor, rows: Rows) -> Tensor:
         return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
 
 
-def gradients_along(
-    linearizer: Linearizer, question: Question, points: Iterable[Tensor]
-) -> Iterator[Tensor]:
+def gradients_along(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
     """The gradients at several points of every row, run together as far as the batch allows.
 
     Each of `points` is shaped like the question's inputs; so are the gradients, in their order.
@@ -40,4 +38,4 @@ def gradients_along(
     waiting = iter(points)
     while chunk := list(islice(waiting, max(1, question.batch // rows))):
         repeated = question.rows.pick(list(range(rows)) * len(chunk))
-        yield from gradients(linearizer, torch.cat(chunk), repeated).split(rows)
+        yield from gradients(question.linearizer, torch.cat(chunk), repeated).split(rows)

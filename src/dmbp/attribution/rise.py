@@ -21,6 +21,7 @@ from dmbp.activation import Activation, activation_function
 from dmbp.attribution.method import Method, Question
 from dmbp.errors import InputError
 from dmbp.linear.capture import Model
+from dmbp.linear.outputs import Output
 from dmbp.names import known
 
 
@@ -64,8 +65,9 @@ class RISE(Method):
         open: float | None = None,
         activation: Activation | None = None,
         generator: torch.Generator | None = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, generator=generator)
+        super().__init__(model, generator=generator, output=output)
         known("preset", preset, PRESETS)
         start = PRESETS[preset]
         self.masks = start.masks if masks is None else masks
@@ -94,7 +96,7 @@ class RISE(Method):
         for block in self._masks(question.generator(), inputs):
             for rows in rows_of.values():
                 for masks in block.split(question.batch):
-                    outputs = self.linearizer.run(masks * inputs[rows[0]])
+                    outputs = question.linearizer.run(masks * inputs[rows[0]])
                     for row in rows:
                         asked = question.rows.pick([row] * len(masks))
                         weight = asked.scores(outputs, self._activation).to(total.dtype)

@@ -19,6 +19,7 @@ from dmbp.attribution.points import gradients_along
 from dmbp.decompose.reference import Reference
 from dmbp.errors import InputError
 from dmbp.linear.capture import Model
+from dmbp.linear.outputs import Output
 
 
 class SmoothGrad(LinearMapMethod):
@@ -38,8 +39,9 @@ class SmoothGrad(LinearMapMethod):
         noise: float = 0.15,
         generator: torch.Generator | None = None,
         reference: Reference = None,
+        output: Output = None,
     ) -> None:
-        super().__init__(model, reference=reference, generator=generator)
+        super().__init__(model, reference=reference, generator=generator, output=output)
         if samples < 1 or noise < 0:
             raise InputError(f"samples must be 1 or more and noise 0 or more, not {samples, noise}")
         self.samples = samples
@@ -47,7 +49,7 @@ class SmoothGrad(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """The average gradient of some rows."""
-        found = gradients_along(self.linearizer, question, self._noisy(question))
+        found = gradients_along(question, self._noisy(question))
         return torch.stack(list(found)).mean(0)
 
     def _noisy(self, question: Question) -> Iterator[Tensor]:

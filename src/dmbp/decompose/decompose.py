@@ -23,9 +23,23 @@ def decompose(
     net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
-    engine = starting(net, settings)
-    past = learned(engine, settings.iterations, on_iteration)
-    return finished(net, settings, past, engine.readout())
+    try:
+        engine = starting(net, settings)
+        past = learned(engine, settings.iterations, on_iteration)
+        return finished(net, settings, past, engine.readout())
+    except RuntimeError as error:
+        if "dtype" in str(error) and net.other_dtypes:
+            raise CaptureError(_mixed(net)) from error
+        raise
+
+
+def _mixed(net: LinearNetwork) -> str:
+    own, other = net.inputs.dtype, net.other_dtypes[0]
+    return (
+        f"parts of the model compute in {other} while its inputs are {own}, as torch.autocast "
+        "inside forward() does, and masks are learned in one precision; explain the model without "
+        f"it, or model.to({other}) and inputs.to({other})"
+    )
 
 
 def starting(net: LinearNetwork, settings: Settings) -> Engine:

@@ -58,7 +58,8 @@ class Decomposer:
     ) -> Decomposition:
         """Split the score of every row, from each row's image and the model's outputs there."""
         kind = _kind(inputs, settings)
-        captured = linearizer.captured(inputs)
+        # A recording keeps no place for other inputs.
+        captured = None if linearizer.holds else linearizer.captured(inputs)
         if captured is not None and self._in_use.acquire(blocking=False):
             question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
             question["settings"] = settings
@@ -71,7 +72,8 @@ class Decomposer:
             finally:
                 self._in_use.release()
         net = linearizer.freeze(inputs, outputs, rows)
-        can_return = not linearizer.approximates and _is_recordable(net)
+        changes = linearizer.approximates or linearizer.holds
+        can_return = not changes and _is_recordable(net)
         self._previous = kind if can_return else None
         return decompose(net, settings, on_iteration=on_iteration)
 

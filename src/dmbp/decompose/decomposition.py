@@ -92,7 +92,10 @@ class Decomposition:
         save(self, path)
 
     def plot(self, path: str | Path, **options: Any) -> None:
-        """Draw a picture: a panel of photo, attribution and linear maps for every row."""
+        """Draw a picture: a panel of photo, attribution and linear maps for every row.
+
+        Of signals (batch, channels, length) the lines are drawn, of vectors (batch, features) bars.
+        """
         from dmbp.render import plot_decomposition
 
         plot_decomposition(self, path, **options)

@@ -8,9 +8,9 @@ miss `F.relu`, a module used twice, an in-place activation or a bare `x + y`; th
 """
 
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 import torch
@@ -19,7 +19,9 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
-from dmbp.errors import CaptureError, ModelError, UnsupportedOperation
+from dmbp.errors import CaptureError, DMBPError, ModelError, UnsupportedOperation
+from dmbp.linear.adapted import Adapted, with_own_names
+from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
 from dmbp.linear.rules import RULES, operation_name
 
@@ -31,7 +33,8 @@ class CapturedGraph:
     """Operations in order, the node that holds the output, and every tensor the model owns.
 
     `constants` maps placeholders to the model's own parameters and buffers, not to copies. `batch`
-    is the batch size the graph is bound to, None where it serves any.
+    is the batch size the graph is bound to, None where it serves any. `others` are the inputs
+    beside the one that is explained.
     """
 
     graph: Graph
@@ -39,10 +42,20 @@ class CapturedGraph:
     output: Node
     constants: Mapping[Node, Tensor]
     batch: int | None
+    others: tuple[Node, ...] = ()
+
+    def holding(self, others: Sequence[Tensor]) -> "CapturedGraph":
+        """The same with its other inputs held: constants from here on."""
+        held = dict(zip(self.others, others, strict=True))
+        return replace(self, constants={**self.constants, **held}, others=())
 
 
-def capture(model: Model, inputs: Tensor) -> CapturedGraph:
-    """Export `model` for inputs like these, and for any number of them if the model allows it."""
+def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> CapturedGraph:
+    """Export `model` for inputs like these, and for any number of them if the model allows it.
+
+    `held` are the other inputs of a model that is `Adapted` to them.
+    """
+    held = held or Held()
     if isinstance(model, ExportedProgram):
         captured = _read(_known_operations(without_inplace(model, ours=False)))
         if captured.batch not in (None, len(inputs)):
@@ -54,7 +67,7 @@ def capture(model: Model, inputs: Tensor) -> CapturedGraph:
     # A batch of one would be taken for a constant of the model.
     several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
     try:
-        captured = _read(_known_operations(_export(model, several, ({0: Dim.AUTO},))))
+        captured = _read(_known_operations(_export(model, several, held, is_dynamic=True)))
     except CaptureError:
         raise
     except ModelError:
@@ -64,28 +77,44 @@ def capture(model: Model, inputs: Tensor) -> CapturedGraph:
     if captured is not None and captured.batch in (None, len(inputs)):
         return captured
     # Or the model counts its images in Python, say by int(x.shape[0]).
-    return _read(_known_operations(_export(model, inputs, None)))
+    return _read(_known_operations(_export(model, inputs, held, is_dynamic=False)))
 
 
 def unwrapped(model: Any) -> Model:
     """The model inside DataParallel or `torch.compile`, which have no graph of their own."""
-    while isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    model = getattr(model, "_orig_mod", model)
-    if not isinstance(model, nn.Module | ExportedProgram):
-        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {model!r:.60}")
-    return model
+    inner = model
+    while (inside := _inside(inner)) is not None:
+        inner = inside
+    if not isinstance(inner, nn.Module | ExportedProgram):
+        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {inner!r:.60}")
+    if inner is not model:
+        warnings.warn(
+            f"the model is explained without its {type(model).__name__} wrapper: the same network "
+            "on one device, not compiled",
+            stacklevel=3,
+        )
+    return inner
+
+
+def _inside(model: Any) -> Any:
+    """What a wrapper holds; None where there is no wrapper."""
+    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return getattr(model, "_orig_mod", None)
 
 
 @contextmanager
-def evaluating(model: Model) -> Generator[None]:
-    """Put every module in evaluation mode, and back as it was on the way out."""
+def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
+    """Put every module in evaluation mode, and back as it was on the way out.
+
+    A warning says so where the caller `stacklevel` frames up has written the call.
+    """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [module for module in modules if module.training]
     if training:
         warnings.warn(
             "the model is in training mode; it is explained as model.eval() would run it",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     try:
         for module in training:
@@ -103,33 +132,43 @@ def module_path(node: Node) -> str:
     return path.partition("@")[0]  # "@1" marks a module's second call
 
 
-def _export(model: nn.Module, example: Tensor, dynamic_shapes: Any) -> ExportedProgram:
+def _export(model: nn.Module, example: Tensor, held: Held, *, is_dynamic: bool) -> ExportedProgram:
+    arguments = held.beside(len(example))
+    given = (example, *(arguments[k] for k in held.tensors))
+    shapes = _dynamic_shapes(held) if is_dynamic else None
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
         try:
             with torch.no_grad():
-                program = torch.export.export(
-                    model, (example,), dynamic_shapes=dynamic_shapes, strict=False
-                )
+                program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
             if any("set_grad_enabled" in str(node.target) for node in program.graph.nodes):
                 with torch.enable_grad():
-                    program = torch.export.export(
-                        model, (example,), dynamic_shapes=dynamic_shapes, strict=False
-                    )
+                    program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
+            program = with_own_names(program) if isinstance(model, Adapted) else program
             return without_inplace(program, ours=True)
         except Exception as error:
-            _explain_failure(model, example, error)
+            _explain_failure(model, given, error)
 
 
-def _explain_failure(model: nn.Module, example: Tensor, error: Exception) -> NoReturn:
+def _dynamic_shapes(held: Held) -> Any:
+    """Any number of images, in the explained input and in what is held for each image."""
+    images = {0: Dim.AUTO}
+    others = tuple(images if place in held.by_image else None for place in held.tensors)
+    return (images, others) if others else (images,)
+
+
+def _explain_failure(model: nn.Module, given: tuple[Tensor, ...], error: Exception) -> NoReturn:
     """Raise the reason why a model could not be exported: the model's own, or the export's."""
     try:
-        model(example)
+        model(*given)
+    except DMBPError:
+        raise
     except Exception as own:
         raise ModelError(
-            f"the model does not run on an input of shape {tuple(example.shape)}: {first_line(own)}"
+            f"the model does not run on an input of shape {tuple(given[0].shape)}: "
+            f"{first_line(own)}"
         ) from own
     raise CaptureError(
         "torch.export cannot turn the model into a graph "
@@ -169,10 +208,9 @@ def _known_operations(program: ExportedProgram) -> ExportedProgram:
 
 
 def _unknown(program: ExportedProgram) -> list[Node]:
-    """Operations without a rule that depend on the input."""
-    signature = program.graph_signature
-    active = {n for n in program.graph.nodes if n.op == "placeholder"}
-    active = {n for n in active if n.name in signature.user_inputs}
+    """Operations without a rule that depend on the input that is explained."""
+    explained = list(program.graph_signature.user_inputs)[:1]
+    active = {n for n in program.graph.nodes if n.op == "placeholder" and n.name in explained}
     unknown: list[Node] = []
     for node in program.graph.nodes:
         if node.op != "call_function" or not active.intersection(node.all_input_nodes):
@@ -228,11 +266,13 @@ def _read(program: ExportedProgram) -> CapturedGraph:
             constants[node] = program.state_dict[spec.target]
         else:
             constants[node] = cast("Tensor", program.constants[str(spec.target)])
-    if len(inputs) != 1:
-        raise CaptureError(f"the model takes {len(inputs)} inputs; dmbp explains models of one")
+    if not inputs:
+        raise CaptureError("the model takes no input")
     size = inputs[0].meta["val"].shape[0]
     batch = size if isinstance(size, int) else size.node.maybe_as_int()
-    return CapturedGraph(program.graph, inputs[0], _output(program), constants, batch)
+    return CapturedGraph(
+        program.graph, inputs[0], _output(program), constants, batch, others=tuple(inputs[1:])
+    )
 
 
 def _output(program: ExportedProgram) -> Node:

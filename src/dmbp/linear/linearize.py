@@ -6,20 +6,24 @@
 A `Linearizer` keeps the captured graph of one model, so that asking again costs no second export.
 """
 
+import copy
 import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.nn.parameter import is_lazy
 
-from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
+from dmbp.errors import CaptureError, InexactCapture, ModelError
+from dmbp.linear.adapted import Adapted
 from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line, unwrapped
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
+from dmbp.linear.held import Held
+from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.lines import Pieces, Smoothing, line_of, tangent
 from dmbp.linear.network import LinearNetwork, run
+from dmbp.linear.outputs import Output, choice_among, picked
 from dmbp.linear.precision import full_precision
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, with_sites
@@ -36,36 +40,62 @@ def linearize(
     target: Target = None,
     smooth: Smoothing = "tangent",
     sites: Selection = None,
+    output: Output = None,
+    additional_forward_args: Any = None,
 ) -> LinearNetwork:
     """Freeze `model` at `inputs` and ask for `target`'s score.
 
     Without a target each image's highest output is asked for. `smooth` is how smooth activations
     are frozen: by their "tangent", by a "secant" through zero, or approximated by `Pieces(k)`.
-    `sites` names the activations that carry masks, as `layer4*` does; all, unless given. Raises a
-    `CaptureError` where the model cannot be reproduced exactly.
+    `sites` names the activations that carry masks, as `layer4*` does; all, unless given. `output`
+    says which of several things the model returns is explained. `additional_forward_args` are its
+    other inputs, which are held as they are. Raises a `CaptureError` where the model cannot be
+    reproduced exactly.
     """
-    return Linearizer(model, smooth=smooth, sites=sites).linearize(inputs, target=target)
+    linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
+    return linearizer.linearize(
+        inputs, target=target, additional_forward_args=additional_forward_args
+    )
 
 
 class Linearizer:
     """Linearises one model again and again."""
 
     def __init__(
-        self, model: Model, *, smooth: Smoothing = "tangent", sites: Selection = None
+        self,
+        model: Model,
+        *,
+        smooth: Smoothing = "tangent",
+        sites: Selection = None,
+        output: Output = None,
     ) -> None:
         self.model = unwrapped(model)
         self._line = line_of(smooth)
         self._selection: Selection = sites
-        self._callable = model.module() if isinstance(model, ExportedProgram) else self.model
+        self._callable = _callable(self.model)
+        self._output: Output = output
+        self._held = Held()
         self._captured: dict[Any, CapturedGraph] = {}
         self._elements: dict[Any, int] = {}
 
     @torch.inference_mode(False)
-    def linearize(self, inputs: Tensor, *, target: Target = None) -> LinearNetwork:
+    def linearize(
+        self, inputs: Tensor, *, target: Target = None, additional_forward_args: Any = None
+    ) -> LinearNetwork:
         """Freeze the model at `inputs` and ask for `target`'s score."""
-        inputs, outputs, rows = self.rows(inputs, target=target)
-        picked = torch.tensor(rows.image, device=inputs.device)
-        return self.freeze(inputs[picked], outputs[picked], rows)
+        check_batch(inputs)
+        held = Held.of(additional_forward_args, images=len(inputs))
+        asked = self.holding(held)
+        inputs, outputs, rows = asked.rows(inputs, target=target)
+        images = torch.tensor(rows.image, device=inputs.device)
+        asked = asked.holding(held.pick(rows.image))
+        return asked.freeze(inputs[images], outputs[images], rows)
+
+    def holding(self, held: Held) -> "Linearizer":
+        """The same with these as the model's other inputs; what is captured serves both."""
+        other = copy.copy(self)
+        other._held = held
+        return other
 
     @full_precision()
     @torch.inference_mode(False)
@@ -73,7 +103,14 @@ class Linearizer:
         """The inputs as they will be used, the model's outputs there, and the questions asked."""
         with evaluating(self.model):
             inputs = self._checked(inputs)
-            outputs = torch.cat([self.outputs(part) for part in inputs.split(IMAGES_AT_ONCE)])
+            outputs = torch.cat(
+                [
+                    self.holding(self._held.pick(images.tolist())).outputs(inputs[images])
+                    for images in torch.arange(len(inputs), device=inputs.device).split(
+                        IMAGES_AT_ONCE
+                    )
+                ]
+            )
             return inputs, outputs, read_target(target, outputs=outputs)
 
     @full_precision()
@@ -86,6 +123,11 @@ class Linearizer:
         return LinearNetwork(
             frozen, inputs, rows, exactness=exactness, approximation_error=approximation_error
         )
+
+    @property
+    def holds(self) -> bool:
+        """Whether the model is given other inputs beside the one that is explained."""
+        return bool(self._held.values)
 
     @property
     def approximates(self) -> bool:
@@ -131,7 +173,7 @@ class Linearizer:
 
     def captured(self, inputs: Tensor) -> CapturedGraph | None:
         """The graph captured for inputs like these, if there is one yet."""
-        captured = self._captured.get(_form(inputs))
+        captured = self._captured.get(self._form(inputs))
         return captured if captured is None or captured.batch in (None, len(inputs)) else None
 
     def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
@@ -141,12 +183,20 @@ class Linearizer:
                 return self._checked_frozen(captured, inputs, outputs)
             except InexactCapture:
                 # The model has changed since: a new head, another attribute. Capture it anew.
-                del self._captured[_form(inputs)]
-        captured = capture(self.model, inputs)
+                del self._captured[self._form(inputs)]
+        captured = capture(self._adapted(inputs), inputs, held=self._held)
         frozen, exactness = self._checked_frozen(captured, inputs, outputs)
         self._check_independence(inputs, outputs)
-        self._captured[_form(inputs)] = captured
+        self._captured[self._form(inputs)] = captured
         return frozen, exactness
+
+    @torch.no_grad()
+    def _adapted(self, inputs: Tensor) -> Model:
+        """The model, or one of one output around it that takes its tensors alone."""
+        choice = self._choice(self._returned(inputs), len(inputs))
+        if choice is None and not self.holds:
+            return self.model
+        return Adapted(self._callable, output=choice, held=self._held)
 
     def _checked_frozen(
         self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
@@ -156,6 +206,8 @@ class Linearizer:
         Pieces are another model's; then it is tangents that are held to the model's outputs.
         """
         line = tangent if self.approximates else self._line
+        others = self._held.beside(len(inputs))
+        captured = captured.holding([others[k] for k in self._held.tensors])
         frozen = freeze(captured, inputs, line=line)
         exactness = check(captured, frozen, inputs, outputs, line=line)
         if self.approximates:
@@ -172,10 +224,18 @@ class Linearizer:
         """The model's outputs, checked to be a finite tensor (images, classes)."""
         return self.run(inputs).detach()
 
+    @full_precision()
     def run(self, inputs: Tensor) -> Tensor:
         """Like `outputs`, where gradients may pass."""
+        returned = self._returned(inputs)
+        choice = self._choice(returned, len(inputs))
+        return self._checked_outputs(picked(returned, choice), len(inputs))
+
+    def _returned(self, inputs: Tensor) -> Any:
+        """Whatever the model returns."""
         try:
-            outputs: Any = self._callable(inputs.clone())  # some write into their input
+            # Some write into their input.
+            return self._callable(inputs.clone(), *self._held.beside(len(inputs)))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -183,13 +243,16 @@ class Linearizer:
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "
                 f"{first_line(error)}"
             ) from error
-        return self._checked_outputs(outputs, len(inputs))
+
+    def _choice(self, returned: Any, images: int) -> Output:
+        return choice_among(returned, images=images) if self._output is None else self._output
 
     def _check_independence(self, inputs: Tensor, outputs: Tensor) -> None:
         """Refuse a model that lets the images of a batch see each other."""
         try:
-            beside_another = self.outputs(torch.cat([inputs[:1], -inputs[:1].flip(-1)]))[:1]
-            alone = self.outputs(inputs[:1])
+            first = self.holding(self._held.pick([0]))
+            beside_another = first.outputs(torch.cat([inputs[:1], -inputs[:1].flip(-1)]))[:1]
+            alone = first.outputs(inputs[:1])
         except ModelError:
             return  # it takes batches of one size only, and was run on that
         tolerance = TOLERANCE[inputs.dtype]
@@ -200,34 +263,8 @@ class Linearizer:
             )
 
     def _checked(self, inputs: Tensor) -> Tensor:
-        if not isinstance(inputs, Tensor) or inputs.layout is not torch.strided:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"inputs must be a dense tensor, not {type(inputs).__name__}")
-        if inputs.dim() < 2 or inputs.shape[0] == 0:
-            raise InputError(
-                "inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)"
-            )
-        if inputs.dtype not in TOLERANCE:
-            raise InputError(f"inputs must be floating point, not {inputs.dtype}")
-        if not torch.isfinite(inputs).all():
-            raise InputError("the inputs contain NaN or infinity")
-        for name, tensor in self._tensors():
-            if is_lazy(tensor):
-                raise ModelError(f"the model's {name!r} is not made yet: run the model once first")
-            if tensor.is_inference():
-                raise ModelError(
-                    "the model was made in torch.inference_mode(), which torch.export cannot "
-                    "capture; copy.deepcopy(model) outside of that mode can be explained"
-                )
-            if tensor.is_floating_point() and tensor.dtype != inputs.dtype:
-                raise InputError(
-                    f"the inputs are {inputs.dtype} but the model's {name!r} is {tensor.dtype}; "
-                    f"use inputs.to({tensor.dtype})"
-                )
-            if tensor.device != inputs.device:
-                raise InputError(
-                    f"the inputs are on {inputs.device} but the model's {name!r} is on "
-                    f"{tensor.device}; use inputs.to({str(tensor.device)!r})"
-                )
+        check_batch(inputs)
+        check_fit(inputs, self._tensors())
         return inputs.clone() if inputs.is_inference() else inputs.detach()
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
@@ -238,8 +275,8 @@ class Linearizer:
     def _checked_outputs(self, outputs: Any, images: int) -> Tensor:
         if not isinstance(outputs, Tensor):
             raise ModelError(
-                f"the model returns a {type(outputs).__name__}; dmbp explains models that return "
-                "one tensor of shape (batch, classes)"
+                f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
+                "shape (batch, classes)"
             )
         if outputs.dim() != 2 or outputs.shape[0] != images:
             raise ModelError(
@@ -256,6 +293,9 @@ class Linearizer:
                 return f"the model's weights contain NaN or infinity, first in {name!r}"
         return "the model's output contains NaN or infinity for these inputs"
 
+    def _form(self, inputs: Tensor) -> Any:
+        return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._held.form
 
-def _form(inputs: Tensor) -> Any:
-    return tuple(inputs.shape[1:]), inputs.dtype, inputs.device
+
+def _callable(model: Model) -> nn.Module:
+    return model.module() if isinstance(model, ExportedProgram) else model

@@ -71,6 +71,13 @@ class LinearNetwork:
         self.frozen = frozen
         self.weights, self.constant = tangent or rows.tangent(frozen.output)
 
+    @property
+    def other_dtypes(self) -> tuple[torch.dtype, ...]:
+        """What activations are cast to on their way, beside the inputs' own precision."""
+        given = [v for s in self.frozen.steps for v in (*s.arguments, *s.keywords.values())]
+        casts = [v for v in given if isinstance(v, torch.dtype) and v.is_floating_point]
+        return tuple(dict.fromkeys(cast for cast in casts if cast != self.inputs.dtype))
+
     @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:
         """The target's score of every row, with each site scaled by its mask; shape (rows,)."""

@@ -2,22 +2,29 @@
 
 On recent GPUs PyTorch runs float32 convolutions in TF32, with ten bits of mantissa. Learning masks
 multiplies such errors: batched and alone, the same image gave terms ten per cent apart after 50
-iterations (ResNet50, H200). Inside `full_precision()` float32 means float32.
+iterations (ResNet50, H200). Inside `full_precision()` float32 means float32, also where the caller
+has switched on `torch.autocast`: a model is explained in the precision of its weights.
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import backends
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 @contextmanager
 def full_precision() -> Generator[None]:
-    """Switch TF32 off, and back as it was on the way out."""
+    """Switch TF32 and the caller's autocast off, and back as they were on the way out."""
     # The older switches: torch.export reads these, and stops where only the newer were set.
     before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
     try:
         backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = False
-        yield
+        with ExitStack() as stack:
+            for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
+                stack.enter_context(torch.autocast(device, enabled=False))
+            yield
     finally:
         backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before

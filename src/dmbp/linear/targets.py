@@ -86,6 +86,12 @@ class Rows:
         for start in range(0, len(self), size):
             yield list(range(start, min(start + size, len(self))))
 
+    def batches_of_images(self, size: int) -> Iterator[list[int]]:
+        """Like `batches`, but no batch has rows of two images."""
+        for image in dict.fromkeys(self.image):
+            own = [row for row, other in enumerate(self.image) if other == image]
+            yield from (own[start : start + size] for start in range(0, len(own), size))
+
     def _weights(self, like: Tensor) -> Tensor:
         """A matrix (rows, classes), zero for functions."""
         entries = [

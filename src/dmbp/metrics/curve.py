@@ -20,6 +20,7 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Target
 from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.precision import full_precision
 from dmbp.names import known
 
 STEPS = 28
@@ -42,6 +43,7 @@ class CurveOptions(TypedDict, total=False):
     internal_batch_size: int
 
 
+@full_precision()
 @torch.no_grad()
 def probability_curve(
     model: Model,

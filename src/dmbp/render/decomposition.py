@@ -1,14 +1,26 @@
-"""A decomposition as a panel."""
+"""A decomposition as a picture: a panel for images, lines for signals, bars for features."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from dmbp.decompose import Decomposition
+from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
 from dmbp.render.colour import Array
+from dmbp.render.features import draw_features, features_height
 from dmbp.render.files import figure_bytes, write_whole
-from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
+from dmbp.render.panel import PanelRow, PanelStyle, Terms, draw_panel
 from dmbp.render.pictures import check_drawable, picture, stretched
+from dmbp.render.series import SeriesRow, draw_series
+from dmbp.render.signal import draw_signal, signal_height
+
+CHARTS = {
+    2: (draw_features, features_height, "feature"),
+    3: (draw_signal, signal_height, "channel"),
+}
+"""What is drawn of inputs that are no images, by their dimensions."""
 
 
 def plot_decomposition(
@@ -18,16 +30,46 @@ def plot_decomposition(
     photos: Sequence[Array] | None = None,
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     style: PanelStyle | None = None,
 ) -> None:
     """Draw every row of a decomposition into a picture at `path` (.png, .svg or .pdf).
 
     `photos` holds an array (height, width, 3) in [0, 1] for every row; without it the inputs are
-    shown, stretched to their own range.
+    shown, stretched to their own range. Signals (batch, channels, length) are drawn as lines and
+    vectors (batch, features) as bars; `names` are those of their channels or features.
     """
-    rows = panel_rows(decomposition, photos, photo_captions, target_captions)
+    if decomposition.inputs.dim() in CHARTS:
+        figure = _charts(decomposition, target_captions, names, style)
+    else:
+        rows = panel_rows(decomposition, photos, photo_captions, target_captions)
+        figure = draw_panel(rows, style)
     path = Path(path)
-    write_whole({path: figure_bytes(draw_panel(rows, style), path.suffix)})
+    write_whole({path: figure_bytes(figure, path.suffix)})
+
+
+def _charts(
+    decomposition: Decomposition,
+    captions: Sequence[str] | None,
+    names: Sequence[str] | None,
+    style: PanelStyle | None,
+) -> Figure:
+    inputs = decomposition.inputs
+    chart, height, one = CHARTS[inputs.dim()]
+    names = names or [f"{one} {k}" for k in range(inputs.shape[1])]
+    if len(names) != inputs.shape[1]:
+        raise InputError(f"{len(names)} names were given for {inputs.shape[1]} {one}s")
+    rows = [
+        SeriesRow(
+            values=inputs[k].detach().cpu().double().numpy(),
+            attribution=decomposition.attribution[k].detach().cpu().double().numpy(),
+            terms=terms,
+            caption=_caption(decomposition, k, captions),
+            names=names,
+        )
+        for k, terms in enumerate(_terms(decomposition))
+    ]
+    return draw_series(rows, chart, height=height(rows[0]), style=style)
 
 
 def panel_rows(
@@ -39,13 +81,6 @@ def panel_rows(
     """The panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
     check_drawable(inputs)
-    terms = zip(
-        decomposition.output.tolist(),
-        decomposition.positive_output.tolist(),
-        decomposition.negative_output.tolist(),
-        decomposition.nuisance_output.tolist(),
-        strict=True,
-    )
     attributions = decomposition.attribution.sum(1)
     return [
         PanelRow(
@@ -55,14 +90,26 @@ def panel_rows(
             negative_map=picture(decomposition.negative_map[k]),
             terms=term,
             photo_caption=photo_captions[k] if photo_captions is not None else "input",
-            target_caption=(
-                target_captions[k]
-                if target_captions is not None
-                else target_text(decomposition.targets[k])
-            ),
+            target_caption=_caption(decomposition, k, target_captions),
         )
-        for k, term in enumerate(terms)
+        for k, term in enumerate(_terms(decomposition))
     ]
+
+
+def _terms(decomposition: Decomposition) -> list[Terms]:
+    return list(
+        zip(
+            decomposition.output.tolist(),
+            decomposition.positive_output.tolist(),
+            decomposition.negative_output.tolist(),
+            decomposition.nuisance_output.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _caption(decomposition: Decomposition, row: int, captions: Sequence[str] | None) -> str:
+    return target_text(decomposition.targets[row]) if captions is None else captions[row]
 
 
 def target_text(target: OneTarget | str) -> str:

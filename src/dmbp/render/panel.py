@@ -117,7 +117,7 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         show_image(positive, toward, "patterns for it, ∇F⁺")
         show_image(negative, against, "patterns against it, ∇F⁻")
         if row.terms is not None:
-            _terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
+            draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     return figure
 
@@ -132,7 +132,8 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
         spine.set_edgecolor("#cccccc")
 
 
-def _terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+def draw_terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+    """A bar for each term and for their sum."""
     names, values, colours = zip(*bars(terms, palette), strict=True)
     axis.barh(range(4), values, color=colours, height=0.55)
     axis.axvline(0, color="#888888", linewidth=0.8)

@@ -1,0 +1,93 @@
+"""Which of the things a model returns is explained: one tensor of shape (batch, classes).
+
+    >>> outputs = {"logits": torch.zeros(2, 5), "features": torch.zeros(2, 8)}
+    >>> choice_among(outputs, images=2)
+    'logits'
+    >>> picked(outputs, "features").shape
+    torch.Size([2, 8])
+
+What is called `logits` is taken without asking, and so is the only tensor of that shape; else the
+caller says which, by a name, a position or a function of what the model returns.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from dmbp.errors import InputError, ModelError
+
+Output = str | int | Callable[[Any], Tensor] | None
+"""A name, a position, a function of what the model returns; None leaves the choice to us."""
+
+LOGITS = "logits"
+
+
+def choice_among(returned: Any, *, images: int) -> str | int | None:
+    """The name or position of the one tensor that is meant; None where it comes alone."""
+    if isinstance(returned, Tensor):
+        return None
+    parts = _parts(returned)
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    fitting = [name for name, part in tensors.items() if part.dim() == 2 and len(part) == images]
+    if LOGITS in tensors or len(fitting) == 1:
+        return LOGITS if LOGITS in tensors else fitting[0]
+    kind = type(returned).__name__
+    if not fitting:
+        raise ModelError(
+            f"the model returns a {kind} without a tensor of shape (batch, classes)"
+            f"{_listed(tensors)}; output= may be a function that makes one"
+        )
+    raise ModelError(
+        f"the model returns a {kind} with {len(fitting)} tensors of shape (batch, classes)"
+        f"{_listed({name: tensors[name] for name in fitting})}; say which one to explain, as "
+        f"output={fitting[0]!r} does"
+    )
+
+
+def picked(returned: Any, output: Output) -> Any:
+    """What is called `output` in what a model returns."""
+    if output is None:
+        return returned
+    if callable(output):
+        return _made(returned, output)
+    parts = {} if isinstance(returned, Tensor) else _parts(returned)
+    positions = list(parts.values())
+    if output in parts and not isinstance(output, bool):
+        return parts[output]
+    if isinstance(output, int) and not isinstance(output, bool) and 0 <= output < len(positions):
+        return positions[output]
+    kind = type(returned).__name__
+    there = f"it has {', '.join(map(repr, parts))}" if parts else "it has no parts"
+    raise InputError(f"the model returns a {kind} without an output {output!r}: {there}")
+
+
+def _made(returned: Any, function: Callable[[Any], Tensor]) -> Tensor:
+    try:
+        return function(returned)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the function given as output fails on the {type(returned).__name__} that the model "
+            f"returns: {error}"
+        ) from error
+
+
+def _parts(returned: Any) -> dict[str | int, Any]:
+    """The parts of a mapping, a named tuple, a sequence or an object, by name or position."""
+    if isinstance(returned, Mapping):
+        return dict(cast("Mapping[str | int, Any]", returned))
+    if isinstance(returned, tuple | list):
+        sequence = cast("tuple[Any, ...]", returned)
+        names: Any = getattr(sequence, "_fields", range(len(sequence)))
+        return dict(zip(names, sequence, strict=True))
+    has_parts = is_dataclass(returned) or hasattr(returned, "__dict__")
+    return {**vars(returned)} if has_parts else {}
+
+
+def _listed(tensors: Mapping[str | int, Tensor]) -> str:
+    listed = ", ".join(f"{name!r} {tuple(part.shape)}" for name, part in tensors.items())
+    return f" ({listed})" if listed else ""

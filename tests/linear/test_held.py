@@ -1,0 +1,113 @@
+"""Models of several inputs: one is explained, the others are held."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dmbp
+from dmbp.attribution import METHODS
+from dmbp.errors import ModelError
+from tests import nets
+from tests.tolerance import BATCH, relative
+
+IMAGES = (3, 3, 16, 16)
+
+
+class WithMore(nets.ResidualNet):
+    """An image, a mask for each image, a table's row by its number, a factor and a switch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 3)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, kind: Tensor, factor: float = 1.0, weights: object = None
+    ) -> Tensor:
+        shift = torch.relu(self.table(kind))[:, :, None, None]
+        out = super().forward(torch.relu(x * mask + shift) * factor)
+        return out if weights is None else out * weights
+
+
+class Bound(nn.Module):
+    """The same for one image, its other inputs written into it."""
+
+    def __init__(self, model: WithMore, *others: object) -> None:
+        super().__init__()
+        self.model, self.others = model, others
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x, *self.others)
+
+
+def question() -> tuple[WithMore, Tensor, tuple[object, ...]]:
+    model = WithMore().double().eval()
+    mask = torch.rand(3, 1, 16, 16, dtype=torch.float64)
+    kind = torch.tensor([2, 0, 3])
+    weights = torch.rand(5, dtype=torch.float64)
+    return model, torch.randn(IMAGES, dtype=torch.float64), (mask, kind, 0.5, weights)
+
+
+def of_image(others: tuple[object, ...], k: int) -> tuple[object, ...]:
+    mask, kind, *rest = others
+    return (mask[k : k + 1], kind[k : k + 1], *rest)
+
+
+def test_the_linear_network_is_that_of_each_image() -> None:
+    model, inputs, others = question()
+    net = dmbp.linearize(model, inputs, target=[[1, 2], [3], [4]], additional_forward_args=others)
+    expected = model(inputs, *others)
+    torch.testing.assert_close(net.value(), expected[[0, 0, 1, 2], [1, 2, 3, 4]])
+    x = inputs.clone().requires_grad_()
+    gradient = torch.autograd.grad(model(x, *others)[[1, 2], [3, 4]].sum(), x)[0]
+    torch.testing.assert_close(net.pullback()[2:], gradient[1:])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_holds_the_other_inputs(name: str) -> None:
+    """A batch is each image alone with its own; two targets of one image are asked together."""
+    fewer = {
+        "rise": {"masks": 20},
+        "lpr": {"iterations": 2},
+        "blur_ig": {"steps": 3},
+        "smoothgrad": {"samples": 3},
+        "integrated_gradients": {"steps": 5},
+    }
+    settings = {"iterations": 3} if name.startswith("dmbp") else fewer.get(name, {})
+    model, inputs, others = question()
+    method = METHODS[name](model, **settings)
+    maps = method.attribute(inputs, target=[[1, 2], [3], [4]], additional_forward_args=others)
+    assert len(maps) == 4
+    for row, (image, target) in enumerate([(0, 1), (0, 2), (1, 3), (2, 4)]):
+        bound = Bound(model, *of_image(others, image)).eval()
+        alone = METHODS[name](bound, **settings).attribute(
+            inputs[image : image + 1], target=target, internal_batch_size=1
+        )
+        assert relative(maps[row : row + 1], alone) <= BATCH
+
+
+def test_explain_and_another_call_with_others() -> None:
+    """One capture serves other values; the number beside them is a constant of the graph."""
+    model, inputs, others = question()
+    explainer = dmbp.DMBP(model, iterations=2)
+    for given in (others, (others[0].flip(0), *others[1:]), (*others[:2], 0.7, others[3])):
+        d = explainer.explain(inputs, target=1, additional_forward_args=given)
+        torch.testing.assert_close(d.output, model(inputs, *given)[:, 1])
+    assert len(explainer.linearizer._captured) == 2
+
+
+def test_one_thing_needs_no_tuple() -> None:
+    class Scaled(nets.ResidualNet):
+        def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+            return super().forward(x) * scale[:, None]
+
+    model, inputs, scale = Scaled().eval(), torch.randn(IMAGES), torch.rand(3)
+    maps = METHODS["gradient"](model).attribute(inputs, None, 1, scale)
+    assert torch.equal(maps, METHODS["gradient"](model).attribute(inputs, None, 1, (scale,)))
+
+
+def test_what_does_not_fit_gets_a_sentence() -> None:
+    model, inputs, others = question()
+    with pytest.raises(ModelError, match="does not run on an input of shape"):
+        dmbp.linearize(model, inputs, target=1)
+    with pytest.raises(ModelError, match="does not run on an input of shape"):
+        dmbp.DMBP(model).attribute(inputs, target=1, additional_forward_args=(others[0][:2],))

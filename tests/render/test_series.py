@@ -1,0 +1,103 @@
+"""Charts of what is no image: red and blue stand where the numbers say."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import nn
+
+import dmbp
+from dmbp.errors import InputError
+from dmbp.render.colour import RED_BLUE
+from dmbp.render.features import draw_features
+from dmbp.render.series import SeriesRow, draw_series, shown
+from dmbp.render.signal import draw_signal
+from tests import nets
+
+TERMS = (1.0, 2.0, -0.5, -0.5)
+
+
+class Listener(nn.Sequential):
+    """A network on signals."""
+
+    def __init__(self, channels: int = 2) -> None:
+        super().__init__(
+            nn.Conv1d(channels, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(6, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool1d(1),
+            nn.Flatten(),
+            nn.Linear(6, 4),
+        )
+
+
+def drawn(row: SeriesRow, chart: object) -> Figure:
+    return draw_series([row], chart, height=3.0)
+
+
+def test_moments_are_red_for_and_blue_against() -> None:
+    values = numpy.array([[0.0, 1.0, 0.5, 0.2], [3.0, 2.0, 1.0, 0.0]])
+    attribution = numpy.array([[1.0, 0.0, -1.0, 0.0], [0.0, 0.0, 0.0, 0.5]])
+    figure = drawn(SeriesRow(values, attribution, TERMS, "cat", ["left", "right"]), draw_signal)
+    axes = [axis for axis in figure.axes if axis.get_ylabel() in ("left", "right")]
+    bands = [next(c for c in a.collections if isinstance(c, LineCollection)) for a in axes]
+    red, white, blue, _ = bands[0].get_colors()[:, :3]
+    assert red[0] > red[2] + 0.2
+    assert blue[2] > blue[0] + 0.2
+    assert white.min() > 0.99
+    assert bands[1].get_colors()[3][0] > bands[1].get_colors()[3][2]
+    for band, line, axis in zip(bands, values, axes, strict=True):
+        middles = numpy.array([path.vertices[1] for path in band.get_paths()])
+        assert middles[:, 1].tolist() == line.tolist()
+        assert axis.lines[0].get_ydata().tolist() == line.tolist()
+
+
+def test_features_are_bars_with_their_values() -> None:
+    row = SeriesRow(numpy.array([3.0, -1.5]), numpy.array([0.25, -2.0]), TERMS, "cat", ["a", "b"])
+    axis = drawn(row, draw_features).axes[0]
+    assert [bar.get_width() for bar in axis.patches] == [0.25, -2.0]
+    colours = [to_rgb(bar.get_facecolor()) for bar in axis.patches]
+    assert colours == [to_rgb(RED_BLUE.positive), to_rgb(RED_BLUE.negative)]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a = 3", "b = -1.5"]
+    assert axis.get_title() == "cat"
+
+
+def test_the_strongest_are_shown_in_their_order() -> None:
+    places, said = shown(["a", "b", "c", "d"], numpy.array([1.0, -3.0, 0.0, 2.0]), most=2)
+    assert places == [1, 3]
+    assert said == ", the 2 strongest of 4"
+    assert shown(["a", "b"], numpy.zeros(2), most=2) == ([0, 1], "")
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Listener(), (2, 2, 32)),
+        (Listener(12), (1, 12, 16)),
+        (nets.MLP(), (2, 7)),
+        (nn.Sequential(nn.Linear(40, 8), nn.ReLU(), nn.Linear(8, 3)), (1, 40)),
+        (nn.Sequential(nn.Conv1d(2, 4, 1), nn.ReLU(), nn.Flatten()), (1, 2, 1)),
+    ],
+)
+def test_what_is_no_image_is_explained_and_drawn(
+    model: nn.Module, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    d = dmbp.DMBP(model.eval(), iterations=3).explain(torch.randn(shape), target=1)
+    assert d.attribution.shape == shape
+    d.plot(tmp_path / "a.png", target_captions=["the second"] * shape[0])
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[0] > 1000
+
+
+def test_names_that_do_not_fit(tmp_path: Path) -> None:
+    d = dmbp.DMBP(nets.MLP().eval(), iterations=1).explain(torch.randn(1, 7), target=0)
+    with pytest.raises(InputError, match="2 names were given for 7 features"):
+        d.plot(tmp_path / "a.png", names=["age", "size"])
+    assert not list(tmp_path.iterdir())
