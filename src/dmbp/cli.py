@@ -67,7 +67,9 @@ class Colours(StrEnum):
 
 ModelName = Annotated[
     str | None,
-    typer.Option("--model", help="A name from `dmbp models`, or package.module:factory."),
+    typer.Option(
+        "--model", help="A name from `dmbp models`, a .pt2 file, or package.module:factory."
+    ),
 ]
 Weights = Annotated[
     Path | None,

@@ -10,6 +10,7 @@ from dmbp.models.caffe_voc import resnet50_voc_caffe_classifier, vgg16_voc_caffe
 from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
+from dmbp.models.program_file import program_file_classifier
 from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
 from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
 from dmbp.names import suggestion
@@ -28,16 +29,23 @@ MODELS: Mapping[str, Loader] = {
 }
 """Models of our own, beside torchvision's; a new one is one file and one line here."""
 
+FILES: Mapping[str, Callable[[Path], Classifier]] = {
+    ".pt2": program_file_classifier,
+}
+"""Files that hold a whole model, by their ending."""
+
 
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """The model called `name`: ours, torchvision's, or a user's `package.module:factory`.
+    """The model called `name`: ours, torchvision's, a file, or a user's `package.module:factory`.
 
     Of torchvision's, `resnet50:IMAGENET1K_V1` names one of the weights that it publishes.
     """
     architecture, _, published = name.partition(":")
-    if published and architecture in torchvision_names():
+    if Path(name).suffix in FILES:
+        classifier = _from_file(Path(name), weights)
+    elif published and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
         classifier = torchvision_classifier(architecture, Path(published))
@@ -53,8 +61,16 @@ def load_model(
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
 
 
+def _from_file(path: Path, weights: Path | None) -> Classifier:
+    if weights is not None:
+        raise WeightsError(f"{path} has its weights inside: leave out {weights}")
+    if not path.is_file():
+        raise ModelError(f"there is no model file {path}")
+    return FILES[path.suffix](path)
+
+
 def model_names() -> list[str]:
-    """Every name that `load_model` knows; a user's own go by `package.module:factory`."""
+    """Every name that `load_model` knows, beside files and a user's `package.module:factory`."""
     return [*MODELS, *torchvision_names()]
 
 
