@@ -68,7 +68,8 @@ class Colours(StrEnum):
 ModelName = Annotated[
     str | None,
     typer.Option(
-        "--model", help="A name from `dmbp models`, a .pt2 file, or package.module:factory."
+        "--model",
+        help="A name from `dmbp models`, a .pt2 or .onnx file, or package.module:factory.",
     ),
 ]
 Weights = Annotated[

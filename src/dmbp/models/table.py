@@ -10,6 +10,7 @@ from dmbp.models.caffe_voc import resnet50_voc_caffe_classifier, vgg16_voc_caffe
 from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
+from dmbp.models.onnx_file import onnx_file_classifier
 from dmbp.models.program_file import program_file_classifier
 from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
 from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
@@ -31,6 +32,7 @@ MODELS: Mapping[str, Loader] = {
 
 FILES: Mapping[str, Callable[[Path], Classifier]] = {
     ".pt2": program_file_classifier,
+    ".onnx": onnx_file_classifier,
 }
 """Files that hold a whole model, by their ending."""
 
