@@ -69,7 +69,8 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="A name from `dmbp models`, a .pt2 or .onnx file, or package.module:factory.",
+        help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
+        "package.module:factory.",
     ),
 ]
 Weights = Annotated[

@@ -12,6 +12,7 @@ from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
 from dmbp.models.onnx_file import onnx_file_classifier
 from dmbp.models.program_file import program_file_classifier
+from dmbp.models.timm_models import PREFIX, timm_classifier
 from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
 from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
 from dmbp.names import suggestion
@@ -40,13 +41,16 @@ FILES: Mapping[str, Callable[[Path], Classifier]] = {
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """The model called `name`: ours, torchvision's, a file, or a user's `package.module:factory`.
+    """The model called `name`: ours, torchvision's, `timm:…`, a file, or a user's own.
 
-    Of torchvision's, `resnet50:IMAGENET1K_V1` names one of the weights that it publishes.
+    A user's is `package.module:factory`. Of torchvision's, `resnet50:IMAGENET1K_V1` names one of
+    the weights that it publishes.
     """
     architecture, _, published = name.partition(":")
     if Path(name).suffix in FILES:
         classifier = _from_file(Path(name), weights)
+    elif architecture == PREFIX and published:
+        classifier = timm_classifier(published, weights)
     elif published and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
@@ -72,7 +76,7 @@ def _from_file(path: Path, weights: Path | None) -> Classifier:
 
 
 def model_names() -> list[str]:
-    """Every name that `load_model` knows, beside files and a user's `package.module:factory`."""
+    """Every name that `load_model` knows, beside timm's, files and a user's own."""
     return [*MODELS, *torchvision_names()]
 
 
