@@ -212,7 +212,9 @@ def unsupported(node: Node, reason: str) -> UnsupportedOperation:
         hint = "If it is the last layer, explain the model without it: the scores before it. "
     return UnsupportedOperation(
         f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
-        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."
+        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",
+        operation=name,
+        module=place,
     )
 
 

@@ -12,8 +12,12 @@ from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
 from dmbp.models.onnx_file import onnx_file_classifier
 from dmbp.models.program_file import program_file_classifier
-from dmbp.models.timm_models import PREFIX, timm_classifier
-from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
+from dmbp.models.timm_models import PREFIX, timm_classifier, untrained_timm
+from dmbp.models.torchvision_models import (
+    torchvision_classifier,
+    torchvision_names,
+    untrained_torchvision,
+)
 from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
 from dmbp.names import suggestion
 
@@ -65,6 +69,18 @@ def load_model(
         hint = suggestion(name, model_names())
         raise ModelError(f"there is no model {name!r}; {hint}")
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
+
+
+def is_architecture(name: str) -> bool:
+    """Whether torchvision or timm makes the model, with or without weights."""
+    return name in torchvision_names() or name.startswith(f"{PREFIX}:")
+
+
+def untrained_model(name: str) -> Classifier:
+    """An architecture of torchvision's or timm's with random weights."""
+    if name.startswith(f"{PREFIX}:"):
+        return untrained_timm(name.removeprefix(f"{PREFIX}:"))
+    return untrained_torchvision(name)
 
 
 def _from_file(path: Path, weights: Path | None) -> Classifier:

@@ -44,6 +44,12 @@ def timm_classifier(name: str, weights: Path | None) -> Classifier:
     )
 
 
+def untrained_timm(name: str) -> Classifier:
+    """A model of timm's with random weights."""
+    module = _made(_import(name), name).eval()
+    return Classifier(f"{PREFIX}:{name}", module, preprocessing_of(module, name))
+
+
 def preprocessing_of(module: nn.Module, name: str) -> Preprocessing:
     """The preprocessing that timm publishes for a model of its own."""
     from timm.data.config import resolve_data_config
@@ -90,15 +96,20 @@ def _downloaded(timm: Any, name: str) -> nn.Module:
 
 
 def _from_file(timm: Any, name: str, state: State, source: str) -> nn.Module:
-    try:
-        module = timm.create_model(name, pretrained=False)
-    except RuntimeError as error:
-        raise ModelError(f"timm cannot make {name}: {error}") from error
+    module = _made(timm, name)
     classes = _classes_in(module, state)
     if classes not in (None, module.num_classes):
-        module = timm.create_model(name, pretrained=False, num_classes=classes)
+        module = _made(timm, name, num_classes=classes)
     fit(module, state, source)
     return module
+
+
+def _made(timm: Any, name: str, **options: Any) -> Any:
+    """A model with random weights."""
+    try:
+        return timm.create_model(name, pretrained=False, **options)
+    except RuntimeError as error:
+        raise ModelError(f"timm cannot make {name}: {error}") from error
 
 
 def _classes_in(module: Any, state: State) -> int | None:
