@@ -26,6 +26,10 @@ def spectral():
     class Spectral(nn.Module):
         def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
     return stack(Spectral())
+def branching():
+    class Branching(nn.Module):
+        def forward(self, x): return x.mean((2, 3)) if x.sum() > 0 else x.amax((2, 3))
+    return stack(Branching())
 """
 
 
@@ -113,6 +117,15 @@ def test_a_refusal_names_operation_module_and_remedy() -> None:
     assert told["suggestion"].startswith("a Fourier transform is linear")
     record = json.loads(doctor("doctor_models:spectral", "--json").output)
     assert record["refusal"]["operation"] == "aten.fft_rfft2.default"
+
+
+def test_torch_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where an export fails, torch prints the whole graph."""
+    result = doctor("doctor_models:branching")
+    assert result.exit_code == 2
+    assert "does forward() branch on tensor values?" in result.output
+    assert result.stderr == ""
+    assert capfd.readouterr().err == ""
 
 
 def test_other_refusals() -> None:

@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 
 from dmbp.errors import CaptureError, ModelError, UnsupportedOperation
 from dmbp.linear.inplace import without_inplace
+from dmbp.linear.quiet import quietly
 from dmbp.linear.rules import RULES, operation_name
 
 Model = nn.Module | ExportedProgram
@@ -106,8 +107,7 @@ def module_path(node: Node) -> str:
 def _export(model: nn.Module, example: Tensor, dynamic_shapes: Any) -> ExportedProgram:
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
+    with quietly():
         try:
             with torch.no_grad():
                 program = torch.export.export(

@@ -4,10 +4,8 @@ Weights are those that timm downloads, or a file's, whose head may have any numb
 Photos are prepared as timm says for the name: size, share of the crop, interpolation, mean and std.
 """
 
-import logging
 import math
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from PIL import Image
 from torch import nn
 
 from dmbp.errors import ModelError, WeightsError
+from dmbp.linear.quiet import without_log
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
 from dmbp.models.state import State, fit, read_state
 from dmbp.models.torchvision_import import import_torchvision
@@ -84,7 +83,7 @@ def _import(name: str) -> Any:
 
 
 def _downloaded(timm: Any, name: str) -> nn.Module:
-    with _quietly():
+    with without_log():  # of a download that is tried again and again
         try:
             return timm.create_model(name, pretrained=True)
         except Exception as error:  # of the hub, the network, or a tag that does not exist
@@ -128,14 +127,3 @@ def _classes(module: Any) -> tuple[str, ...] | None:
         return None
     info = ImageNetInfo(subset)
     return tuple(info.index_to_description(k) for k in range(module.num_classes))
-
-
-@contextmanager
-def _quietly() -> Generator[None]:
-    """Without the log of a download that is tried again and again."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
