@@ -31,6 +31,8 @@ LAYERS = (
     "explain",
     "compare",
     "sanity",
+    "examination",
+    "doctor",
     "bench",
     "demo",
     "cli",

@@ -1,4 +1,4 @@
-"""The command line: `dmbp explain`, `compare`, `sanity`, `bench`, `demo`, `models`, `methods`.
+"""The command line: `dmbp explain`, `compare`, `sanity`, `doctor`, `bench`, `demo`, and lists.
 
 Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
 """
@@ -67,7 +67,11 @@ class Colours(StrEnum):
 
 ModelName = Annotated[
     str | None,
-    typer.Option("--model", help="A name from `dmbp models`, or package.module:factory."),
+    typer.Option(
+        "--model",
+        help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
+        "package.module:factory.",
+    ),
 ]
 Weights = Annotated[
     Path | None,
@@ -267,6 +271,31 @@ def demo(out: Out = Path("dmbp-demo")) -> None:
 
     with one_sentence():
         run_demo(out, console=output)
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument(help="As for --model of the other commands.")],
+    weights: Weights = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Side of the image. Default: the model's.")
+    ] = None,
+    device: Device = "cpu",
+    sites: Annotated[bool, typer.Option("--sites", help="List every site.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Can this model be explained? What is captured, how exactly, and what it costs."""
+    from dmbp.doctor import see
+    from dmbp.model_choice import ModelChoice
+
+    with one_sentence():
+        diagnosis = see(ModelChoice(model, weights, None, device, untrained=True), size=size)
+    if as_json:
+        output.print(diagnosis.json())
+    else:
+        diagnosis.show(output, all_sites=sites)
+    if diagnosis.found.refusal is not None:
+        raise typer.Exit(2)
 
 
 @app.command()

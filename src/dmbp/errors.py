@@ -42,7 +42,12 @@ class CaptureError(ModelError):
 
 
 class UnsupportedOperation(CaptureError):
-    """An operation of the model has no freezing rule."""
+    """An operation of the model has no freezing rule; `module` is the path of where it stands."""
+
+    def __init__(self, message: str, *, operation: str = "", module: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.module = module
 
 
 class InexactCapture(CaptureError):

@@ -6,24 +6,37 @@ from pathlib import Path
 import torch
 
 from dmbp.errors import InputError
-from dmbp.models import DEFAULT, Classifier, load_model
+from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model's name (the one in the box by default), its files and its device."""
+    """A model's name (the one in the box by default), its files and its device.
+
+    Where `untrained` will do, architectures without a file of weights get random ones.
+    """
 
     model: str | None = None
     weights: Path | None = None
     classes: Path | None = None
     device: str = "cpu"
+    untrained: bool = False
 
     def load(self) -> Classifier:
         """The model on its device."""
         device = _device(self.device)
-        classifier = load_model(self.model or DEFAULT, weights=self.weights, classes=self.classes)
+        name = self.model or DEFAULT
+        if self.is_random:
+            classifier = untrained_model(name)
+        else:
+            classifier = load_model(name, weights=self.weights, classes=self.classes)
         classifier.module.to(device)
         return classifier
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the weights are random ones."""
+        return self.untrained and self.weights is None and is_architecture(self.model or DEFAULT)
 
 
 def _device(name: str) -> torch.device:

@@ -218,9 +218,10 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
     assert tensor[0, 0, 0, 0] == pytest.approx((1 - 0.485) / 0.229)
 
 
-def test_preprocessing_is_torchvisions() -> None:
+@pytest.mark.parametrize("size", [(500, 333), (333, 501), (640, 427), (301, 300)])
+def test_preprocessing_is_torchvisions(size: tuple[int, int]) -> None:
     models = import_torchvision().models
-    photo = Image.effect_noise((500, 333), 60).convert("RGB")
+    photo = Image.effect_noise(size, 60).convert("RGB")
     weights = models.ResNet50_Weights.IMAGENET1K_V1
     from dmbp.models.torchvision_models import _preprocessing
 

@@ -23,6 +23,7 @@ from dmbp.errors import CaptureError, DMBPError, ModelError, UnsupportedOperatio
 from dmbp.linear.adapted import Adapted, with_own_names
 from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
+from dmbp.linear.quiet import quietly
 from dmbp.linear.rules import RULES, operation_name
 
 Model = nn.Module | ExportedProgram
@@ -138,8 +139,7 @@ def _export(model: nn.Module, example: Tensor, held: Held, *, is_dynamic: bool) 
     shapes = _dynamic_shapes(held) if is_dynamic else None
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.export's remarks about its own internals
+    with quietly():
         try:
             with torch.no_grad():
                 program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
@@ -250,7 +250,9 @@ def unsupported(node: Node, reason: str) -> UnsupportedOperation:
         hint = "If it is the last layer, explain the model without it: the scores before it. "
     return UnsupportedOperation(
         f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
-        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."
+        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",
+        operation=name,
+        module=place,
     )
 
 

@@ -40,10 +40,11 @@ class Preprocessing:
         if self.fit == "whole":
             longer = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
             return photo.resize((longer[0], longer[1]), self.interpolation)
-        scale = self.resize / min(photo.size)
-        width, height = (max(self.crop, round(side * scale)) for side in photo.size)
+        # Rounded as torchvision does: a pixel more or less shifts the whole photo.
+        sides = [int(self.resize * side / min(photo.size)) for side in photo.size]
+        width, height = (max(self.crop, side) for side in sides)
         resized = photo.resize((width, height), self.interpolation)
-        left, top = (width - self.crop) // 2, (height - self.crop) // 2
+        left, top = (round((side - self.crop) / 2) for side in (width, height))
         return resized.crop((left, top, left + self.crop, top + self.crop))
 
     def tensor(self, view: Image.Image) -> Tensor:

@@ -1,33 +1,44 @@
 """A user's own model: `package.module:factory`, a function without arguments.
 
-It returns an `nn.Module`, or a `dmbp.models.Classifier` where preprocessing or class names matter.
+It returns an `nn.Module` or a program of `torch.export`, or a `dmbp.models.Classifier` of one where
+preprocessing or class names matter.
 """
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.models.classifier import Classifier
+from dmbp.models.input_form import settle
+from dmbp.models.program_file import program_classifier
 from dmbp.models.state import fit, read_state
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
     """What the factory makes, with the weights of a file if one is given."""
-    made = _call(_find(name), name)
-    classifier = made if isinstance(made, Classifier) else None
-    module: Any = made if classifier is None else classifier.module
+    classifier = _classifier(_call(_find(name), name), name)
+    if weights is not None:
+        fit(classifier.module, read_state(weights), str(weights))
+    settle(classifier.module)
+    return classifier
+
+
+def _classifier(made: Any, name: str) -> Classifier:
+    module: Any = made.module if isinstance(made, Classifier) else made
+    if isinstance(module, ExportedProgram):
+        program = program_classifier(module, name)
+        return replace(made, module=program.module) if isinstance(made, Classifier) else program
     if not isinstance(module, nn.Module):
         raise ModelError(
             f"{name} returned a {type(made).__name__}, not an nn.Module or a dmbp.models.Classifier"
         )
-    if weights is not None:
-        fit(module, read_state(weights), str(weights))
-    module.eval()
-    return classifier or Classifier(name, module)
+    return made if isinstance(made, Classifier) else Classifier(name, module)
 
 
 def _find(name: str) -> Any:

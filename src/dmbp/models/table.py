@@ -10,7 +10,14 @@ from dmbp.models.caffe_voc import resnet50_voc_caffe_classifier, vgg16_voc_caffe
 from dmbp.models.classifier import Classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.keras_resnet50 import keras_resnet50_classifier
-from dmbp.models.torchvision_models import torchvision_classifier, torchvision_names
+from dmbp.models.onnx_file import onnx_file_classifier
+from dmbp.models.program_file import program_file_classifier
+from dmbp.models.timm_models import PREFIX, timm_classifier, untrained_timm
+from dmbp.models.torchvision_models import (
+    torchvision_classifier,
+    torchvision_names,
+    untrained_torchvision,
+)
 from dmbp.models.voc_heads import resnet50_voc_classifier, vgg16_voc_classifier
 from dmbp.names import suggestion
 
@@ -28,6 +35,11 @@ MODELS: Mapping[str, Loader] = {
 }
 """Models of our own, beside torchvision's; a new one is one file and one line here."""
 
+FILES: Mapping[str, Callable[[Path], Classifier]] = {
+    ".pt2": program_file_classifier,
+    ".onnx": onnx_file_classifier,
+}
+"""Files that hold a whole model, by their ending."""
 
 PUBLISHED = ("IMAGENET", "DEFAULT")
 """How names of torchvision's weights begin; a user's function, who may not need torchvision, has
@@ -37,12 +49,17 @@ another name."""
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """The model called `name`: ours, torchvision's, or a user's `package.module:factory`.
+    """The model called `name`: ours, torchvision's, `timm:…`, a file, or a user's own.
 
-    Of torchvision's, `resnet50:IMAGENET1K_V1` names one of the weights that it publishes.
+    A user's is `package.module:factory`. Of torchvision's, `resnet50:IMAGENET1K_V1` names one of
+    the weights that it publishes.
     """
     architecture, _, published = name.partition(":")
-    if published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
+    if Path(name).suffix in FILES:
+        classifier = _from_file(Path(name), weights)
+    elif architecture == PREFIX and published:
+        classifier = timm_classifier(published, weights)
+    elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
         classifier = torchvision_classifier(architecture, Path(published))
@@ -58,8 +75,28 @@ def load_model(
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
 
 
+def is_architecture(name: str) -> bool:
+    """Whether torchvision or timm makes the model, with or without weights."""
+    return name in torchvision_names() or name.startswith(f"{PREFIX}:")
+
+
+def untrained_model(name: str) -> Classifier:
+    """An architecture of torchvision's or timm's with random weights."""
+    if name.startswith(f"{PREFIX}:"):
+        return untrained_timm(name.removeprefix(f"{PREFIX}:"))
+    return untrained_torchvision(name)
+
+
+def _from_file(path: Path, weights: Path | None) -> Classifier:
+    if weights is not None:
+        raise WeightsError(f"{path} has its weights inside: leave out {weights}")
+    if not path.is_file():
+        raise ModelError(f"there is no model file {path}")
+    return FILES[path.suffix](path)
+
+
 def model_names() -> list[str]:
-    """Every name that `load_model` knows; a user's own go by `package.module:factory`."""
+    """Every name that `load_model` knows, beside timm's, files and a user's own."""
     return [*MODELS, *torchvision_names()]
 
 

@@ -44,6 +44,13 @@ def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
     return Classifier(name, module.eval(), _preprocessing(published.DEFAULT), names)
 
 
+def untrained_torchvision(name: str) -> Classifier:
+    """A torchvision model with random weights."""
+    models = import_torchvision().models
+    preprocessing = _preprocessing(models.get_model_weights(name).DEFAULT)
+    return Classifier(name, _build(models, name, {}).eval(), preprocessing)
+
+
 def _named(published: Any, weights: Path | None) -> Any:
     """The published weights that are meant, if it is not a file."""
     if weights is None:

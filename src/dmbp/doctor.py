@@ -1,0 +1,132 @@
+"""What `dmbp doctor` does: a model examined on a random image, on one screen or as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from dmbp import __version__
+from dmbp.examination import Examination, Refusal, examine
+from dmbp.linear import Site
+from dmbp.model_choice import ModelChoice
+from dmbp.render.comparison import duration
+
+FROZEN: Mapping[str, str] = {
+    "affine": "itself",
+    "gate": "slope and offset of every element",
+    "smooth": "the tangent of every element",
+    "product": "one factor, the other carries",
+    "norm": "the deviation, the mean is linear",
+    "choice": "the winner's index",
+}
+"""What is held at x, by the kind of rule (`linear/rules.py`)."""
+
+FIRST, LAST = 3, 2
+"""Sites that are shown of many."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """An examination with the name of the model and of its weights."""
+
+    model: str
+    weights: str
+    found: Examination
+
+    def json(self) -> str:
+        """All of it as JSON."""
+        versions = {"dmbp": __version__, "torch": torch.__version__}
+        about = {"model": self.model, "weights": self.weights, **self.found.record(), **versions}
+        return json.dumps(about, indent=2, ensure_ascii=False)
+
+    def show(self, console: Console, *, all_sites: bool = False) -> None:
+        """Print it on one screen."""
+        found = self.found
+        shape = "×".join(str(size) for size in found.input)
+        console.print(f"{self.model}: {self.weights} weights, {found.dtype} input {shape}\n")
+        if found.refusal is not None:
+            console.print(_told(found.refusal))
+            return
+        console.print(_rules(found.operations))
+        if found.dropped:
+            console.print(f"\nheld at the image, and so left out: {_counted(found.dropped)}")
+        console.print()
+        console.print(_sites(found.sites, all_sites=all_sites))
+        console.print(f"\n{_verdict(found)}")
+
+
+def see(choice: ModelChoice, *, size: int | None = None) -> Diagnosis:
+    """Examine a model on an image of noise; architectures without a file have random weights."""
+    classifier = choice.load()
+    side = size or classifier.preprocessing.crop
+    noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    found = examine(classifier.module, noise.to(choice.device))
+    return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
+
+
+def _rules(operations: Mapping[str, Mapping[str, int]]) -> Table:
+    table = _table("rule", "held at the image", "operations")
+    for kind, names in operations.items():
+        table.add_row(f"{kind} {sum(names.values())}", FROZEN[kind], _counted(names))
+    return table
+
+
+def _sites(sites: Sequence[Site], *, all_sites: bool) -> Table:
+    table = _table(f"{len(sites)} sites", "operation", "shape")
+    rows = [(site.name, site.operation, "×".join(map(str, site.shape))) for site in sites]
+    if not all_sites and len(rows) > FIRST + LAST + 1:
+        left_out = len(rows) - FIRST - LAST
+        rows = [*rows[:FIRST], (f"… {left_out} more (--sites)", "", ""), *rows[-LAST:]]
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _table(*columns: str) -> Table:
+    folded = [Column(name, overflow="fold") for name in columns]  # names are shown whole
+    return Table(*folded, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def _verdict(found: Examination) -> str:
+    lines = [
+        f"exactness    {found.exactness:.1e} relative, {found.tolerance:.0e} allowed",
+        f"capture      {duration(found.capture_seconds)}",
+    ]
+    if found.learning is None:
+        return "\n".join([*lines, "no activation to put a mask on: the model is affine"])
+    learned = found.learning
+    size = f"{learned.mask_bytes / 2**20:.1f} MiB"
+    return "\n".join(
+        [
+            *lines,
+            f"engine       {learned.engine}: {learned.reason}",
+            f"masks        {learned.mask_elements:,} elements, {size}",
+            f"iteration    {duration(learned.seconds_an_iteration)}",
+        ]
+    )
+
+
+def _told(refusal: Refusal) -> str:
+    if refusal.operation is None:
+        return f"cannot be explained: {refusal.message}"
+    return "\n".join(
+        [
+            f"cannot be explained: {refusal.message}",
+            f"operation    {refusal.operation}",
+            f"module       {refusal.module or 'the top of the model'}",
+            f"suggestion   {refusal.suggestion}",
+        ]
+    )
+
+
+def _counted(names: Mapping[str, int]) -> str:
+    """`relu ×16, add`: operations by their short names, most frequent first."""
+    short: dict[str, int] = {}
+    for name, count in names.items():
+        word = name.removeprefix("aten.").partition(".")[0]
+        short[word] = short.get(word, 0) + count
+    return ", ".join(f"{word} ×{count}" if count > 1 else word for word, count in short.items())

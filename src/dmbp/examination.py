@@ -1,0 +1,184 @@
+"""What dmbp makes of a model: its operations and their rules, its sites, what they cost to learn.
+
+    >>> found = examine(model, images)
+    >>> found.exactness, found.sites[0].name, found.refusal
+    (0.0, '1', None)
+
+A model that is refused is examined too: the operation, its place, and what to do about it.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from dmbp.decompose import PRESETS
+from dmbp.decompose.decompose import starting
+from dmbp.engine.plan import plan_of
+from dmbp.errors import DMBPError, UnsupportedOperation
+from dmbp.linear import Linearizer, LinearNetwork, Site
+from dmbp.linear.capture import CapturedGraph, Model
+from dmbp.linear.exactness import TOLERANCE
+from dmbp.linear.freeze import IDENTITY
+from dmbp.linear.rules import RULES, operation_name
+
+ITERATIONS = 3
+"""That are timed, after one that is not."""
+
+OWN_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
+
+SUGGESTIONS: Mapping[str, str] = {
+    "aten.fft_": (
+        "a Fourier transform is linear, but its values are complex: write it as products with the "
+        "matrices of cosines and sines, or give the model its result as the input"
+    ),
+    "aten.softmax": "explain the scores before it: leave the last layer out",
+    "aten.log_softmax": "explain the scores before it: leave the last layer out",
+    "aten.batch_norm": "put the model into evaluation mode with model.eval(), and export it so",
+    "aten.dropout": "put the model into evaluation mode with model.eval(), and export it so",
+    "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
+    "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
+}
+"""What to do about operations, by the beginning of their names."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a model cannot be explained; `operation` and `module` where it is one operation's fault.
+
+    `module` is empty at the top of the model.
+    """
+
+    message: str
+    operation: str | None
+    module: str | None
+    suggestion: str | None
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Which engine learns the masks and why, and what that takes."""
+
+    engine: str
+    reason: str
+    mask_elements: int
+    mask_bytes: int
+    seconds_an_iteration: float
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A model captured at one input.
+
+    `operations` counts the linear network's by kind of rule and by name; `dropped` those of the
+    model that depend on the input and are held at x, so that they are no part of it.
+    """
+
+    input: tuple[int, ...]
+    dtype: str
+    operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Any])
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
+    sites: tuple[Site, ...] = ()
+    exactness: float | None = None
+    tolerance: float | None = None
+    capture_seconds: float = 0.0
+    learning: Learning | None = None
+    refusal: Refusal | None = None
+
+    def record(self) -> dict[str, Any]:
+        """All of it, for a JSON file."""
+        return asdict(self)
+
+
+def examine(model: Model, inputs: Tensor) -> Examination:
+    """Capture a model at one input, and learn its masks for a few iterations."""
+    form: Any = {"input": tuple(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    try:
+        linearizer = Linearizer(model)
+        started = time.perf_counter()
+        net = linearizer.linearize(inputs)
+        seconds = time.perf_counter() - started
+        captured = linearizer.captured(inputs)
+        assert captured is not None
+        return Examination(
+            **form,
+            operations=_operations(net),
+            dropped=_dropped(captured, net),
+            sites=net.sites,
+            exactness=net.exactness,
+            tolerance=TOLERANCE[inputs.dtype],
+            capture_seconds=seconds,
+            learning=_learning(net),
+        )
+    except DMBPError as error:
+        return Examination(**form, refusal=_refusal(error))
+
+
+def _operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
+    counted: dict[str, Counter[str]] = {}
+    for step in net.frozen.steps:
+        if step.operation != IDENTITY:
+            counted.setdefault(step.kind, Counter())[step.operation] += 1
+    return {kind: dict(names.most_common()) for kind, names in counted.items()}
+
+
+def _dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int]:
+    kept = {step.name for step in net.frozen.steps}
+    names = [operation_name(n.target) for n in _active(captured) if n.name not in kept]
+    return dict(Counter(name for name in names if name in RULES).most_common())
+
+
+def _active(captured: CapturedGraph) -> Iterator[Node]:
+    """The operations on tensors that depend on the input."""
+    active = {captured.input}
+    for node in captured.graph.nodes:
+        is_size = isinstance(node.meta.get("val"), int | torch.SymInt)
+        reads = node.op == "call_function" and active.intersection(node.all_input_nodes)
+        if reads and not is_size:
+            active.add(node)
+            yield node
+
+
+def _learning(net: LinearNetwork) -> Learning | None:
+    """None where the network has no site, and nothing is learned."""
+    if not net.sites:
+        return None
+    engine = starting(net, PRESETS["fast"])
+    engine.step()
+    _wait(net.inputs)
+    started = time.perf_counter()
+    for _ in range(ITERATIONS):
+        engine.step()
+    _wait(net.inputs)
+    seconds = (time.perf_counter() - started) / ITERATIONS
+    elements = sum(math.prod(site.shape) for site in net.sites)
+    name = type(engine).__name__.removesuffix("Engine").lower()
+    size = elements * net.inputs.element_size()
+    return Learning(name, _reason(net, name), elements, size, seconds)
+
+
+def _reason(net: LinearNetwork, engine: str) -> str:
+    where = f"{str(net.inputs.dtype).removeprefix('torch.')} on {net.inputs.device.type}"
+    if engine != "reference":
+        return f"{where}, images stay in the first dimension"
+    if not plan_of(net).rows_first:
+        return "images leave the first dimension before a mask"
+    return f"no other engine is for {where}"
+
+
+def _wait(inputs: Tensor) -> None:
+    if inputs.is_cuda:
+        torch.cuda.synchronize(inputs.device)
+
+
+def _refusal(error: DMBPError) -> Refusal:
+    if not isinstance(error, UnsupportedOperation):
+        return Refusal(str(error), None, None, None)
+    known = [hint for start, hint in SUGGESTIONS.items() if error.operation.startswith(start)]
+    return Refusal(str(error), error.operation, error.module, [*known, OWN_RULE][0])

@@ -1,0 +1,128 @@
+"""Programs of `torch.export`: a file or a factory's gives the maps of the module it was made of."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.real import photographs
+from torch import Tensor, nn
+from torch.export import Dim
+from typer.testing import CliRunner
+
+import dmbp
+from dmbp.cli import app
+from dmbp.errors import ModelError, WeightsError
+from dmbp.models import Classifier, load_model
+from dmbp.models.input_form import OneAtATime
+from tests.tolerance import FLOAT32, relative
+
+DYNAMIC = ({0: Dim.AUTO},)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ).eval()
+
+
+def save(model: nn.Module, path: Path, images: Tensor, dynamic: object = None) -> Path:
+    torch.export.save(torch.export.export(model, (images,), dynamic_shapes=dynamic), path)
+    return path
+
+
+def same_map(ours: Classifier, model: nn.Module, images: Tensor, target: object) -> None:
+    explainers = [dmbp.DMBP(net, iterations=10) for net in (ours.module, model)]
+    found, expected = (one.attribute(images, target=target) for one in explainers)
+    assert relative(found, expected) <= FLOAT32
+
+
+@pytest.mark.parametrize("dynamic", [None, DYNAMIC])
+def test_the_real_squeezenet_as_a_program(shared: Path, tmp_path: Path, dynamic: object) -> None:
+    weights = shared / "models" / "squeezenet1_1_imagenet.safetensors"
+    module = load_model("squeezenet1_1", weights=weights)
+    images, classes = photographs(shared, module.preprocessing, 2)
+    example = images if dynamic else images[:1]
+    program = load_model(str(save(module.module, tmp_path / "net.pt2", example, dynamic)))
+    assert program.preprocessing.crop == 224
+    same_map(program, module.module, images[:1], int(classes[0]))
+
+
+@pytest.mark.parametrize("dynamic", [None, DYNAMIC])
+def test_several_images_and_targets(tmp_path: Path, dynamic: object) -> None:
+    """A program for one image is run on one after the other."""
+    model, images = small(), torch.randn(3, 3, 20, 20)
+    example = images if dynamic else images[:1]
+    program = load_model(str(save(model, tmp_path / "net.pt2", example, dynamic)))
+    assert isinstance(program.module, OneAtATime) == (dynamic is None)
+    assert program.preprocessing.crop == 20
+    assert torch.allclose(program.module(images), model(images))
+    same_map(program, model, images, [[0, 1], [2], [1]])
+
+
+def test_a_program_from_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(small(), tmp_path / "net.pt2", torch.randn(1, 3, 32, 32))
+    (tmp_path / "program_models.py").write_text(
+        "import torch\n"
+        "from dmbp.models import Classifier, Preprocessing\n"
+        "def bare(): return torch.export.load('net.pt2')\n"
+        "def module(): return bare().module()\n"
+        "def full(): return Classifier('x', bare(), Preprocessing(32, 32), ('a', 'b', 'c'))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("bare", "module", "full"):
+        classifier = load_model(f"program_models:{name}")
+        assert classifier.module(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+        assert not any(part.training for part in classifier.module.modules())
+    assert classifier.classes == ("a", "b", "c")
+
+
+def test_the_commands_take_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((40, 30), 60).convert("RGB").save("photo.jpg")
+    save(small(), tmp_path / "net.pt2", torch.randn(1, 3, 16, 16))
+    arguments = ["photo.jpg", "--model", "net.pt2"]
+    explained = CliRunner().invoke(app, ["explain", *arguments, "--target", "0", "--target", "1"])
+    assert explained.exit_code == 0, explained.output
+    methods = ["--methods", "gradient,integrated_gradients"]
+    compared = CliRunner().invoke(app, ["compare", *arguments, *methods])
+    assert compared.exit_code == 0, compared.output
+    assert "left out" not in compared.output
+    checked = CliRunner().invoke(app, ["sanity", *arguments, "--methods", "gradient"])
+    assert checked.exit_code == 2
+    assert "re-initialised" in checked.stderr
+
+
+def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y
+
+    two = torch.export.export(Two(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
+    torch.export.save(two, tmp_path / "two.pt2")
+    whole = save(small(), tmp_path / "eight.pt2", torch.zeros(8, 3, 16, 16)).read_bytes()
+    (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.pt2").write_text("hello")
+    save(small(), tmp_path / "wide.pt2", torch.zeros(1, 3, 16, 24))
+    save(nn.Linear(4, 2), tmp_path / "flat.pt2", torch.zeros(1, 4))
+    for name, sentence in [
+        ("missing.pt2", "there is no model file"),
+        ("cut.pt2", "is damaged, or no program"),
+        ("text.pt2", "is damaged, or no program"),
+        ("eight.pt2", "was exported for batches of 8"),
+        ("two.pt2", "takes 2 inputs"),
+        ("wide.pt2", "takes images of 16×24 pixels"),
+        ("flat.pt2", r"takes inputs of shape \(1, 4\), not photos"),
+    ]:
+        with pytest.raises(ModelError, match=sentence):
+            load_model(str(tmp_path / name))
+    with pytest.raises(WeightsError, match="has its weights inside"):
+        load_model(str(tmp_path / "eight.pt2"), weights=Path("a.pth"))

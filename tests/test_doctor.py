@@ -1,0 +1,147 @@
+"""`dmbp doctor`: what it says of models that work, and of those that are refused."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner, Result
+
+from dmbp.cli import app
+from dmbp.doctor import FROZEN
+from dmbp.examination import OWN_RULE, SUGGESTIONS, examine
+from dmbp.linear.rules import RULES
+
+MODELS = """
+import torch
+from torch import nn
+
+def stack(*layers): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *layers)
+def good(): return stack(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+def affine(): return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+def maps(): return stack()
+def spectral():
+    class Spectral(nn.Module):
+        def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
+    return stack(Spectral())
+def branching():
+    class Branching(nn.Module):
+        def forward(self, x): return x.mean((2, 3)) if x.sum() > 0 else x.amax((2, 3))
+    return stack(Branching())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "doctor_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+
+
+def doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+class Attending(nn.Module):
+    """Queries and keys drop out, the values carry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.norm, self.last = nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(2).unflatten(1, (3,)).transpose(1, 2)[..., :1].expand(-1, -1, 8)
+        mixed = nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+        return self.last(nn.functional.gelu(self.norm(mixed))).mean(1)
+
+
+def test_what_is_counted() -> None:
+    found = examine(Attending().eval(), torch.randn(1, 3, 4, 4))
+    assert found.refusal is None
+    assert found.operations["norm"] == {"aten.layer_norm.default": 1}
+    assert found.operations["product"] == {"aten.scaled_dot_product_attention.default": 1}
+    assert found.operations["affine"]["aten.linear.default"] == 2
+    assert found.dropped == {"aten.linear.default": 2}  # queries and keys
+    assert [site.operation for site in found.sites] == ["scaled_dot_product_attention", "gelu"]
+    assert found.learning is not None
+    assert found.learning.mask_elements == 2 * 16 * 8
+    assert found.learning.mask_bytes == 4 * found.learning.mask_elements
+    assert found.learning.seconds_an_iteration > 0
+
+
+def test_every_kind_of_rule_is_explained() -> None:
+    assert set(FROZEN) == {rule.kind for rule in RULES.values()} - {"decision"}
+
+
+def test_every_suggestion_is_about_an_operation() -> None:
+    for start in SUGGESTIONS:
+        assert hasattr(torch.ops.aten, start.removeprefix("aten.")) or start == "aten.fft_"
+
+
+def test_a_model_that_works() -> None:
+    result = doctor("doctor_models:good", "--size", "20")
+    assert result.exit_code == 0, result.output
+    for words in ("its own weights, float32 input 1×3×20×20", "gate 1", "relu", "1×4×18×18"):
+        assert words in result.output
+    assert "fast: float32 on cpu" in result.output
+
+
+def test_json() -> None:
+    result = doctor("doctor_models:good", "--size", "20", "--json")
+    record = json.loads(result.output)
+    assert record["input"] == [1, 3, 20, 20]
+    assert record["operations"]["gate"] == {"aten.relu.default": 1}
+    assert record["sites"][0] == {"name": "1", "operation": "relu", "shape": [1, 4, 18, 18]}
+    assert record["learning"]["mask_elements"] == math.prod([1, 4, 18, 18])
+    assert record["exactness"] <= record["tolerance"]
+
+
+def test_many_sites_are_cut_short_unless_asked_for() -> None:
+    short, whole = (doctor("resnet18", "--size", "32", *more).output for more in ([], ["--sites"]))
+    assert "random weights" in short
+    assert "17 sites" in short
+    assert "… 12 more" in short
+    assert "layer2.0.relu:2" not in short
+    assert "layer2.0.relu:2" in whole
+
+
+def test_a_refusal_names_operation_module_and_remedy() -> None:
+    result = doctor("doctor_models:spectral")
+    assert result.exit_code == 2
+    lines = [line.split(maxsplit=1) for line in result.output.splitlines() if line]
+    told = {line[0]: line[1] for line in lines if len(line) == 2}
+    assert told["operation"] == "aten.fft_rfft2.default"
+    assert told["module"] == "2"
+    assert told["suggestion"].startswith("a Fourier transform is linear")
+    record = json.loads(doctor("doctor_models:spectral", "--json").output)
+    assert record["refusal"]["operation"] == "aten.fft_rfft2.default"
+
+
+def test_torch_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where an export fails, torch prints the whole graph."""
+    result = doctor("doctor_models:branching")
+    assert result.exit_code == 2
+    assert "does forward() branch on tensor values?" in result.output
+    assert result.stderr == ""
+    assert capfd.readouterr().err == ""
+
+
+def test_other_refusals() -> None:
+    assert "output has shape (1, 4, 222, 222)" in doctor("doctor_models:maps").output
+    affine = doctor("doctor_models:affine", "--size", "8")
+    assert affine.exit_code == 0
+    assert "the model is affine" in affine.output
+    unknown = doctor("resnet500")
+    assert unknown.exit_code == 2
+    assert "did you mean 'resnet50'" in unknown.stderr
+
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.special.bessel_j0(x).mean((2, 3))
+
+    refusal = examine(Odd().eval(), torch.randn(1, 3, 8, 8)).refusal
+    assert refusal is not None
+    assert (refusal.operation, refusal.module) == ("aten.special_bessel_j0.default", "")
+    assert refusal.suggestion == OWN_RULE
