@@ -218,9 +218,7 @@ def test_options_that_make_no_sense() -> None:
         dmbp.DMBP(model, preset="papr")
     with pytest.raises(InputError, match="internal_batch_size must be 1 or more"):
         dmbp.DMBP(model).explain(torch.randn(IMAGES), target=0, internal_batch_size=0)
-    with pytest.raises(InputError, match="additional_forward_args"):
-        dmbp.DMBP(model).attribute(torch.randn(IMAGES), target=0, additional_forward_args=(1,))
-    with pytest.raises(InputError, match="2 inputs were given"):
+    with pytest.raises(InputError, match=r"2 inputs were given.*as additional_forward_args"):
         dmbp.DMBP(model).attribute((torch.randn(IMAGES),) * 2, target=0)
     with pytest.raises(TargetError, match="out of range"):
         dmbp.DMBP(model).attribute(torch.randn(IMAGES), target=5)

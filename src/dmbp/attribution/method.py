@@ -250,7 +250,8 @@ def one_tensor(inputs: Any) -> Tensor:
     """The one tensor that is given, alone or in a tuple."""
     if isinstance(inputs, tuple) and len(cast("tuple[Any, ...]", inputs)) != 1:
         raise InputError(
-            f"{len(cast('tuple[Any, ...]', inputs))} inputs were given; dmbp explains models of one"
+            f"{len(cast('tuple[Any, ...]', inputs))} inputs were given; give the one to explain, "
+            "and the others as additional_forward_args"
         )
     only: Any = inputs[0] if isinstance(inputs, tuple) else inputs
     if not isinstance(only, Tensor):
