@@ -14,7 +14,7 @@ from dmbp.attribution import METHODS
 from dmbp.errors import InputError
 from dmbp.names import known
 
-_NOT_TYPED = ("self", "model", "generator", "activation")
+_NOT_TYPED = ("self", "model", "generator", "activation", "output")
 
 
 def read_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
