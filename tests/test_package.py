@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "terminal",
+    "options",
     "names",
     "activation",
     "linear",

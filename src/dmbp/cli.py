@@ -5,7 +5,6 @@ Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault
 
 import os
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,23 @@ import typer
 from dmbp import __version__
 from dmbp.bench.commands import bench_app
 from dmbp.errors import PhotoError
+from dmbp.options import (
+    OUT,
+    Classes,
+    Colours,
+    ColourScale,
+    Device,
+    ModelName,
+    Objective,
+    OnePhoto,
+    OneTarget,
+    Out,
+    Picture,
+    PictureFormat,
+    Preset,
+    Quiet,
+    Weights,
+)
 from dmbp.terminal import one_sentence, output
 
 if TYPE_CHECKING:
@@ -33,61 +49,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # usage errors in a line or two, not in a box
 )
 app.add_typer(bench_app, name="bench")
-
-
-class Preset(StrEnum):
-    """The presets of DMBP."""
-
-    fast = "fast"
-    paper = "paper"
-
-
-class Objective(StrEnum):
-    """The objectives of DMBP."""
-
-    all = "all"
-    posneg = "posneg"
-    pos = "pos"
-
-
-class Picture(StrEnum):
-    """File formats of pictures."""
-
-    png = "png"
-    svg = "svg"
-    pdf = "pdf"
-
-
-class Colours(StrEnum):
-    """The colour scales."""
-
-    red_blue = "red-blue"
-    purple_orange = "purple-orange"
-
-
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-        "package.module:factory.",
-    ),
-]
-Weights = Annotated[
-    Path | None,
-    typer.Option(help="A .safetensors or .pth file for the model, or torchvision's IMAGENET1K_V1."),
-]
-Classes = Annotated[Path | None, typer.Option(help="A text file with a class name a line.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")]
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture.")]
-ColourScale = Annotated[Colours, typer.Option(help="Colours for and against.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-OnePhoto = Annotated[Path, typer.Argument(help="A photograph.")]
-OneTarget = Annotated[
-    str | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
-]
-OUT = Path("dmbp-out")
 
 
 @app.callback(invoke_without_command=True)

@@ -8,21 +8,10 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.method import Method, Question
-from dmbp.linear.capture import Model
-from dmbp.linear.outputs import Output
 
 
 class RandomOrder(Method):
     """Noise that knows nothing of the model; the same for every image."""
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        generator: torch.Generator | None = None,
-        output: Output = None,
-    ) -> None:
-        super().__init__(model, generator=generator, output=output)
 
     def answer(self, question: Question) -> Tensor:
         """Normal noise for some rows."""

@@ -23,7 +23,7 @@ from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.lines import Pieces, Smoothing, line_of, tangent
 from dmbp.linear.network import LinearNetwork, run
-from dmbp.linear.outputs import Output, choice_among, picked
+from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 from dmbp.linear.precision import full_precision
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, with_sites
@@ -229,7 +229,9 @@ class Linearizer:
         """Like `outputs`, where gradients may pass."""
         returned = self._returned(inputs)
         choice = self._choice(returned, len(inputs))
-        return self._checked_outputs(picked(returned, choice), len(inputs))
+        outputs = picked(returned, choice)
+        check_scores(outputs, len(inputs), self._tensors())
+        return outputs
 
     def _returned(self, inputs: Tensor) -> Any:
         """Whatever the model returns."""
@@ -271,27 +273,6 @@ class Linearizer:
         if isinstance(self.model, nn.Module):
             return [*self.model.named_parameters(), *self.model.named_buffers()]
         return [(k, v) for k, v in self.model.state_dict.items() if isinstance(v, Tensor)]
-
-    def _checked_outputs(self, outputs: Any, images: int) -> Tensor:
-        if not isinstance(outputs, Tensor):
-            raise ModelError(
-                f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
-                "shape (batch, classes)"
-            )
-        if outputs.dim() != 2 or outputs.shape[0] != images:
-            raise ModelError(
-                f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "
-                "explains outputs of shape (batch, classes)"
-            )
-        if not torch.isfinite(outputs).all():
-            raise ModelError(self._where_not_finite())
-        return outputs
-
-    def _where_not_finite(self) -> str:
-        for name, tensor in self._tensors():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                return f"the model's weights contain NaN or infinity, first in {name!r}"
-        return "the model's output contains NaN or infinity for these inputs"
 
     def _form(self, inputs: Tensor) -> Any:
         return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._held.form

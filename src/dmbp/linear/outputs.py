@@ -10,7 +10,7 @@ What is called `logits` is taken without asking, and so is the only tensor of th
 caller says which, by a name, a position or a function of what the model returns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, cast
 
@@ -91,3 +91,26 @@ def _parts(returned: Any) -> dict[str | int, Any]:
 def _listed(tensors: Mapping[str | int, Tensor]) -> str:
     listed = ", ".join(f"{name!r} {tuple(part.shape)}" for name, part in tensors.items())
     return f" ({listed})" if listed else ""
+
+
+def check_scores(outputs: Any, images: int, tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Refuse what is no finite tensor (images, classes); `tensors` are the model's own."""
+    if not isinstance(outputs, Tensor):
+        raise ModelError(
+            f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
+            "shape (batch, classes)"
+        )
+    if outputs.dim() != 2 or outputs.shape[0] != images:
+        raise ModelError(
+            f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "
+            "explains outputs of shape (batch, classes)"
+        )
+    if not torch.isfinite(outputs).all():
+        raise ModelError(_where_not_finite(tensors))
+
+
+def _where_not_finite(tensors: Sequence[tuple[str, Tensor]]) -> str:
+    for name, tensor in tensors:
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f"the model's weights contain NaN or infinity, first in {name!r}"
+    return "the model's output contains NaN or infinity for these inputs"
