@@ -4,8 +4,10 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -105,23 +107,33 @@ def writer(path: Path, start: int) -> subprocess.Popen[str]:
 
 def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
-    both = [writer(path, start) for start in (0, 1)]
-    assert [process.wait(120) for process in both] == [0, 0]
-    for process in both:
-        assert process.stdout is not None
-        process.stdout.close()
+    with writer(path, 0) as one, writer(path, 1) as other:
+        one.communicate(timeout=120)
+        other.communicate(timeout=120)
+    assert [one.returncode, other.returncode] == [0, 0]
     assert len(list(Store(path).rows())) == 400
+
+
+def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
+    for k in range(60):  # one in twenty met a lock that SQLite does not wait for
+        start = Barrier(8)
+
+        def open_it(path: Path = tmp_path / f"{k}.sqlite", start: Barrier = start) -> None:
+            start.wait()
+            Store(path).close()
+
+        with ThreadPoolExecutor(8) as threads:
+            for opened in [threads.submit(open_it) for _ in range(8)]:
+                opened.result()
 
 
 def test_a_killed_process_leaves_whole_batches(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
-    process = writer(path, 0)
-    assert process.stdout is not None
-    for _ in range(5):
-        process.stdout.readline()
-    process.kill()
-    process.wait(60)
-    process.stdout.close()
+    with writer(path, 0) as process:
+        assert process.stdout is not None
+        for _ in range(5):
+            process.stdout.readline()
+        process.kill()
     count = len(list(Store(path).rows()))
     assert count >= 20
     assert count % 4 == 0

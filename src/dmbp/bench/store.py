@@ -162,7 +162,7 @@ class Store:
 
     def _prepare(self) -> None:
         connection = self._connection
-        connection.execute("PRAGMA journal_mode = WAL")
+        self._log_ahead()
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file at once
         try:
@@ -182,6 +182,18 @@ class Store:
                 f"{self.path} was written by another version of dmbp (layout {version}, here "
                 f"{VERSION}); use that version, or begin a new file"
             )
+
+    def _log_ahead(self) -> None:
+        """Keep a write-ahead log; SQLite does not itself wait for whoever is just doing so too."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
 
     @contextmanager
     def _transaction(self) -> Generator[None]:
