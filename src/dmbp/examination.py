@@ -39,7 +39,6 @@ SUGGESTIONS: Mapping[str, str] = {
         "matrices of cosines and sines, or give the model its result as the input"
     ),
     "aten.softmax": "explain the scores before it: leave the last layer out",
-    "aten.log_softmax": "explain the scores before it: leave the last layer out",
     "aten.batch_norm": "put the model into evaluation mode with model.eval(), and export it so",
     "aten.dropout": "put the model into evaluation mode with model.eval(), and export it so",
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",

@@ -111,3 +111,23 @@ def test_what_does_not_fit_gets_a_sentence() -> None:
         dmbp.linearize(model, inputs, target=1)
     with pytest.raises(ModelError, match="does not run on an input of shape"):
         dmbp.DMBP(model).attribute(inputs, target=1, additional_forward_args=(others[0][:2],))
+
+
+@pytest.mark.parametrize("images", [1, 2, 4, 5, 6])
+@pytest.mark.parametrize("name", ["gradient", "integrated_gradients", "dmbp"])
+def test_what_counts_something_else_is_not_cut_into_images(name: str, images: int) -> None:
+    """A factor for each of the five classes, beside five images or another number."""
+
+    class Weighed(nets.ResidualNet):
+        def forward(self, x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
+            return super().forward(x) * weights * scale[:, None]
+
+    model, inputs = Weighed().double().eval(), torch.randn(images, *IMAGES[1:]).double()
+    weights, scale = torch.rand(5).double(), torch.rand(images).double()
+    settings = {"iterations": 3} if name == "dmbp" else {}
+    maps = METHODS[name](model, **settings).attribute(
+        inputs, target=2, additional_forward_args=(weights, scale)
+    )
+    for k in range(images):
+        alone = METHODS[name](Bound(model, weights, scale[k : k + 1]).eval(), **settings)
+        assert relative(maps[k : k + 1], alone.attribute(inputs[k : k + 1], target=2)) <= BATCH

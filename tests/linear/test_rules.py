@@ -53,6 +53,24 @@ def _written_into(x: Tensor) -> Tensor:
     return y
 
 
+def _written_over(x: Tensor) -> Tensor:
+    y = x.relu() + 0.0
+    y[:, 0] = 0.0
+    return y.relu()
+
+
+def _unpooled(x: Tensor) -> Tensor:
+    pooled, index = functional.max_pool2d(x.relu(), 2, return_indices=True)
+    return functional.max_unpool2d(pooled, index, 2)
+
+
+def _film(x: Tensor, frozen: Function = lambda gate: gate) -> Tensor:
+    """A gate that is no activation, on activations: what is spread over the other is the gate."""
+    y = x.relu()
+    scale, shift = (y.mean((2, 3)) * 3.0 - 1.0)[:, :, None, None], y.mean((2, 3), keepdim=True)
+    return y * frozen(scale) + shift
+
+
 def _view_made_before(x: Tensor) -> Tensor:
     y = x + 1
     view = y.view(y.shape[0], -1)
@@ -264,6 +282,17 @@ LAYERS: dict[str, nn.Module | Function] = {
     "windows": lambda x: x.unfold(2, 4, 4).unfold(3, 4, 4).roll(1, 4).permute(0, 2, 3, 4, 5, 1),
     "where": lambda x: torch.where(x > 0.2, x, -0.5 * x),
     "pixel unshuffle": nn.PixelUnshuffle(2),
+    "unpooling": _unpooled,
+    "written over after an activation": _written_over,
+    "scattered": lambda x: torch.zeros_like(x).scatter(1, x.argsort(1), x.relu()),
+    "median": lambda x: x.median(1).values + x.kthvalue(2, 1).values,
+    "sorted stably": lambda x: x.flatten(1).sort(stable=True, dim=1)[0],
+    "product along": lambda x: x[:, :3].prod(1),
+    "log-softmax": lambda x: x.log_softmax(1),
+    "clamp at its limits": lambda x: x.relu().clamp(0, 0.5).clamp(0, 0.5),
+    "hardtanh at its limits": lambda x: functional.hardtanh(functional.hardtanh(x, 0, 0.5), 0, 0.5),
+    "shift and scale": _film,
+    "bilinear": lambda x: functional.bilinear(x.relu(), x, torch.ones(2, 8, 8).to(x)),
 }
 
 ORACLES: dict[str, Function] = {
@@ -296,6 +325,8 @@ ORACLES: dict[str, Function] = {
     "a weight for each image": lambda x: _dynamic(x, Tensor.detach),
     "activations in an einsum": lambda x: torch.einsum("bchw,bdhw->bcd", x.sigmoid().detach(), x),
     "batched matrices": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].softmax(-1).detach()),
+    "shift and scale": lambda x: _film(x, Tensor.detach),
+    "bilinear": lambda x: functional.bilinear(x.relu().detach(), x, torch.ones(2, 8, 8).to(x)),
 }
 """Layers of which something is frozen that autograd moves, with what is frozen detached."""
 

@@ -19,7 +19,6 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
 from dmbp.linear.capture import Model, evaluating
-from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch
 from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
@@ -167,7 +166,7 @@ class Method(Attribution, ABC):
         if baselines is not None and not self.compares:
             raise InputError("this method compares with nothing, so it takes no baselines")
         check_batch(inputs)
-        held = Held.of(additional_forward_args, images=len(inputs))
+        held = self.linearizer.held(additional_forward_args, inputs)
         inputs, outputs, rows = self.linearizer.holding(held).rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
         first = self.linearizer.holding(held.pick([0]))

@@ -76,8 +76,8 @@ def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors of a result that have a gradient, and the gradients."""
     if gradient is None:
         return [], []
-    if isinstance(result, Tensor):
-        return [result], [gradient]
+    if isinstance(result, Tensor):  # one that constants were written over has no gradient
+        return ([result], [gradient]) if result.requires_grad else ([], [])
     pairs = [_pairs(item, part) for item, part in zip(result, gradient, strict=True)]
     return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
 

@@ -133,6 +133,7 @@ AFFINE: Mapping[str, Affine] = {
     ),
     **_rows(ANY, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
     **_rows(ANY, "cat.default stack.default hstack.default vstack.default where.self"),
+    **_rows(ANY, "scatter.src scatter.value scatter_add.default index_add.default"),
     # What writing through a view becomes.
     **_rows(ANY, "slice_scatter.default select_scatter.default index_put.default"),
     **_rows(Affine(function=_overwritten), "copy.default"),

@@ -218,9 +218,15 @@ def _unknown(program: ExportedProgram) -> list[Node]:
         rule = RULES.get(operation_name(node.target))
         if rule is None and not _of_shapes(node):
             unknown.append(node)
-        if rule is not None and rule.kind != "decision":  # a decision is a constant from here on
-            active.add(node)
+        if rule is not None and rule.kind != "decision" and not _of_indices(node):
+            active.add(node)  # a decision or an index is a constant from here on
     return unknown
+
+
+def _of_indices(node: Node) -> bool:
+    """Whether a node computes whole numbers, as a winner's index."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 def _of_shapes(node: Node) -> bool:
@@ -228,7 +234,7 @@ def _of_shapes(node: Node) -> bool:
     return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
 
 
-_LAST_LAYERS = ("aten.softmax.int", "aten.log_softmax.int")
+_LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
 def constant_output(output: Node) -> UnsupportedOperation:

@@ -90,6 +90,11 @@ def _along(best: Function, *, with_index: bool) -> Choice:
     return Choice(picker)
 
 
+def _kth(z: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Function:
+    index = aten.kthvalue.default(z, k, dim, True)[1]
+    return GatherAlong(index, dim, keepdim, with_index=True)
+
+
 def _several(best: Function, *, position: int) -> Choice:
     """Several winners along the dimension that is the argument at `position`, the last if none."""
 
@@ -140,8 +145,11 @@ CHOICES: Mapping[str, Choice] = {
     },
     "aten.max.dim": _along(torch.argmax, with_index=True),
     "aten.min.dim": _along(torch.argmin, with_index=True),
+    "aten.median.dim": _along(lambda z, dim, keepdim: z.median(dim, keepdim)[1], with_index=True),
+    "aten.kthvalue.default": Choice(_kth),
     "aten.topk.default": _several(aten.topk.default, position=1),
     "aten.sort.default": _several(aten.sort.default, position=0),
+    "aten.sort.stable": _several(aten.sort.stable, position=0),
     "aten.amax.default": _over_dimensions(torch.argmax),
     "aten.amin.default": _over_dimensions(torch.argmin),
     "aten.maximum.default": Choice(lambda a, b: Either(a >= b)),

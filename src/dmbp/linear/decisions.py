@@ -39,7 +39,7 @@ _NAMES = """
 
 # A softmax is no step function, but a weight: held at x, it leaves attention linear in its values.
 _WEIGHTS = """
-    softmax.int _softmax.default _safe_softmax.default log_softmax.int _log_softmax.default
+    softmax.int _softmax.default _safe_softmax.default
 """
 
 DECISIONS: Mapping[str, Decision] = {

@@ -125,7 +125,7 @@ def freeze(
             frozen = _stand_in(node, rule, call)
         runs = call.function if audit is not None or frozen is None else frozen
         values[node] = runs(*call.arguments, **call.keywords)
-        if rule is not None and frozen is not None:
+        if rule is not None and frozen is not None and not _is_index(values[node]):
             site = _site(node, values[node], names) if rule.masks(call) else None
             step = _step(node, rule, frozen, held=rule.held(call), slots=slots, values=values)
             step = replace(step, output=len(steps) + 1)
@@ -141,6 +141,11 @@ def freeze(
         raise constant_output(captured.output)
     result = slots[captured.output].index
     return FrozenGraph(with_finished(steps, result), result, values[captured.output])
+
+
+def _is_index(value: Any) -> bool:
+    """Whether a value is of whole numbers, as a winner's index is: a constant around x."""
+    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -76,21 +76,24 @@ def _rrelu(z: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) ->
 
 
 def _clamp(z: Tensor, min: Any = None, max: Any = None) -> Piece:
+    """A clamp lets its limits pass, as its gradient in PyTorch does: white pixels are not lost."""
     offset = torch.zeros_like(z)
     inside = torch.ones_like(z, dtype=torch.bool)
     if min is not None:
-        inside, offset = z > min, _where(z > min, offset, min, z)
+        inside, offset = z >= min, _where(z >= min, offset, min, z)
     if max is not None:
-        inside, offset = inside & (z < max), _where(z < max, offset, max, z)
+        inside, offset = inside & (z <= max), _where(z <= max, offset, max, z)
     return Piece(inside, offset)
 
 
 def _hardtanh(z: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Piece:
-    return _clamp(z, min_val, max_val)
+    """At its limits it saturates, as its gradient in PyTorch does."""
+    offset = _where(z <= min_val, min_val, _where(z >= max_val, max_val, 0.0, z), z)
+    return Piece((z > min_val) & (z < max_val), offset)
 
 
 def _relu6(z: Tensor) -> Piece:
-    return _clamp(z, 0.0, 6.0)
+    return _hardtanh(z, 0.0, 6.0)
 
 
 def _clamp_max(z: Tensor, max: Any) -> Piece:

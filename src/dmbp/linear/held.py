@@ -4,12 +4,13 @@
     >>> held.pick([2]).beside(5)[0].shape                  # as many as there are images
     torch.Size([5, 4])
 
-A tensor whose first dimension counts the images is read image by image, as in Captum; everything
-else goes to the model as it is.
+A tensor whose first dimension counts the images is read image by image, as in Captum, unless the
+model's outputs say that it means something else by it; everything else goes to the model as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, cast
 
 from torch import Tensor
@@ -45,6 +46,12 @@ class Held:
             else repr(value)
             for k, value in enumerate(self.values)
         )
+
+    def readings(self) -> Iterator["Held"]:
+        """Those tensors image by image or as they are, in every way there is, the fewest last."""
+        for count in range(len(self.by_image), -1, -1):
+            for places in combinations(sorted(self.by_image), count):
+                yield replace(self, by_image=frozenset(places))
 
     def pick(self, images: Sequence[int]) -> "Held":
         """The same for some of the images."""

@@ -25,6 +25,7 @@ from dmbp.linear.lines import Pieces, Smoothing, line_of, tangent
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 from dmbp.linear.precision import full_precision
+from dmbp.linear.quiet import quietly
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, with_sites
 from dmbp.linear.targets import Rows, Target, read_target
@@ -84,12 +85,34 @@ class Linearizer:
     ) -> LinearNetwork:
         """Freeze the model at `inputs` and ask for `target`'s score."""
         check_batch(inputs)
-        held = Held.of(additional_forward_args, images=len(inputs))
+        held = self.held(additional_forward_args, inputs)
         asked = self.holding(held)
         inputs, outputs, rows = asked.rows(inputs, target=target)
         images = torch.tensor(rows.image, device=inputs.device)
         asked = asked.holding(held.pick(rows.image))
         return asked.freeze(inputs[images], outputs[images], rows)
+
+    def held(self, given: Any, inputs: Tensor) -> Held:
+        """The model's other inputs: of those that count the images, what the model takes them for.
+
+        A weight for each of five classes beside five images must not be cut into images: a few
+        copies of the first image, with its share of what is given, have to give its output again.
+        """
+        held = Held.of(given, images=len(inputs))
+        if not held.by_image:
+            return held
+        copies = inputs[:1].expand(3 if len(inputs) == 2 else 2, *inputs.shape[1:])
+        with quietly(), evaluating(self.model):
+            expected = self.holding(held).outputs(inputs)[:1]
+            agree = (h for h in held.readings() if self._gives(expected, copies, h.pick([0])))
+            return next(agree, held)
+
+    def _gives(self, expected: Tensor, copies: Tensor, held: Held) -> bool:
+        try:
+            found = self.holding(held).outputs(copies)
+        except ModelError:
+            return False
+        return relative_error(found[:1], expected) <= TOLERANCE[copies.dtype]
 
     def holding(self, held: Held) -> "Linearizer":
         """The same with these as the model's other inputs; what is captured serves both."""

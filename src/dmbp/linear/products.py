@@ -4,13 +4,15 @@
 
 Which one is decided by the graph alone, never by the numbers: the one of the higher role
 (`role.py`: normaliser, weight, activation, plain), so a squeeze-and-excitation's sigmoid, a gated
-unit's gate, attention's probabilities. Of equal roles, the factor that is spread over the other, so
-`x · mean(x)` carries x; of equal sizes the second, and of a matrix product, `q (kᵀ v)`, the first.
+unit's gate, attention's probabilities. Where neither is a normaliser or a weight, the factor that
+is spread over the other, so `x · mean(x)` carries x and `x · linear(mean(x))` too; of equal sizes
+and roles the second, and of a matrix product, `q (kᵀ v)`, the first.
 A quotient's denominator is frozen; where it alone depends on the input, 1/z is taken by its
 tangent. The branch that made a frozen factor is no part of the linear network, nor are its sites.
 
 Where the frozen factor was an activation or a weight and the other was none, the product is itself
-an activation, `x · sigmoid(x)`, a gated unit, attention's mix of values: its output is a site.
+an activation, `x · sigmoid(x)`, a gated unit: its output is a site. So is a mix of values, whatever
+the values were, as attention's is.
 """
 
 from collections.abc import Mapping
@@ -40,9 +42,10 @@ class Product(Rule):
         return frozenset({self._weaker(call)})
 
     def masks(self, call: Call) -> bool:
-        """Whether an activation or a weight was frozen, and what carries is none."""
+        """Whether an activation or a weight was frozen, and what carries is none or is mixed."""
         carried, frozen = self._parts(call)
-        return _is_gate(call, frozen) and call.roles.get(carried) == Role.PLAIN
+        is_new = self.mixes or call.roles.get(carried) == Role.PLAIN
+        return _is_gate(call, frozen) and is_new
 
     def role(self, call: Call) -> Role:
         """That of the factor that carries; an activation's where the product is one.
@@ -70,11 +73,13 @@ class Product(Rule):
     def _weaker(self, call: Call) -> int:
         """The factor to freeze."""
         first, second = self.factors
-        if call.roles[first] != call.roles[second]:
-            return first if call.roles[first] > call.roles[second] else second
+        roles = [call.roles[factor] for factor in self.factors]
+        sizes = [call.arguments[factor].numel() for factor in self.factors]
+        is_spread = not self.mixes and sizes[0] != sizes[1]
+        if roles[0] != roles[1] and (max(roles) >= Role.WEIGHT or not is_spread):
+            return first if roles[0] > roles[1] else second
         if self.mixes:
             return first
-        sizes = [call.arguments[factor].numel() for factor in self.factors]
         return first if sizes[0] < sizes[1] else second
 
 
@@ -126,6 +131,7 @@ PRODUCTS: Mapping[str, Rule] = {
     "aten.bmm.default": Product(mixes=True),
     "aten.addmm.default": Product((1, 2), mixes=True),
     "aten.baddbmm.default": Product((1, 2), mixes=True),
+    "aten.bilinear.default": Product(mixes=True),
     "aten.div.Tensor": Quotient(),
     "aten.div.Scalar": Quotient(),
 }

@@ -11,8 +11,8 @@ functions of several elements, a norm or a variance, whose line is a plane:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -96,6 +96,22 @@ class Reduction(Rule):
         return Plane(gradient, dimensions, value.detach() - along)
 
 
+@dataclass(frozen=True)
+class LogSoftmax(Rule):
+    """log softmax(z) = z − log Σ exp(z), of which the sum's logarithm is taken by its plane."""
+
+    kind = "smooth"
+    total: ClassVar[Reduction] = Reduction(1, Role.PLAIN)
+
+    def freeze(self, call: Call) -> Function:
+        """The activation less the plane at x."""
+        dtype = call.function(*call.arguments, **call.keywords).dtype  # it may be asked to widen
+        given = (call.arguments[0].to(dtype), call.arguments[1], True)
+        total = replace(call, function=torch.logsumexp, arguments=given, keywords={})
+        plane = self.total.freeze(total)
+        return lambda z, *_, **__: z.to(dtype) - plane(z.to(dtype))
+
+
 def _dimensions(given: Any, rank: int) -> tuple[int, ...]:
     listed = [given] if isinstance(given, int) else given
     return tuple(d % rank for d in listed) if listed else tuple(range(rank))
@@ -129,4 +145,6 @@ SMOOTH: Mapping[str, Rule] = {
     **_rows(Reduction(2), "linalg_vector_norm.default norm.ScalarOpt_dim"),
     **_rows(Reduction(1), "var.correction var.dim std.correction std.dim"),
     **_rows(Reduction(1, Role.PLAIN), "logsumexp.default"),
+    **_rows(Reduction(1, Role.PLAIN), "prod.dim_int"),
+    **_rows(LogSoftmax(), "log_softmax.int _log_softmax.default"),
 }
