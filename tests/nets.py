@@ -175,6 +175,22 @@ class SmoothNet(nn.Module):
         return self.fc(x.pow(3.0).mean((2, 3)).pow(1 / 3))
 
 
+class WrittenNet(nn.Module):
+    """Activations written out: quick GELU, Softsign, a squared ReLU, a square."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3, padding=1)
+        self.third, self.fc = nn.Conv2d(6, 6, 3), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x * torch.sigmoid(1.702 * x)
+        x = x + functional.softsign(self.second(x))
+        x = functional.relu(self.third(x * x)) ** 2
+        return self.fc(x.mean((2, 3)))
+
+
 class SqueezeExciteNet(nn.Module):
     """Depthwise convolutions, SiLU, gates for each channel, a SiLU written by hand."""
 

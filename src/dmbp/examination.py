@@ -26,7 +26,8 @@ from dmbp.linear import Linearizer, LinearNetwork, Site
 from dmbp.linear.capture import CapturedGraph, Model
 from dmbp.linear.exactness import TOLERANCE
 from dmbp.linear.freeze import IDENTITY
-from dmbp.linear.rules import RULES, operation_name
+from dmbp.linear.rules import operation_name
+from dmbp.linear.spelled import rule_of
 
 ITERATIONS = 3
 """That are timed, after one that is not."""
@@ -129,8 +130,9 @@ def _operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
 
 def _dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int]:
     kept = {step.name for step in net.frozen.steps}
-    names = [operation_name(n.target) for n in _active(captured) if n.name not in kept]
-    return dict(Counter(name for name in names if name in RULES).most_common())
+    left = [n.target for n in _active(captured) if n.name not in kept]
+    names = [operation_name(target) for target in left if rule_of(target) is not None]
+    return dict(Counter(names).most_common())
 
 
 def _active(captured: CapturedGraph) -> Iterator[Node]:

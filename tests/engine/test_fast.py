@@ -17,7 +17,7 @@ from dmbp.linear.network import run
 from tests import nets
 from tests.tolerance import FLOAT64, relative
 
-SMALL = [*nets.OF_IMAGES, nets.SmoothNet, nets.MLP]
+SMALL = [*nets.OF_IMAGES, nets.SmoothNet, nets.WrittenNet, nets.MLP]
 AFTER_ITERATIONS = 1e-8
 """In double precision RMSProp divides tiny gradients by their own size: rounding grows."""
 

@@ -11,7 +11,19 @@ from dmbp.errors import InputError
 from dmbp.linear.lines import Pieces, secant, tangent
 from tests.tolerance import FLOAT64, relative
 
-ACTIVATIONS = (nn.Tanh(), nn.Sigmoid(), nn.SiLU(), nn.GELU(), nn.ELU(), nn.Softplus(), nn.Mish())
+
+class QuickGELU(nn.Module):
+    """A GELU by a sigmoid."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z * torch.sigmoid(1.702 * z)
+
+
+ACTIVATIONS = (
+    *(nn.Sigmoid(), nn.Tanh(), nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Hardswish()),
+    *(nn.Hardsigmoid(), nn.Mish(), nn.ELU(), nn.SELU(), nn.CELU(0.5), nn.Softplus()),
+    *(nn.Softsign(), nn.LogSigmoid(), QuickGELU()),
+)
 POINTS = torch.tensor([-30.0, -3.0, -1e-9, 0.0, 1e-9, 0.5, 30.0], dtype=torch.float64)
 
 
@@ -76,6 +88,16 @@ def test_pieces_converge_with_the_square_of_their_number(activation: nn.Module) 
         errors.append(net.approximation_error)
     rate = math.log(errors[0] / errors[-1], 64)
     assert 1.7 <= rate <= 2.3
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_pieces_come_near_every_activation(activation: nn.Module) -> None:
+    model, inputs = Net(activation).double().eval(), 3 * images()
+    few, many = (
+        dmbp.linearize(model, inputs, target=1, smooth=Pieces(count)) for count in (14, 896)
+    )
+    assert few.approximation_error > 0
+    assert many.approximation_error <= few.approximation_error / 500  # 64² at best
 
 
 def test_pieces_are_the_network_with_interpolated_activations() -> None:

@@ -297,9 +297,6 @@ LAYERS: dict[str, nn.Module | Function] = {
 
 ORACLES: dict[str, Function] = {
     "detached": lambda x: x + x.relu(),  # autograd leaves that path out, the network does not
-    "silu by hand": lambda x: x * torch.sigmoid(x.detach()),
-    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x.detach()),
-    "softsign": lambda x: x / (1.0 + x.detach().abs()),
     "glu": lambda x: x[:, :4] * x[:, 4:].detach().sigmoid(),
     "layer norm": lambda x: _norm(x, (2, 3)),
     "layer norm of channels": lambda x: _norm(x.permute(0, 2, 3, 1), (3,)),
@@ -315,7 +312,6 @@ ORACLES: dict[str, Function] = {
     "squeeze and excite": lambda x: _squeeze_excite(x, Tensor.detach),
     "gated unit": lambda x: _gated(x, Tensor.detach),
     "product with the mean": lambda x: x.mean((2, 3), keepdim=True).detach() * x,
-    "square by product": lambda x: x * x.detach(),
     "attention": _attention_frozen,
     "attention spelled out": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
     "attention with softmax by hand": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),

@@ -39,7 +39,7 @@ def test_sites_are_activations_and_mixes_of_values(make: type, expected: list[st
 @pytest.mark.parametrize(
     ("make", "carrying", "frozen"),
     [
-        (nets.SqueezeExciteNet, "aten.mul.Tensor", ("hardsigmoid", "sigmoid", "adaptive_avg_pool")),
+        (nets.SqueezeExciteNet, "aten.mul.Tensor", ("hardsigmoid", "aten.sigmoid", "avg_pool")),
         (nets.TinyViT, "aten.scaled_dot_product_attention.default", ("softmax",)),
         (nets.TinyConvNeXt, "aten.div.Tensor", ("norm.ScalarOpt", "div")),
     ],

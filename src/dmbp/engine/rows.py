@@ -11,6 +11,7 @@ from typing import Any
 
 from dmbp.engine.streams import Example
 from dmbp.linear.freeze import Step
+from dmbp.linear.piece import Piece
 
 Rule = Callable[[Step, int, int], bool]
 """Whether the rows stay first, from a step, the rank of what it reads, and the number of rows."""
@@ -24,7 +25,7 @@ def row_dimension(step: Step, examples: Sequence[Example], rows: int) -> int | N
     row = next(iter(places))
     assert row is not None
     name = step.operation.removeprefix("aten.").partition(".")[0]
-    if step.site is not None or name == "getitem":
+    if isinstance(step.function, Piece) or step.site is not None or name == "getitem":
         return row
     first = examples[0].value
     if name in _ELEMENTWISE:

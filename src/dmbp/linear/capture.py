@@ -216,7 +216,7 @@ def _unknown(program: ExportedProgram) -> list[Node]:
         if node.op != "call_function" or not active.intersection(node.all_input_nodes):
             continue
         rule = RULES.get(operation_name(node.target))
-        if rule is None and not _of_shapes(node):
+        if rule is None and not of_shapes(node):
             unknown.append(node)
         if rule is not None and rule.kind != "decision" and not _of_indices(node):
             active.add(node)  # a decision or an index is a constant from here on
@@ -229,7 +229,7 @@ def _of_indices(node: Node) -> bool:
     return isinstance(value, Tensor) and not value.is_floating_point()
 
 
-def _of_shapes(node: Node) -> bool:
+def of_shapes(node: Node) -> bool:
     """Whether a node computes with sizes, not with tensors."""
     return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
 

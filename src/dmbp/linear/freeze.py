@@ -19,7 +19,8 @@ from dmbp.linear.lines import Line, tangent
 from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role, least
 from dmbp.linear.rule import Call, Function, Place, Rule
-from dmbp.linear.rules import RULES, operation_name
+from dmbp.linear.rules import operation_name
+from dmbp.linear.spelled import rule_of
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def freeze(
         if node.op != "call_function":
             continue
         call = _call(node, values, slots, roles, line)
-        rule = RULES.get(operation_name(node.target))
+        rule = rule_of(node.target)
         depends = rule is not None and any(parent in roles for parent in node.all_input_nodes)
         frozen = None
         if rule is not None and depends:
@@ -256,11 +257,11 @@ def _template(argument: Any, slots: Mapping[Node, Slot], values: Mapping[Node, A
 
 
 def _site(node: Node, value: Any, names: Counter[str]) -> Site:
-    operation = operation_name(node.target).split(".")[1]
+    operation = operation_name(node.target).removeprefix("aten.").partition(".")[0]
     path = module_path(node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     is_activation = bool(stack) and str(stack[-1][1]).startswith("torch.nn.modules.activation")
-    name = path if is_activation else f"{path}.{operation}".lstrip(".")
+    name = path if is_activation else f"{path}.{operation.rpartition('+')[2]}".lstrip(".")
     names[name] += 1
     if names[name] > 1:
         name = f"{name}:{names[name]}"

@@ -26,6 +26,7 @@ from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 from dmbp.linear.precision import full_precision
 from dmbp.linear.quiet import quietly
+from dmbp.linear.regions import with_regions
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, with_sites
 from dmbp.linear.targets import Rows, Target, read_target
@@ -207,7 +208,7 @@ class Linearizer:
             except InexactCapture:
                 # The model has changed since: a new head, another attribute. Capture it anew.
                 del self._captured[self._form(inputs)]
-        captured = capture(self._adapted(inputs), inputs, held=self._held)
+        captured = with_regions(capture(self._adapted(inputs), inputs, held=self._held))
         frozen, exactness = self._checked_frozen(captured, inputs, outputs)
         self._check_independence(inputs, outputs)
         self._captured[self._form(inputs)] = captured

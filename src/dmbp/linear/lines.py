@@ -13,6 +13,7 @@ model, whose activations are φ_k; how far its output is from the model's is rep
     0.0
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -98,4 +99,13 @@ def _derivative(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:
         at = z.detach().requires_grad_()
         value = activation(at)
         slope = torch.autograd.grad(value.sum(), at)[0]
+    # Backward, what `where` leaves out may count as zero times infinity: an ELU's exp(z), z large.
+    if slope.isnan().any():
+        slope = torch.where(slope.isnan(), _forward_slope(activation, z), slope)
     return value.detach(), slope
+
+
+def _forward_slope(activation: Activation, z: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch scripts its own functions when this is first called
+        return torch.func.jvp(activation, (z.detach(),), (torch.ones_like(z),))[1]

@@ -11,8 +11,9 @@ A quotient's denominator is frozen; where it alone depends on the input, 1/z is 
 tangent. The branch that made a frozen factor is no part of the linear network, nor are its sites.
 
 Where the frozen factor was an activation or a weight and the other was none, the product is itself
-an activation, `x · sigmoid(x)`, a gated unit: its output is a site. So is a mix of values, whatever
-the values were, as attention's is.
+an activation, a gated unit: its output is a site. So is a mix of values, whatever the values were,
+as attention's is. Products inside an activation that is written out, `x · sigmoid(x)`, never get
+here (`regions.py`).
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ class Quotient(Rule):
         return frozenset({1}) if call.active >= {0, 1} else frozenset()
 
     def masks(self, call: Call) -> bool:
-        """Whether it is an activation, as z / (1 + |z|) is."""
+        """Whether it is an activation, as a / (1 + |b|) is."""
         return _is_gate(call, 1) and call.roles.get(0) == Role.PLAIN
 
     def role(self, call: Call) -> Role:

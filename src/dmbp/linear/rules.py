@@ -12,6 +12,7 @@ A row names an ATen operation and says what stands for it in the linear network:
 | choice   | the winner's index                                                  | no             |
 | decision | its value at x: a comparison, a shape, an index, a softmax          | no             |
 
+Activations that a model writes out are made one operation before, which is smooth (`regions.py`).
 An operation that is not in the table is refused by name. To add one, write its row in the file of
 its kind (`affine.py`, `gates.py`, `smooth.py`, `products.py`, `attention.py`, `norms.py`,
 `choices.py`, `decisions.py`); `CONTRIBUTING.md` shows how.
