@@ -10,7 +10,7 @@ from typing import Any
 from dmbp.engine.masked_site import MaskedSite
 from dmbp.engine.operations import ConvolutionOperation, GatherOperation, Operation
 from dmbp.engine.pooled_site import PooledMaskedSite
-from dmbp.engine.streams import Value, in_order, stacked
+from dmbp.engine.streams import Value
 from dmbp.linear.freeze import Step
 
 
@@ -24,7 +24,7 @@ class GateInstruction:
 
     def forward(self, values: dict[int, Value]) -> Value:
         """Both streams past the masks."""
-        return self.site.forward(in_order(stacked(values[self.reads[0]])))
+        return self.site.forward(values[self.reads[0]])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
         """The gradient in what was read; the masks move or gather."""
