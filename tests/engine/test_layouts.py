@@ -155,15 +155,17 @@ class Windows(nn.Module):
 
 
 class PooledColours(nn.Module):
-    """Colours folded with images under a convolution, a ReLU and a max-pooling."""
+    """Colours folded with images under convolutions, ReLUs and a max-pooling."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(12, 5)
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
+        self.third, self.fc = nn.Conv2d(4, 4, 3), nn.Linear(12, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = nn.functional.max_pool2d(torch.relu(self.conv(x.view(-1, 1, 12, 12))), 2)
-        return self.fc(y.mean((2, 3)).view(-1, 12))
+        y = torch.relu(self.first(x.view(-1, 1, 12, 12)))
+        y = nn.functional.max_pool2d(torch.relu(self.second(y)), 2)
+        return self.fc(torch.relu(self.third(y)).mean((2, 3)).view(-1, 12))
 
 
 class Vector(nn.Module):
