@@ -10,6 +10,7 @@ from dmbp.decompose.objective import OBJECTIVES
 from dmbp.engine import FastEngine, ReferenceEngine, engine_for
 from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.plan import plan_of
+from dmbp.engine.unread import PartOfLinear
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.models.torchvision_import import import_torchvision
 from tests.tolerance import relative
@@ -256,6 +257,16 @@ def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[Layout]) 
     plan = plan_of(network(model(), 3))
     sites = {planned.layout for planned in plan.steps if planned.step.site is not None}
     assert sites == expected
+
+
+@pytest.mark.parametrize(("model", "kept"), [(Tokens, 8), (HeadsInside, 8)])
+def test_queries_and_keys_are_not_computed(model: type[nn.Module], kept: int) -> None:
+    """Of three times as many outputs; layers that are read as a whole stay whole."""
+    plan = plan_of(network(model(), 2))
+    layers = [p.step for p in plan.steps if p.step.operation == "aten.linear.default"]
+    found = [step for step in layers if isinstance(step.function, PartOfLinear)]
+    assert [len(step.arguments[1]) for step in found] == [kept]
+    assert [step.function for step in found] == [PartOfLinear(2 * kept, 0)]
 
 
 @pytest.mark.parametrize(("name", "settings"), [("vit_b_16", {"image_size": 64}), ("swin_t", {})])

@@ -20,6 +20,7 @@ from dmbp.engine.operations import Operation, operation
 from dmbp.engine.rows import layout_of
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
+from dmbp.engine.unread import without_unread
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
@@ -78,6 +79,8 @@ class Plan:
 
     def __init__(self, net: LinearNetwork) -> None:
         self.frozen = folded(net.frozen)
+        if net.inputs.device.type == "cpu":  # looking for them waits for a GPU
+            self.frozen = without_unread(self.frozen)
         self._weights = net.weights
         shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
         last = tail_steps(self.frozen)
