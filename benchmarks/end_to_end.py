@@ -96,7 +96,7 @@ def measure(name: str) -> str:
     finite = all(bool(torch.isfinite(t).all()) for t in (d.attribution, *vars(d.history).values()))
     net = explainer.linearizer.linearize(inputs, target=[0, 1])
     cells = [
-        *(name, len(net.sites), "fast" if plan_of(net).rows_first else "reference", finite),
+        *(name, len(net.sites), "fast" if plan_of(net).rows_known else "reference", finite),
         *(f"{relative(total, scores):.0e}", f"{relative(alone, d.attribution):.0e}"),
     ]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"

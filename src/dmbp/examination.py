@@ -166,9 +166,13 @@ def _learning(net: LinearNetwork) -> Learning | None:
 
 def _reason(net: LinearNetwork, engine: str) -> str:
     where = f"{str(net.inputs.dtype).removeprefix('torch.')} on {net.inputs.device.type}"
+    plan = plan_of(net)
     if engine != "reference":
-        return f"{where}, images stay in the first dimension"
-    if not plan_of(net).rows_first:
+        place = "stay in the first dimension" if plan.rows_first else "are followed to every mask"
+        return f"{where}, images {place}"
+    if not plan.rows_known:
+        return "images cannot be followed to every mask"
+    if net.inputs.is_cuda and not plan.rows_first:
         return "images leave the first dimension before a mask"
     return f"no other engine is for {where}"
 

@@ -18,6 +18,7 @@ from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.precision import full_precision
 from tests import nets
 from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
+from tests.engine.test_layouts import Tokens
 from tests.tolerance import relative
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,7 +70,7 @@ class Adding(nn.Module):
 
 NETWORKS = [nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet]
 NETWORKS = [*NETWORKS, nets.SqueezeExciteNet, nets.TinyViT, nets.TinyConvNeXt, nets.SmoothNet]
-NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding]
+NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding, Tokens]
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ def engine_for(
 ) -> Engine:
     """The fastest engine there is for a network on its device and in a precision.
 
-    A network whose rows wander before a mask is learned by the reference engine.
+    A network whose rows are lost from sight before a mask is learned by the reference engine.
     """
     known("precision", precision, PRECISIONS)
     device, own = net.inputs.device.type, net.inputs.dtype
@@ -50,7 +50,7 @@ def engine_for(
             f"precision {precision!r} is for GPUs and models in float32; this one is {own} on "
             f"{device}: leave it at 'auto'"
         )
-    by_row = plan_of(net).rows_first
+    by_row = plan_of(net).rows_known
     if _is_for_gpu_engine(net):
         return GpuEngine(
             net,

@@ -14,9 +14,24 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.engine import Logits
+from dmbp.engine.fast_program import (
+    GateInstruction,
+    Instruction,
+    MaskedConvolutionInstruction,
+    PlainInstruction,
+    PooledInstruction,
+)
+from dmbp.engine.laid_out_site import LaidOutSite
+from dmbp.engine.layout import FIRST
 from dmbp.engine.loss import Loss
 from dmbp.engine.masked_site import MaskedSite
-from dmbp.engine.operations import ConvolutionOperation, GatherOperation, Operation
+from dmbp.engine.operations import (
+    ConcatenationOperation,
+    ConvolutionOperation,
+    GatherOperation,
+    ScaleOperation,
+    SumOperation,
+)
 from dmbp.engine.plan import Planned, added, last_reads, plan_of
 from dmbp.engine.pooled_site import PooledMaskedSite
 from dmbp.engine.readout import read_out
@@ -28,88 +43,6 @@ from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
 
 
-class GateInstruction:
-    """An activation and its masks."""
-
-    def __init__(self, step: Step, site: MaskedSite) -> None:
-        self.reads = step.reads[:1]
-        self.output = step.output
-        self.site = site
-
-    def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams past the masks."""
-        return self.site.forward(in_order(stacked(values[self.reads[0]])))
-
-    def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """The gradient in what was read; the masks move or gather."""
-        return [self.site.backward(gradient, streams, descend=descend)]
-
-
-class MaskedConvolutionInstruction:
-    """A convolution whose result only an activation reads: masks are multiplied on the way out."""
-
-    def __init__(self, operation: ConvolutionOperation, step: Step, site: MaskedSite) -> None:
-        self.reads = operation.reads
-        self.output = step.output
-        self.site = site
-        self._operation = operation
-
-    def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams past convolution and masks."""
-        found = self._operation.forward([values[self.reads[0]]], self.site.masks)
-        return self.site.keep(found)
-
-    def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Back through the masks and the convolution."""
-        past = self.site.backward(gradient, streams, descend=descend)
-        return self._operation.transpose(past)
-
-
-class PooledInstruction:
-    """An activation, its masks and the max-pooling behind it."""
-
-    def __init__(
-        self, gate: Step, pool: Step, gather: GatherOperation, site: PooledMaskedSite, given: Any
-    ) -> None:
-        self.reads = gate.reads[:1]
-        self.output = pool.output
-        self.site = site
-        self._gather = gather
-        self._winners = None if given is None else gather.forward([given])
-
-    def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams' winners past the masks."""
-        winners = self._winners
-        if winners is None:
-            winners = self._gather.forward([values[self.reads[0]]])
-        return self.site.forward(winners)
-
-    def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Back to the winners, where masks came before them."""
-        past = self.site.backward(gradient, streams, descend=descend)
-        return self._gather.transpose(past) if self._winners is None else [None]
-
-
-class PlainInstruction:
-    """An affine operation."""
-
-    def __init__(self, operation: Operation, output: int) -> None:
-        self.reads = operation.reads
-        self.output = output
-        self.operation = operation
-
-    def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams' result."""
-        return self.operation.forward([values[index] for index in self.reads])
-
-    def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:  # noqa: ARG002
-        """The gradient in each value read."""
-        return self.operation.transpose(gradient)
-
-
-Instruction = GateInstruction | MaskedConvolutionInstruction | PooledInstruction | PlainInstruction
-
-
 class FastEngine:
     """Learns the masks of a linear network, starting from `logits`."""
 
@@ -119,7 +52,7 @@ class FastEngine:
         self._net = net
         self._loss = loss
         self._plan = plan_of(net)
-        assert self._plan.rows_first
+        assert self._plan.rows_known
         self._start = {name: logits[name] for name in self._plan.narrowed.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[Instruction] = []
@@ -154,10 +87,11 @@ class FastEngine:
     def _build(self, logits: Logits, learning_rate: float) -> None:
         """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
         program, ends = self._plan.program, set(self._plan.tail.gradients)
+        images = _images(program)
         readers = Counter(index for planned in program for index in planned.reads)
         readers.update(ends)
         values: dict[int, Value] = {0: in_order(torch.cat([self._net.inputs, self._net.inputs]))}
-        pools = _pools(program, readers)
+        pools = _pools(program, readers, images)
         merged = {pool.step.output for pool in pools.values()}
         for planned in program:
             step, chosen = planned.step, planned.operation
@@ -166,7 +100,8 @@ class FastEngine:
             elif step.output in merged:
                 continue
             elif chosen is None:
-                self._build_gate(step, readers, logits, learning_rate)
+                is_image = step.output in images
+                self._build_gate(planned, readers, logits, learning_rate, is_image=is_image)
             elif planned.is_constant:
                 values[step.output] = chosen.forward([values[index] for index in chosen.reads])
             else:
@@ -194,17 +129,29 @@ class FastEngine:
         self._program.append(PooledInstruction(step, pool.step, pool.operation, site, given))
 
     def _build_gate(
-        self, step: Step, readers: Counter[int], logits: Logits, learning_rate: float
+        self,
+        planned: Planned,
+        readers: Counter[int],
+        logits: Logits,
+        learning_rate: float,
+        *,
+        is_image: bool,
     ) -> None:
+        step, layout = planned.step, planned.layout
         assert isinstance(step.function, Piece)
         assert step.site is not None
+        assert layout is not None
         start = self._plan.narrowed.start(step.site.name, logits[step.site.name])
-        site = MaskedSite(step.function, start, learning_rate)
+        if is_image:
+            site = MaskedSite(step.function, start, learning_rate)
+        else:
+            rows = len(self._net.inputs)
+            site = LaidOutSite(step.function, start, learning_rate, layout=layout, rows=rows)
         self._sites[step.site.name] = site
         read = step.reads[0]
         before = next((k for k in self._program if k.output == read), None)
         convolution = before.operation if isinstance(before, PlainInstruction) else None
-        alone = readers[read] == 1 and site.is_plain
+        alone = readers[read] == 1 and site.is_plain and is_image
         if isinstance(convolution, ConvolutionOperation) and alone:
             self._program = [k for k in self._program if k.output != read]
             self._program.append(MaskedConvolutionInstruction(convolution, step, site))
@@ -222,10 +169,7 @@ class FastEngine:
         return positive, negative
 
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
-        gradients: dict[int, Any] = {
-            index: seeds.view(-1, *(1,) * (part.dim() - 1)) * part
-            for index, part in self._plan.tail.gradients.items()
-        }
+        gradients: dict[int, Any] = {**self._plan.tail.seeded(seeds)}
         for instruction in reversed(self._program):
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:
@@ -236,9 +180,34 @@ class FastEngine:
                     gradients[index] = added(gradients.get(index), part)
 
 
-def _pools(program: Sequence[Planned], readers: Counter[int]) -> dict[int, Planned]:
+def _images(program: Sequence[Planned]) -> set[int]:
+    """Values in channels-last order, rows first: what operations for images read and put out."""
+    found: set[int] = {0}
+    for planned in program:
+        step, chosen = planned.step, planned.operation
+        if isinstance(chosen, ConvolutionOperation | ScaleOperation | GatherOperation):
+            found.update(step.reads)
+            found.add(step.output)
+        elif chosen is None or isinstance(chosen, SumOperation | ConcatenationOperation):
+            found.update([step.output] if found.intersection(step.reads) else [])
+    return {
+        planned.step.output
+        for planned in program
+        if planned.step.output in found
+        and planned.layout == FIRST
+        and len(planned.step.shape or ()) == 4
+    }
+
+
+def _pools(
+    program: Sequence[Planned], readers: Counter[int], images: set[int]
+) -> dict[int, Planned]:
     """Max-poolings that alone read a ReLU, by the ReLU's output."""
-    gates = {p.step.output: p.step.function for p in program if p.operation is None}
+    gates = {
+        p.step.output: p.step.function
+        for p in program
+        if p.operation is None and p.step.output in images
+    }
     found: dict[int, Planned] = {}
     for planned in program:
         read = planned.step.reads[0]

@@ -13,7 +13,7 @@ fits the cache at a time: one pass over the tensors instead of a dozen.
 import torch
 from torch import Tensor
 
-from dmbp.engine.streams import in_order
+from dmbp.engine.streams import Value, in_order, stacked
 from dmbp.linear.piece import Piece
 
 DECAY, EPSILON = 0.99, 1e-8
@@ -55,9 +55,9 @@ class MaskedSite:
         """Whether the activation is a slope alone, which a mask can carry."""
         return self._offset is None
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, value: Value) -> Value:
         """Both streams past the activation and their masks."""
-        h = z * self.masks
+        h = in_order(stacked(value)) * self.masks
         if self._offset is not None:
             h += torch.cat([self._offset * self._sigma, self._offset * (1 - self._sigma)])
         return self.keep(h)

@@ -163,13 +163,13 @@ def _argument(step: Step, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-# How rows of these operations stay apart is known: they may run on both streams at once.
-def _is_linear_or_average(step: Step, _: Sequence[Example]) -> bool:
-    return step.operation in {
-        "aten.linear.default",
-        "aten.adaptive_avg_pool2d.default",
-        "aten.avg_pool2d.default",
-    }
+# How these operations keep dimension 0 apart is known: they may run on both streams at once.
+def _is_linear(step: Step, examples: Sequence[Example]) -> bool:
+    return step.operation == "aten.linear.default" and examples[0].value.dim() >= 2
+
+
+def _is_average(step: Step, _: Sequence[Example]) -> bool:
+    return step.operation in {"aten.adaptive_avg_pool2d.default", "aten.avg_pool2d.default"}
 
 
 def _is_flattening(step: Step, _: Sequence[Example]) -> bool:
@@ -183,7 +183,7 @@ def _is_mean(step: Step, examples: Sequence[Example]) -> bool:
     return 0 not in {d % rank for d in _argument(step, 1, None) or range(rank)}
 
 
-_ROW_BY_ROW: Sequence[Suits] = [_is_linear_or_average, _is_flattening, _is_mean]
+_ROW_BY_ROW: Sequence[Suits] = [_is_linear, _is_average, _is_flattening, _is_mean]
 
 
 def _is_convolution(step: Step, _: Sequence[Example]) -> bool:

@@ -5,7 +5,7 @@ site cost one transposed pass and no memory but their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,11 +14,13 @@ from torch import Tensor
 
 from dmbp.engine.folding import folded
 from dmbp.engine.general import GeneralOperation
+from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.narrowing import narrowed
 from dmbp.engine.operations import Operation, operation
-from dmbp.engine.rows import row_dimension
+from dmbp.engine.rows import layout_of
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
+from dmbp.engine.unread import without_unread
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
@@ -30,13 +32,13 @@ AtGate = Callable[[Step, Tensor], Tensor]
 class Planned:
     """A step and its operation (None at a site).
 
-    `is_constant`: x alone decides its result; `rows_first`: whose dimension 0 counts the rows.
+    `is_constant`: x alone decides its result; `layout`: where the rows of that are, if it is known.
     """
 
     step: Step
     operation: Operation | None
     is_constant: bool
-    rows_first: bool
+    layout: Layout | None
 
     @property
     def reads(self) -> Sequence[int]:
@@ -47,7 +49,7 @@ class Planned:
 def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[Example]]]:
     """Choose each step's operation by what it reads, of which only the form is known."""
     nothing = inputs.new_zeros(())
-    start = Example(nothing.expand(inputs.shape), stacks=True, row=0)
+    start = Example(nothing.expand(inputs.shape), stacks=True, layout=FIRST)
     values: dict[int, Example] = {0: start}
     constant = {0}
     for step in steps:
@@ -60,37 +62,43 @@ def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[
         is_constant = chosen is not None and constant.issuperset(step.reads)
         if is_constant:
             constant.add(step.output)
-        row = row_dimension(step, examples, len(inputs))
-        values[step.output] = Example(result, chosen is None or chosen.stacks, row)
-        yield Planned(step, chosen, is_constant, row == 0), examples
+        layout = layout_of(step, examples, len(inputs))
+        stacks = (layout is None or layout.stacks) if chosen is None else chosen.stacks
+        values[step.output] = Example(result, stacks, layout)
+        yield Planned(step, chosen, is_constant, layout), examples
 
 
 class Plan:
     """The operations of every step of a network, and both streams' way back through them.
 
     `program` are the steps that an engine runs at every iteration, from what x alone decides
-    (`is_constant`) to what the `tail` reads, with `narrowed` channels. Only where `rows_first`, at
-    every site and in what the tail reads, can masks be learned row by row.
+    (`is_constant`) to what the `tail` reads, with `narrowed` channels. Only where `rows_known`, at
+    every site and in what the tail reads, can masks be learned row by row; where `rows_first`, they
+    are dimension 0 of all of these.
     """
 
     def __init__(self, net: LinearNetwork) -> None:
         self.frozen = folded(net.frozen)
+        if net.inputs.device.type == "cpu":  # looking for them waits for a GPU
+            self.frozen = without_unread(self.frozen)
         self._weights = net.weights
         shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
         last = tail_steps(self.frozen)
         ends = read_by(last, self.frozen)
         if any(shapes[index] is None for index in ends):
             last, ends = [], [self.frozen.result]
-        tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
         in_tail = {step.output for step in last}
         with torch.no_grad():
             self.steps = [planned for planned, _ in walk(self.frozen.steps, net.inputs)]
         rest = [planned for planned in self.steps if planned.step.output not in in_tail]
-        self.rows_first = all(
-            planned.rows_first
-            for planned in rest
-            if planned.step.site is not None or planned.step.output in ends
-        )
+        layouts = {planned.step.output: planned.layout for planned in self.steps}
+        places = {p.layout for p in rest if p.step.site is not None or p.step.output in ends}
+        self.rows_first = places <= {FIRST}
+        all_known = None not in places and layouts[self.frozen.result] == FIRST
+        self.rows_known = self.rows_first or all_known
+        tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
+        elsewhere = {k: layout for k in ends if (layout := layouts.get(k, FIRST)) is not None}
+        tail = replace(tail, layouts=elsewhere)
         constant = {planned.step.output for planned in rest if planned.is_constant}
         self.narrowed = narrowed([planned.step for planned in rest], tail, constant)
         self.tail = self.narrowed.tail

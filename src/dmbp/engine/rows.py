@@ -1,42 +1,82 @@
-"""Which dimension of an activation counts the rows.
+"""Where the rows of a step's result are, from where they are in what it reads.
 
-Fast engines learn row by row, so at a mask it has to be the first, and known to be. An operation
-leaves the rows where they are if what it moves, cuts or sums are other dimensions; of an operation
-not listed here nothing is known, and a network with masks behind it is left to the reference
-engine.
+Fast engines learn row by row, so at a mask it has to be known which elements are whose. An
+operation keeps rows apart if what it moves, cuts or sums are other dimensions; of an operation not
+listed here nothing is known, and a network with masks behind it is left to the reference engine. A
+reshape changes no order, so it takes rows along wherever they end in one dimension.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
+from torch import Tensor
+
+from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.streams import Example
 from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
 
-Rule = Callable[[Step, int, int], bool]
-"""Whether the rows stay first, from a step, the rank of what it reads, and the number of rows."""
+Rule = Callable[[Step, Tensor, int], int | None]
+"""From a step, what it reads first and the dimension of the rows in that, to the dimension of the
+rows in its result; None where they do not stay apart, or in order."""
 
 
-def row_dimension(step: Step, examples: Sequence[Example], rows: int) -> int | None:
-    """The dimension of a step's result that counts the rows; None where that is not known."""
-    places = {example.row for example in examples}
-    if len(places) != 1 or None in places:
+def layout_of(step: Step, examples: Sequence[Example], rows: int) -> Layout | None:
+    """Where the rows of a step's result are; None where that is not known."""
+    if rows == 1:
+        return _alone(step.shape)
+    layouts = {example.layout for example in examples}
+    layout = layouts.pop()
+    if layouts or layout is None:
         return None
-    row = next(iter(places))
-    assert row is not None
     name = step.operation.removeprefix("aten.").partition(".")[0]
     if isinstance(step.function, Piece) or step.site is not None or name == "getitem":
-        return row
-    first = examples[0].value
+        return layout
     if name in _ELEMENTWISE:
         ranks = {example.value.dim() for example in examples}
-        return row if step.shape is not None and ranks == {len(step.shape)} else None
-    if not hasattr(first, "dim"):
+        return layout if step.shape is not None and ranks == {len(step.shape)} else None
+    first = examples[0].value
+    if not isinstance(first, Tensor):
         return None
-    if name in _MOVES:
-        return _MOVES[name](step, first.dim(), row)
-    rule = _RULES.get(name)
-    return 0 if row == 0 and rule is not None and rule(step, first.dim(), rows) else None
+    if name in _RESHAPES:
+        return None if step.shape is None else _reshaped(first.shape, step.shape, layout, rows)
+    return _moved(step, [example.value for example in examples], layout)
+
+
+def _alone(shape: Sequence[int] | None) -> Layout | None:
+    """Of a single row is everything, wherever it is."""
+    if shape is None:
+        return FIRST
+    return Layout(inner=shape[0]) if shape else None
+
+
+def _reshaped(
+    before: Sequence[int], after: Sequence[int], layout: Layout, rows: int
+) -> Layout | None:
+    """The dimension that all rows are in afterwards; as many elements come ahead of them."""
+    ahead = prod(before[: layout.dimension]) * layout.outer
+    for dimension, size in enumerate(after):
+        outer, rest = divmod(ahead, prod(after[:dimension]))
+        if rest == 0 and outer and size % (outer * rows) == 0:
+            return Layout(dimension, outer, size // (outer * rows))
+    return None
+
+
+def _moved(step: Step, values: Sequence[Tensor], layout: Layout) -> Layout | None:
+    """By the operation's rule; with the same size in the end, or it is not believed."""
+    name = step.operation.removeprefix("aten.").partition(".")[0]
+    first, rule = values[0], _RULES.get(name)
+    if rule is None or (layout.dimension > 0 and len({value.dim() for value in values}) > 1):
+        return None
+    dimension = rule(step, first, layout.dimension)
+    if dimension is None:
+        return None
+    size = first.shape[layout.dimension]
+    if step.shape is not None and tuple(step.shape[dimension : dimension + 1]) != (size,):
+        return None
+    return replace(layout, dimension=dimension)
 
 
 _ELEMENTWISE = {
@@ -78,6 +118,8 @@ _ELEMENTWISE = {
     *("sqrt", "rsqrt", "reciprocal", "erf", "identity"),
 }
 
+_RESHAPES = {"reshape", "view", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"}
+
 
 def _argument(step: Step, position: int, name: str, default: Any) -> Any:
     if position < len(step.arguments):
@@ -85,164 +127,187 @@ def _argument(step: Step, position: int, name: str, default: Any) -> Any:
     return step.keywords.get(name, default)
 
 
-def _of_rank(rank: int) -> Rule:
-    return lambda _step, found, _rows: found == rank
+def _dimensions(step: Step, position: int, name: str, *, rank: int) -> list[int]:
+    """The dimensions an operation is told, counted from the front; none where it is told none."""
+    given = _argument(step, position, name, None)
+    several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    return [d % rank for d in several] if all(isinstance(d, int) for d in several) else []
 
 
-def _from_rank(rank: int) -> Rule:
-    return lambda _step, found, _rows: found >= rank
+def _batch(rank: int) -> Rule:
+    """Of a tensor of this rank each index of dimension 0 is on its own, as in `conv2d`."""
+    return lambda _, first, row: row if first.dim() == rank and row == 0 else None
 
 
-def _elsewhere(position: int, name: str, default: Any) -> Rule:
-    """The dimension, or dimensions, that an operation works along are not the first."""
+def _batch_from(rank: int) -> Rule:
+    return lambda _, first, row: row if first.dim() >= rank and row == 0 else None
 
-    def rule(step: Step, rank: int, _rows: int) -> bool:
-        given = _argument(step, position, name, default)
-        dimensions = given if isinstance(given, list | tuple) else [given]
-        return bool(dimensions) and all(isinstance(d, int) and d % rank != 0 for d in dimensions)
+
+def _before_last(count: int) -> Rule:
+    """Works on the last dimensions alone, and leaves their number."""
+
+    def rule(step: Step, first: Tensor, row: int) -> int | None:
+        same = step.shape is not None and len(step.shape) == first.dim()
+        return row if same and row < first.dim() - count else None
 
     return rule
 
 
-def _leading(step: Step, _rank: int, rows: int) -> bool:
-    """A reshape that leaves the first dimension's size leaves the rows."""
-    return step.shape is not None and len(step.shape) > 0 and step.shape[0] == rows
+def _elsewhere(position: int, name: str, default: int | None = None) -> Rule:
+    """The dimension, or dimensions, that an operation works along are others."""
+
+    def rule(step: Step, first: Tensor, row: int) -> int | None:
+        told = _argument(step, position, name, None) is not None
+        dimensions = _dimensions(step, position, name, rank=first.dim())
+        if not told and default is not None:
+            dimensions = [default % first.dim()]
+        return row if dimensions and row not in dimensions else None
+
+    return rule
 
 
-def _permuted(step: Step, rank: int, row: int) -> int | None:
-    return [d % rank for d in _argument(step, 1, "dims", [])].index(row)
+def _reduced(position: int) -> Rule:
+    """Other dimensions are gone, or left with size one."""
+
+    def rule(step: Step, first: Tensor, row: int) -> int | None:
+        dimensions = _dimensions(step, position, "dim", rank=first.dim())
+        if not dimensions or row in dimensions:
+            return None
+        ahead = sum(d < row for d in dimensions)
+        if step.shape is None:
+            return None if ahead else row
+        gone = first.dim() - len(step.shape)
+        return {0: row, len(dimensions): row - ahead}.get(gone)
+
+    return rule
 
 
-def _swapped(step: Step, rank: int, row: int) -> int | None:
-    pair = [_argument(step, 1, "dim0", 0) % rank, _argument(step, 2, "dim1", 0) % rank]
+def _permuted(step: Step, first: Tensor, row: int) -> int | None:
+    return _dimensions(step, 1, "dims", rank=first.dim()).index(row)
+
+
+def _swapped(step: Step, first: Tensor, row: int) -> int | None:
+    pair = [_argument(step, k, name, 0) % first.dim() for k, name in ((1, "dim0"), (2, "dim1"))]
     return pair[1 - pair.index(row)] if row in pair else row
 
 
-def _flipped(step: Step, rank: int, row: int) -> int | None:
-    return None if row in [d % rank for d in _argument(step, 1, "dims", [])] else row
-
-
-def _taken(step: Step, rank: int, row: int) -> int | None:
+def _taken(step: Step, first: Tensor, row: int) -> int | None:
     """A dimension is gone; those behind it come one forward."""
-    dimension = _argument(step, 1, "dim", 0) % rank
+    dimension = _argument(step, 1, "dim", 0) % first.dim()
     return None if dimension == row else row - (dimension < row)
 
 
-_MOVES: Mapping[str, Callable[[Step, int, int], int | None]] = {
-    "permute": _permuted,
-    "transpose": _swapped,
-    "flip": _flipped,
-    "select": _taken,
-    "unbind": _taken,
-}
-"""From a step, the rank of what it reads and where the rows are, to where they are then."""
+def _inserted(step: Step, first: Tensor, row: int) -> int | None:
+    return row + (_argument(step, 1, "dim", 0) % (first.dim() + 1) <= row)
 
 
-def _slices(step: Step, rank: int, rows: int) -> bool:
-    """Another dimension, or all rows."""
-    along_rows = _argument(step, 1, "dim", 0) % rank == 0
-    return not along_rows or (step.shape is not None and step.shape[0] == rows)
+def _expanded(step: Step, first: Tensor, row: int) -> int | None:
+    """New dimensions come in front."""
+    return None if step.shape is None else row + len(step.shape) - first.dim()
 
 
-def _scatters(step: Step, rank: int, rows: int) -> bool:
+def _sliced(step: Step, first: Tensor, row: int) -> int | None:
+    """Another dimension, or all rows: then sizes are the same."""
+    along = _argument(step, 1, "dim", 0) % first.dim()
+    return row if along != row or step.shape == tuple(first.shape) else None
+
+
+def _scattered(step: Step, first: Tensor, row: int) -> int | None:
     """Into another dimension, or over all rows."""
     start, end = (_argument(step, k, name, None) for k, name in ((3, "start"), (4, "end")))
-    whole = start in (None, 0) and (end is None or end >= rows)
-    return whole or _argument(step, 2, "dim", 0) % rank != 0
+    whole = start in (None, 0) and (end is None or end >= first.shape[row])
+    return row if whole or _argument(step, 2, "dim", 0) % first.dim() != row else None
 
 
-def _inserts(step: Step, rank: int, _rows: int) -> bool:
-    return _argument(step, 1, "dim", 0) % (rank + 1) != 0
+def _padded(step: Step, first: Tensor, row: int) -> int | None:
+    return row if row < first.dim() - len(_argument(step, 1, "pad", [])) // 2 else None
 
 
-def _pads(step: Step, rank: int, _rows: int) -> bool:
-    return len(_argument(step, 1, "pad", [])) // 2 < rank
-
-
-def _multiplies(step: Step, rank: int, _rows: int) -> bool:
-    """Rows times a matrix, or a matrix for each row."""
-    others = [argument for argument in step.arguments if hasattr(argument, "dim")]
+def _multiplied(step: Step, first: Tensor, row: int) -> int | None:
+    """Rows times a matrix, or matrices of each row."""
+    rank = first.dim()
+    others = [argument for argument in step.arguments if isinstance(argument, Tensor)]
     if len(step.reads) != 1 or len(others) != 1:
-        return False
-    by_row = rank >= 3 and others[0].dim() == rank
-    return by_row or (rank >= 2 and others[0] is step.arguments[1] and others[0].dim() == 2)
+        return None
+    if others[0].dim() == rank and row < rank - 2:
+        return row
+    by_matrix = others[0] is step.arguments[1] and others[0].dim() == 2
+    return row if by_matrix and row < rank - 1 else None
 
 
-def _normalises(step: Step, rank: int, _rows: int) -> bool:
-    return len(_argument(step, 1, "normalized_shape", [])) < rank
+def _normalised(step: Step, first: Tensor, row: int) -> int | None:
+    return row if row < first.dim() - len(_argument(step, 1, "normalized_shape", [])) else None
 
 
-def _indexes(step: Step, _rank: int, _rows: int) -> bool:
-    """By one index, not of the rows; several may come out in front."""
-    indices = _argument(step, 1, "indices", [])
-    return indices[0] is None and sum(index is not None for index in indices) == 1
+def _indexed(step: Step, first: Tensor, row: int) -> int | None:  # noqa: ARG001
+    """By one index, behind the rows; several may come out in front."""
+    places = [k for k, index in enumerate(_argument(step, 1, "indices", [])) if index is not None]
+    return row if len(places) == 1 and places[0] > row else None
 
 
 def _by_dimensions(names: Sequence[str]) -> dict[str, Rule]:
     """`conv2d` and the like take a batch of a fixed rank."""
-    return {f"{name}{n}d": _of_rank(n + 2) for name in names for n in (1, 2, 3)}
+    return {f"{name}{n}d": _batch(n + 2) for name in names for n in (1, 2, 3)}
 
 
 _RULES: Mapping[str, Rule] = {
     **_by_dimensions(["conv", "conv_transpose", "avg_pool", "adaptive_avg_pool", "max_pool"]),
     **_by_dimensions(["adaptive_max_pool", "reflection_pad", "replication_pad"]),
     **_by_dimensions(["upsample_nearest", "_upsample_nearest_exact", "_adaptive_avg_pool"]),
-    "max_pool2d_with_indices": _of_rank(4),
-    "upsample_linear1d": _of_rank(3),
-    "upsample_bilinear2d": _of_rank(4),
-    "upsample_bicubic2d": _of_rank(4),
-    "_upsample_bilinear2d_aa": _of_rank(4),
-    "_upsample_bicubic2d_aa": _of_rank(4),
-    "upsample_trilinear3d": _of_rank(5),
-    "pixel_shuffle": _from_rank(4),
-    "pixel_unshuffle": _from_rank(4),
-    "channel_shuffle": _from_rank(3),
-    "batch_norm": _from_rank(2),
-    "_native_batch_norm_legit_no_training": _from_rank(2),
-    "linear": _from_rank(2),
-    "layer_norm": _normalises,
-    "rms_norm": _normalises,
-    "group_norm": _from_rank(2),
-    "instance_norm": _from_rank(3),
-    "scaled_dot_product_attention": _from_rank(3),
-    "bmm": _multiplies,
-    "index": _indexes,
+    "max_pool2d_with_indices": _batch(4),
+    "upsample_linear1d": _batch(3),
+    "upsample_bilinear2d": _batch(4),
+    "upsample_bicubic2d": _batch(4),
+    "_upsample_bilinear2d_aa": _batch(4),
+    "_upsample_bicubic2d_aa": _batch(4),
+    "upsample_trilinear3d": _batch(5),
+    "pixel_shuffle": _batch_from(4),
+    "pixel_unshuffle": _batch_from(4),
+    "channel_shuffle": _batch_from(3),
+    "batch_norm": _batch_from(2),
+    "_native_batch_norm_legit_no_training": _batch_from(2),
+    "group_norm": _batch_from(2),
+    "instance_norm": _batch_from(3),
+    "linear": _before_last(1),
+    "layer_norm": _normalised,
+    "rms_norm": _normalised,
+    "scaled_dot_product_attention": _before_last(2),
+    "bmm": _multiplied,
+    "matmul": _multiplied,
+    "mm": _multiplied,
+    "permute": _permuted,
+    "transpose": _swapped,
+    "select": _taken,
+    "unbind": _taken,
+    "stack": _inserted,
+    "expand": _expanded,
+    "index": _indexed,
+    "slice": _sliced,
+    "slice_scatter": _scattered,
+    "pad": _padded,
+    "constant_pad_nd": _padded,
+    "flip": _elsewhere(1, "dims"),
+    "roll": _elsewhere(2, "dims"),
     "gather": _elsewhere(1, "dim", 0),
     "topk": _elsewhere(2, "dim", -1),
     "sort": _elsewhere(1, "dim", -1),
-    "expand": _leading,
-    "linalg_vector_norm": _elsewhere(2, "dim", None),
-    "norm": _elsewhere(2, "dim", None),
-    "var": _elsewhere(1, "dim", None),
-    "std": _elsewhere(1, "dim", None),
-    "logsumexp": _elsewhere(1, "dim", None),
-    "matmul": _multiplies,
-    "mm": _multiplies,
-    "reshape": _leading,
-    "view": _leading,
-    "_unsafe_view": _leading,
-    "flatten": _leading,
-    "unflatten": _leading,
-    "unsqueeze": _inserts,
-    "stack": _inserts,
-    "squeeze": _elsewhere(1, "dim", None),
-    "slice": _slices,
     "narrow": _elsewhere(1, "dim", 0),
     "index_select": _elsewhere(1, "dim", 0),
     "split": _elsewhere(2, "dim", 0),
     "split_with_sizes": _elsewhere(2, "dim", 0),
     "chunk": _elsewhere(2, "dim", 0),
-    "roll": _elsewhere(2, "dims", None),
     "cat": _elsewhere(1, "dim", 0),
-    "slice_scatter": _scatters,
     "select_scatter": _elsewhere(2, "dim", 0),
-    "mean": _elsewhere(1, "dim", None),
-    "sum": _elsewhere(1, "dim", None),
-    "amax": _elsewhere(1, "dim", None),
-    "amin": _elsewhere(1, "dim", None),
-    "max": _elsewhere(1, "dim", None),
-    "min": _elsewhere(1, "dim", None),
-    "cumsum": _elsewhere(1, "dim", None),
-    "pad": _pads,
-    "constant_pad_nd": _pads,
+    "cumsum": _elsewhere(1, "dim"),
+    "mean": _reduced(1),
+    "sum": _reduced(1),
+    "amax": _reduced(1),
+    "amin": _reduced(1),
+    "max": _reduced(1),
+    "min": _reduced(1),
+    "var": _reduced(1),
+    "std": _reduced(1),
+    "logsumexp": _reduced(1),
+    "norm": _reduced(2),
+    "linalg_vector_norm": _reduced(2),
 }

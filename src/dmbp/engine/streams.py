@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dmbp.engine.layout import Layout
+
 
 @dataclass(frozen=True)
 class Apart:
@@ -26,13 +28,13 @@ Value = Tensor | Apart
 class Example:
     """The form of what a step gives, of one stream.
 
-    `stacks`: whether the two streams' results are one tensor; `row`: the dimension that counts the
-    rows, None where it is not known.
+    `stacks`: whether the two streams' results are one tensor; `layout`: where the rows are, None
+    where that is not known.
     """
 
     value: Any
     stacks: bool
-    row: int | None
+    layout: Layout | None
 
     @property
     def is_image(self) -> bool:

@@ -6,12 +6,13 @@ Neither part changes while masks are learned: the last steps run once, not at ev
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import FrozenGraph, Step
@@ -19,17 +20,30 @@ from dmbp.linear.freeze import FrozenGraph, Step
 
 @dataclass(frozen=True)
 class Tail:
-    """The gradient of the score in each value that the last steps read, and the constant."""
+    """The gradient of the score in each value that the last steps read, and the constant.
+
+    `layouts` say where the rows of these values are, if not first.
+    """
 
     gradients: Mapping[int, Tensor]
     constant: Tensor
+    layouts: Mapping[int, Layout] = field(default_factory=dict[int, Layout])
 
     def scores(self, values: Mapping[int, Tensor]) -> Tensor:
         """Both streams' scores (2, rows), from the values, stacked."""
-        scores = self.constant.expand(2, -1)
+        scores, rows = self.constant.expand(2, -1), len(self.constant)
         for index, gradient in self.gradients.items():
-            scores = scores + (by_stream(values[index]) * gradient).flatten(2).sum(2)
+            layout = self.layouts.get(index, FIRST)
+            products = by_stream(values[index]) * gradient
+            scores = scores + torch.stack([layout.by_row(p, rows).sum(1) for p in products])
         return scores
+
+    def seeded(self, seeds: Tensor) -> dict[int, Tensor]:
+        """The gradient in each value of what the loss asks, one stream's number a row."""
+        return {
+            index: self.layouts.get(index, FIRST).spread(seeds, part.dim()) * part
+            for index, part in self.gradients.items()
+        }
 
 
 def tail_steps(frozen: FrozenGraph) -> list[Step]:
