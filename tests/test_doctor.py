@@ -99,12 +99,28 @@ def test_json() -> None:
 
 
 def test_many_sites_are_cut_short_unless_asked_for() -> None:
-    short, whole = (doctor("resnet18", "--size", "32", *more).output for more in ([], ["--sites"]))
+    short, whole = (
+        doctor("resnet18", "--size", "32", *more).output for more in ([], ["--all-sites"])
+    )
     assert "random weights" in short
     assert "17 sites" in short
     assert "… 12 more" in short
     assert "layer2.0.relu:2" not in short
     assert "layer2.0.relu:2" in whole
+
+
+def test_lines_and_sites_may_be_chosen() -> None:
+    chosen = json.loads(
+        doctor("resnet18", "--size", "32", "--sites", "layer4*", "--sites", "relu", "--json").output
+    )
+    names = [site["name"] for site in chosen["sites"]]
+    assert names[0] == "relu"
+    assert len(names) == 5
+    assert all(name.startswith("layer4") for name in names[1:])
+    wrong = doctor("resnet18", "--size", "32", "--sites", "layr4*")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "no site 'layr4*'; did you mean 'layer4*'" in wrong.stderr
+    assert "'secant'?" in doctor("resnet18", "--smooth", "secants").stderr
 
 
 def test_a_refusal_names_operation_module_and_remedy() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -59,12 +60,17 @@ class Diagnosis:
         console.print(f"\n{_verdict(found)}")
 
 
-def see(choice: ModelChoice, *, size: int | None = None) -> Diagnosis:
-    """Examine a model on an image of noise; architectures without a file have random weights."""
+def see(
+    choice: ModelChoice, *, size: int | None = None, frozen: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """Examine a model on an image of noise; architectures without a file have random weights.
+
+    `frozen` says how, by `smooth` and `sites`.
+    """
     classifier = choice.load()
     side = size or classifier.preprocessing.crop
     noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, noise.to(choice.device))
+    found = examine(classifier.module, noise.to(choice.device), **(frozen or {}))
     return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
 
 
@@ -80,7 +86,7 @@ def _sites(sites: Sequence[Site], *, all_sites: bool) -> Table:
     rows = [(site.name, site.operation, "×".join(map(str, site.shape))) for site in sites]
     if not all_sites and len(rows) > FIRST + LAST + 1:
         left_out = len(rows) - FIRST - LAST
-        rows = [*rows[:FIRST], (f"… {left_out} more (--sites)", "", ""), *rows[-LAST:]]
+        rows = [*rows[:FIRST], (f"… {left_out} more (--all-sites)", "", ""), *rows[-LAST:]]
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -3,6 +3,7 @@
     DMBPError
     ├── TargetError             the class asked for does not exist, or does not fit the batch
     ├── InputError              the input tensor, or an option, cannot be used
+    │   └── SiteError           no activation has the name that was given
     ├── ModelError              the model cannot be built, loaded or run
     │   ├── WeightsError        its weights cannot be read or do not fit
     │   └── CaptureError        it cannot be turned into a linear network
@@ -27,6 +28,10 @@ class TargetError(DMBPError, ValueError):
 
 class InputError(DMBPError, ValueError):
     """The input tensor or an option cannot be used."""
+
+
+class SiteError(InputError):
+    """No activation of the network has the name that was given."""
 
 
 class ModelError(DMBPError):

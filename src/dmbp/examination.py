@@ -21,8 +21,8 @@ from torch.fx import Node
 from dmbp.decompose import PRESETS
 from dmbp.decompose.decompose import starting
 from dmbp.engine.plan import plan_of
-from dmbp.errors import DMBPError, UnsupportedOperation
-from dmbp.linear import Linearizer, LinearNetwork, Site
+from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
+from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
 from dmbp.linear.capture import CapturedGraph, Model
 from dmbp.linear.exactness import TOLERANCE
 from dmbp.linear.freeze import IDENTITY
@@ -96,11 +96,17 @@ class Examination:
         return asdict(self)
 
 
-def examine(model: Model, inputs: Tensor) -> Examination:
-    """Capture a model at one input, and learn its masks for a few iterations."""
+def examine(
+    model: Model, inputs: Tensor, *, smooth: Smoothing = "tangent", sites: Selection = None
+) -> Examination:
+    """Capture a model at one input, and learn its masks for a few iterations.
+
+    `smooth` and `sites` are as for `dmbp.linearize`; sites that are not there are the caller's
+    mistake, and no refusal of the model.
+    """
     form: Any = {"input": tuple(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    linearizer = Linearizer(model, smooth=smooth, sites=sites)
     try:
-        linearizer = Linearizer(model)
         started = time.perf_counter()
         net = linearizer.linearize(inputs)
         seconds = time.perf_counter() - started
@@ -116,6 +122,8 @@ def examine(model: Model, inputs: Tensor) -> Examination:
             capture_seconds=seconds,
             learning=_learning(net),
         )
+    except SiteError:
+        raise
     except DMBPError as error:
         return Examination(**form, refusal=_refusal(error))
 
