@@ -32,6 +32,7 @@ LAYERS = (
     "explain",
     "compare",
     "sanity",
+    "memory_peak",
     "examination",
     "doctor",
     "bench",

@@ -13,6 +13,7 @@ from rich.text import Text
 from dmbp import __version__
 from dmbp.examination import Examination, Refusal, examine
 from dmbp.linear import Site
+from dmbp.memory_peak import Peak
 from dmbp.model_choice import ModelChoice
 from dmbp.render.comparison import duration
 
@@ -105,28 +106,40 @@ def _verdict(found: Examination) -> str:
     if found.learning is None:
         return "\n".join([*lines, "no activation to put a mask on: the model is affine"])
     learned = found.learning
-    size = f"{learned.mask_bytes / 2**20:.1f} MiB"
     return "\n".join(
         [
             *lines,
             f"engine       {learned.engine}: {learned.reason}",
-            f"masks        {learned.mask_elements:,} elements, {size}",
+            f"masks        {learned.mask_elements:,} elements, {_size(learned.mask_bytes)}",
+            f"memory       {_peak(learned.memory)}",
             f"iteration    {duration(learned.seconds_an_iteration)}",
         ]
     )
 
 
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def _peak(memory: Peak | None) -> str:
+    if memory is None:
+        return "not measured on this system"
+    return f"{_size(memory.bytes)} at the peak, beside the model: {memory.what}"
+
+
 def _told(refusal: Refusal) -> str:
-    if refusal.operation is None:
+    if not refusal.operations:
         return f"cannot be explained: {refusal.message}"
-    return "\n".join(
-        [
-            f"cannot be explained: {refusal.message}",
-            f"operation    {refusal.operation}",
-            f"module       {refusal.module or 'the top of the model'}",
-            f"suggestion   {refusal.suggestion}",
+    counted = len(refusal.operations)
+    what = "an operation" if counted == 1 else f"{counted} operations"
+    told = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
+    for one in refusal.operations:
+        told += [
+            f"\noperation    {one.operation}",
+            f"module       {one.module or 'the top of the model'}",
+            f"suggestion   {one.suggestion}",
         ]
-    )
+    return "\n".join(told)
 
 
 def _counted(names: Mapping[str, int]) -> str:

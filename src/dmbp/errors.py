@@ -47,12 +47,24 @@ class CaptureError(ModelError):
 
 
 class UnsupportedOperation(CaptureError):
-    """An operation of the model has no freezing rule; `module` is the path of where it stands."""
+    """An operation of the model has no freezing rule; `module` is the path of where it stands.
 
-    def __init__(self, message: str, *, operation: str = "", module: str = "") -> None:
-        super().__init__(message)
+    `others` are those that cannot be frozen either.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        module: str = "",
+        others: "tuple[UnsupportedOperation, ...]" = (),
+    ) -> None:
+        more = f" Nor can {len(others)} more: dmbp doctor names all." if others else ""
+        super().__init__(message + more)
         self.operation = operation
         self.module = module
+        self.others = others
 
 
 class InexactCapture(CaptureError):
