@@ -79,6 +79,14 @@ class Classifier:
         """Whether one class rules out the others; a single output is a yes or no."""
         return self.activation == "softmax" and outputs.shape[-1] > 1
 
+    def check_classes(self, outputs: Tensor) -> None:
+        """Refuse class names that are more or fewer than `outputs` (classes,)."""
+        if self.classes is not None and len(self.classes) != len(outputs):
+            raise TargetError(
+                f"{len(self.classes)} class names were given for a model with "
+                f"{len(outputs)} outputs"
+            )
+
     def class_name(self, index: int) -> str:
         """What to call a class."""
         if self.classes is None or index >= len(self.classes):
