@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from dmbp.errors import InputError, ModelError
 from dmbp.linear import Linearizer, Rows, Target
-from dmbp.linear.capture import evaluating, first_line
-from dmbp.names import suggestion
+from dmbp.linear.capture import Model, evaluating, first_line
+from dmbp.metrics.last_layer import last_layer, plain_weight
 
 
 def reinitialisation(
     method: Callable[[nn.Module], Any],
-    model: nn.Module,
+    model: Model,
     inputs: Tensor,
     target: Target,
     *,
@@ -41,7 +42,8 @@ def reinitialisation(
     _, _, rows = Linearizer(model).rows(inputs, target=target)
     asked = _by_image(rows)
     fresh = reinitialised(model, inputs, layer=layer, generator=generator)
-    before, after = (method(net).attribute(inputs, target=asked) for net in (model, fresh))
+    nets = (_module(model), fresh)
+    before, after = (method(net).attribute(inputs, target=asked) for net in nets)
     return rank_correlation(before, after)
 
 
@@ -58,7 +60,7 @@ def _by_image(rows: Rows) -> Any:
 
 
 def reinitialised(
-    model: nn.Module,
+    model: Model,
     inputs: Tensor,
     *,
     layer: str | None = None,
@@ -67,15 +69,16 @@ def reinitialised(
     """A copy of the model whose last layer has forgotten; without a generator, always the same.
 
     Refused where some output does not notice, as of a model with two heads: name a `layer` then.
+    An exported program has the layers of the module it was exported from.
     """
-    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ModelError("only an nn.Module can be re-initialised, not an exported program")
     try:
-        fresh = copy.deepcopy(model)
+        fresh = copy.deepcopy(_module(model))
     except RuntimeError as error:
         raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
-    name = _last_layer(fresh, inputs) if layer is None else layer
-    weight = _weight(fresh, name)
+    name = (
+        last_layer(fresh, lambda: Linearizer(fresh).outputs(inputs[:1])) if layer is None else layer
+    )
+    weight = plain_weight(fresh, name)
     generator = generator or torch.Generator().manual_seed(0)
     with torch.no_grad():
         drawn = torch.randn(weight.shape, generator=generator, device=generator.device)
@@ -95,41 +98,14 @@ def reinitialised(
     return fresh
 
 
-def _weight(model: nn.Module, name: str) -> nn.Parameter:
-    """The weight of a layer by its name."""
-    modules = dict(model.named_modules())
-    if name not in modules:
-        raise InputError(f"the model has no layer {name!r}; {suggestion(name, list(modules))}")
-    weight = getattr(modules[name], "weight", None)
-    if not isinstance(weight, nn.Parameter):
-        raise ModelError(
-            f"{name or 'the model itself'!r} has no plain weight to draw afresh (is it "
-            "parametrised, or a tensor used in forward()?); name another layer with layer="
-        )
-    return weight
-
-
-def _last_layer(model: nn.Module, inputs: Tensor) -> str:
-    """The last module with a weight matrix of its own that runs."""
-    names = {module: name for name, module in model.named_modules()}
-    ran: list[nn.Module] = []
-
-    def remember(module: nn.Module, *_: object) -> None:
-        own = list(module.parameters(recurse=False))
-        parametrised = "parametrizations" in dict(module.named_children())
-        if parametrised or any(parameter.dim() > 1 for parameter in own):
-            ran.append(module)
-
-    handles = [module.register_forward_hook(remember) for module in names]
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(inputs[:1].clone())
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not ran:
-        raise ModelError("the model has no layer with a weight, so none can be re-initialised")
-    return names[ran[-1]]
+def _module(model: Model) -> nn.Module:
+    """The model as a module; that of a program says that it trains, but has no modes."""
+    if not isinstance(model, ExportedProgram):
+        return model
+    module = model.module()
+    for part in module.modules():
+        part.training = False
+    return module
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
