@@ -22,28 +22,37 @@ from torch.export import ExportedProgram
 from dmbp.errors import InputError, ModelError
 from dmbp.linear import Linearizer, Rows, Target
 from dmbp.linear.capture import Model, evaluating, first_line
+from dmbp.linear.held import Held
+from dmbp.linear.outputs import Output
 from dmbp.metrics.last_layer import last_layer, plain_weight
 
 
 def reinitialisation(
-    method: Callable[[nn.Module], Any],
+    method: Callable[..., Any],
     model: Model,
     inputs: Tensor,
     target: Target,
     *,
     layer: str | None = None,
     generator: torch.Generator | None = None,
+    output: Output = None,
+    additional_forward_args: Any = None,
 ) -> Tensor:
     """The rank correlation of each row's map with that of a re-initialised model, (rows,).
 
     `method` makes an attribution method from a model: a row of `dmbp.methods()`, or a class such as
-    Captum's. `layer` names the layer that forgets, where it is not the last to run.
+    Captum's. `layer` names the layer that forgets, where it is not the last to run. An `output` is
+    handed to `method` too, and `additional_forward_args` to its `attribute`.
     """
-    _, _, rows = Linearizer(model).rows(inputs, target=target)
-    asked = _by_image(rows)
-    fresh = reinitialised(model, inputs, layer=layer, generator=generator)
-    nets = (_module(model), fresh)
-    before, after = (method(net).attribute(inputs, target=asked) for net in nets)
+    beside = {"output": output, "additional_forward_args": additional_forward_args}
+    asked = _by_image(_asked(model, inputs, **beside).rows(inputs, target=target)[2])
+    fresh = reinitialised(model, inputs, layer=layer, generator=generator, **beside)
+    made = {} if output is None else {"output": output}
+    given = {k: v for k, v in beside.items() if k != "output" and v is not None}
+    before, after = (
+        method(net, **made).attribute(inputs, target=asked, **given)
+        for net in (_module(model), fresh)
+    )
     return rank_correlation(before, after)
 
 
@@ -65,19 +74,22 @@ def reinitialised(
     *,
     layer: str | None = None,
     generator: torch.Generator | None = None,
+    output: Output = None,
+    additional_forward_args: Any = None,
 ) -> nn.Module:
     """A copy of the model whose last layer has forgotten; without a generator, always the same.
 
     Refused where some output does not notice, as of a model with two heads: name a `layer` then.
-    An exported program has the layers of the module it was exported from.
+    An exported program has the layers of the module it was exported from. `output` and
+    `additional_forward_args` are as the methods take them.
     """
     try:
         fresh = copy.deepcopy(_module(model))
     except RuntimeError as error:
         raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
-    name = (
-        last_layer(fresh, lambda: Linearizer(fresh).outputs(inputs[:1])) if layer is None else layer
-    )
+    beside = (output, additional_forward_args)
+    run = _asked(fresh, inputs, *beside).outputs
+    name = last_layer(fresh, lambda: run(inputs)) if layer is None else layer
     weight = plain_weight(fresh, name)
     generator = generator or torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -88,7 +100,7 @@ def reinitialised(
         if isinstance(bias, nn.Parameter):
             bias.zero_()
     with evaluating(model), evaluating(fresh):
-        before, after = (Linearizer(net).outputs(inputs) for net in (model, fresh))
+        before, after = (_asked(net, inputs, *beside).outputs(inputs) for net in (model, fresh))
     same = (before == after).all(0)
     if bool(same.any()):
         raise ModelError(
@@ -96,6 +108,14 @@ def reinitialised(
             "run, is re-initialised; say which layer is to forget with layer="
         )
     return fresh
+
+
+def _asked(
+    model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
+) -> Linearizer:
+    """What runs a model with its other inputs, and picks its output."""
+    held = Held.of(additional_forward_args, images=len(inputs))
+    return Linearizer(model, output=output).holding(held)
 
 
 def _module(model: Model) -> nn.Module:
