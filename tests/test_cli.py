@@ -11,10 +11,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
-from dmbp import cli
+from dmbp import DMBP, cli
 from dmbp.cli import app
 from dmbp.decompose import PRESETS
 from dmbp.decompose.objective import OBJECTIVES
+from dmbp.models import load_model
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.render import PALETTES
 from dmbp.render.files import FORMATS
@@ -29,6 +30,9 @@ def net(*layers):
     layers = layers or (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     return nn.Sequential(nn.Conv2d(3, 4, 3), *layers)
 
+def smooth():
+    torch.manual_seed(1)
+    return net(nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:])
 def good(): return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
 def yes_no():
     return net(nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 1))
@@ -91,10 +95,30 @@ def test_targets_and_settings(folder: Path) -> None:
     assert record["settings"]["reference"] == "zero"
 
 
+@pytest.mark.parametrize(("line", "sites"), [("secant", ["1", "3*"]), ("pieces:4:2", ["3"])])
+def test_lines_and_sites(folder: Path, line: str, sites: list[str]) -> None:
+    """As DMBP is told in Python, and the record says so."""
+    asked = [part for site in sites for part in ("--sites", site)]
+    result = explain(
+        "photo.jpg", "--raw", "--smooth", line, *asked, "--target", "1", model="cli_models:smooth"
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads((folder / "dmbp-out" / "photo.json").read_text())
+    assert record["settings"]["sites"] == ", ".join(sites)
+    assert record["settings"]["smooth"] == line
+    assert (record["approximation_error"] > 0) == line.startswith("pieces")
+    classifier = load_model("cli_models:smooth")
+    with Image.open("photo.jpg") as photo:
+        inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
+    explainer = DMBP(classifier.module, iterations=3, smooth=line, sites=sites)
+    maps = explainer.attribute(inputs, target=1)
+    torch.testing.assert_close(torch.from_numpy(numpy.load("dmbp-out/photo.npy")), maps)
+
+
 def test_everything_that_can_be_written(folder: Path) -> None:
     result = explain(
         *("photo.jpg", "--target", "cat", "--target", "dog", "--report", "--raw", "--gif"),
-        *("--picture", "svg", "--colours", "purple-orange", "--overlay", "0.2", "--smooth", "0"),
+        *("--picture", "svg", "--colours", "purple-orange", "--overlay", "0.2", "--soften", "0"),
     )
     assert result.exit_code == 0, result.output
     out = folder / "dmbp-out"
@@ -220,6 +244,21 @@ BAD: dict[str, tuple[list[str], str, str]] = {
         ["photo.jpg", "--iterations", "-2"],
         "cli_models:good",
         "iterations must be a whole number",
+    ),
+    "misspelt line": (
+        ["photo.jpg", "--smooth", "secnt"],
+        "cli_models:smooth",
+        "did you mean 'secant'?",
+    ),
+    "too few pieces": (
+        ["photo.jpg", "--smooth", "pieces:0"],
+        "cli_models:smooth",
+        "a number of pieces from 1",
+    ),
+    "misspelt site": (
+        ["photo.jpg", "--sites", "1x"],
+        "cli_models:smooth",
+        "the network has no site '1x'; did you mean '1'",
     ),
     "out is a file": (
         ["photo.jpg", "--out", "a_file"],

@@ -77,6 +77,31 @@ def test_settings_reach_the_method_and_the_record() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_lines_and_sites_are_dmbps() -> None:
+    model = ("--model", "cli_models:smooth", "--target", "1", "--quiet")
+    asked = ("--methods", "gradient,dmbp,dmbp_pos", "--smooth", "secant", "--sites", "3*")
+    maps: dict[str, dict[str, list[float]]] = {}
+    for out, more in {"plain": (), "own": asked, "set": (*asked, "--set=dmbp.sites=1")}.items():
+        done = run("compare", "photo.jpg", *model, *(more or asked[:2]), "--out", out)
+        assert done.exit_code == 0, done.output
+        methods = json.loads(Path(out, "photo-methods.json").read_text())["methods"]
+        maps[out] = {name: about["curve"] for name, about in methods.items()}
+    assert methods["dmbp"]["settings"] == {"smooth": "secant", "sites": "1"}
+    assert methods["dmbp_pos"]["settings"]["sites"] == ["3*"]
+    assert methods["gradient"]["settings"] == {}
+    assert maps["plain"]["gradient"] == maps["own"]["gradient"]
+    assert maps["plain"]["dmbp"] != maps["own"]["dmbp"] != maps["set"]["dmbp"]
+    sanity = ("sanity", "photo.jpg", *model, "--methods", "dmbp", "--draws", "1")
+    correlations = set[float]()
+    for more in ((), ("--sites", "1")):
+        assert run(*sanity, *more).exit_code == 0
+        correlations |= set(
+            json.loads(Path("dmbp-out/photo-sanity.json").read_text())["correlation"].values()
+        )
+    assert len(correlations) == 2
+
+
+@pytest.mark.usefixtures("folder")
 def test_sanity() -> None:
     done = run(
         "sanity", "photo.jpg", *GOOD, "--methods", "gradient,guided_backprop,random", "--draws", "2"
@@ -115,6 +140,18 @@ def test_sanity() -> None:
         (("compare", "photo.jpg", "--set", "gradcam.signed=maybe"), "is True or False"),
         (("compare", "photo.jpg", "--set", "dmbp.combine=3"), "dmbp.combine is sum or own_signs"),
         (("compare", "photo.jpg", "--set", "random.seed=3"), "random has no settings"),
+        (
+            ("compare", "photo.jpg", "--methods", "dmbp,gradient", "--sites", "layr*"),
+            "dmbp: the network has no site 'layr*'",
+        ),
+        (
+            ("compare", "photo.jpg", "--methods", "gradient", "--smooth", "secant"),
+            "--smooth of DMBP cannot be used without it; add dmbp to --methods",
+        ),
+        (
+            ("compare", "photo.jpg", "--methods", "dmbp", "--set", "dmbp.smooth=secnt"),
+            "did you mean 'secant'?",
+        ),
         (("sanity", "photo.jpg", "--draws", "0"), "draws must be 1 or more"),
         (("sanity", "photo.jpg", "--methods", "nothing"), "no method 'nothing'"),
     ],

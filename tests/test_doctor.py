@@ -11,7 +11,10 @@ from typer.testing import CliRunner, Result
 
 from dmbp.cli import app
 from dmbp.doctor import FROZEN
+from dmbp.errors import UnsupportedOperation
 from dmbp.examination import OWN_RULE, SUGGESTIONS, examine
+from dmbp.linear.capture import capture
+from dmbp.linear.freeze import freeze
 from dmbp.linear.rules import RULES
 
 MODELS = """
@@ -95,16 +98,33 @@ def test_json() -> None:
     assert record["operations"]["gate"] == {"aten.relu.default": 1}
     assert record["sites"][0] == {"name": "1", "operation": "relu", "shape": [1, 4, 18, 18]}
     assert record["learning"]["mask_elements"] == math.prod([1, 4, 18, 18])
+    assert set(record["learning"]["memory"] or {}) in ({"bytes", "what"}, set())
     assert record["exactness"] <= record["tolerance"]
 
 
 def test_many_sites_are_cut_short_unless_asked_for() -> None:
-    short, whole = (doctor("resnet18", "--size", "32", *more).output for more in ([], ["--sites"]))
+    short, whole = (
+        doctor("resnet18", "--size", "32", *more).output for more in ([], ["--all-sites"])
+    )
     assert "random weights" in short
     assert "17 sites" in short
     assert "… 12 more" in short
     assert "layer2.0.relu:2" not in short
     assert "layer2.0.relu:2" in whole
+
+
+def test_lines_and_sites_may_be_chosen() -> None:
+    chosen = json.loads(
+        doctor("resnet18", "--size", "32", "--sites", "layer4*", "--sites", "relu", "--json").output
+    )
+    names = [site["name"] for site in chosen["sites"]]
+    assert names[0] == "relu"
+    assert len(names) == 5
+    assert all(name.startswith("layer4") for name in names[1:])
+    wrong = doctor("resnet18", "--size", "32", "--sites", "layr4*")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "no site 'layr4*'; did you mean 'layer4*'" in wrong.stderr
+    assert "'secant'?" in doctor("resnet18", "--smooth", "secants").stderr
 
 
 def test_a_refusal_names_operation_module_and_remedy() -> None:
@@ -116,7 +136,106 @@ def test_a_refusal_names_operation_module_and_remedy() -> None:
     assert told["module"] == "2"
     assert told["suggestion"].startswith("a Fourier transform is linear")
     record = json.loads(doctor("doctor_models:spectral", "--json").output)
-    assert record["refusal"]["operation"] == "aten.fft_rfft2.default"
+    (refused,) = record["refusal"]["operations"]
+    assert refused["operation"] == "aten.fft_rfft2.default"
+    assert "dmbp doctor" not in record["refusal"]["message"]
+
+
+class Several(nn.Module):
+    """Operations without a rule one behind the other, beside each other and behind a decision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Bessel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        ranks = torch.searchsorted(torch.linspace(-1, 1, 5), x)  # whole numbers
+        spectrum = self.body(torch.fft.rfft2(x).abs()) + torch.special.i1(ranks.float())[..., :5]
+        again = torch.fft.rfft2(spectrum).abs().mean((2, 3))
+        return (
+            again
+            + torch.special.i1e(torch.randn(3))
+            + nn.functional.huber_loss(x, torch.zeros_like(x), reduction="none").mean((2, 3))
+        )
+
+
+class Bessel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x)
+
+
+def test_every_operation_without_a_rule_is_named() -> None:
+    """Once a place; not what depends on no input, nor what breaks up into rules."""
+    found = examine(Several().eval(), torch.randn(1, 3, 8, 8))
+    assert found.refusal is not None
+    assert [(one.operation, one.module) for one in found.refusal.operations] == [
+        ("aten.searchsorted.Tensor", ""),
+        ("aten.fft_rfft2.default", ""),
+        ("aten.special_bessel_j0.default", "body"),
+    ]
+    assert [one.suggestion == OWN_RULE for one in found.refusal.operations] == [True, False, True]
+    assert "Nor can 2 more: dmbp doctor names all." in found.refusal.message
+
+
+def test_every_operation_that_its_rule_refuses_is_named() -> None:
+    """One behind the other; those without a rule come first."""
+    layers = (nn.Conv2d(3, 4, 3), nn.Dropout(), nn.ReLU(), nn.Dropout())
+    images = torch.randn(2, 3, 8, 8)
+    for more, expected in (
+        ((), ["dropout", "dropout"]),
+        ((nn.BatchNorm2d(4),), ["_native_batch_norm_legit_functional"]),
+    ):
+        model = nn.Sequential(*layers, *more, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        refusal = examine(torch.export.export(model.train(), (images,)), images).refusal
+        assert refusal is not None
+        assert [one.operation for one in refusal.operations] == [
+            f"aten.{name}.default" for name in expected
+        ]
+        assert all("model.eval()" in one.suggestion for one in refusal.operations)
+
+
+def test_what_is_refused_writes_nothing_into_the_model() -> None:
+    """Batch norm in training mode would move its running mean; only the model's own run does."""
+    net = nn.BatchNorm2d(3)
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = net
+
+        def forward(self, x: Tensor) -> Tensor:
+            mean, variance = net.running_mean, net.running_var
+            return nn.functional.batch_norm(x, mean, variance, training=True).mean((2, 3))
+
+    model, images = Normed().eval(), torch.randn(2, 3, 8, 8)
+    captured = capture(model, images)
+    assert net.running_mean is not None
+    before = net.running_mean.clone()
+    with pytest.raises(UnsupportedOperation, match="statistics of the batch"):
+        freeze(captured, images)
+    assert torch.equal(net.running_mean, before)
+
+
+def test_memory_grows_with_the_image() -> None:
+    """What masks, their optimiser and activations take; nothing where nothing can be measured."""
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 3))
+    ).eval()
+    learned = [examine(model, torch.randn(1, 3, side, side)).learning for side in (128, 512)]
+    peaks = [None if one is None else one.memory for one in learned]
+    if not Path("/proc/self/clear_refs").exists():
+        assert peaks == [None, None]
+        return
+    small, large = (peak.bytes for peak in peaks if peak is not None)
+    assert learned[1] is not None
+    assert large > 2 * small
+    assert large > 2 * learned[1].mask_bytes  # and the state of their optimiser
+
+
+def test_memory_that_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmbp.memory_peak._CLEAR", Path("/nowhere/clear_refs"))
+    result = doctor("doctor_models:good", "--size", "20")
+    assert "memory       not measured on this system" in result.output
 
 
 def test_torch_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
@@ -143,5 +262,6 @@ def test_other_refusals() -> None:
 
     refusal = examine(Odd().eval(), torch.randn(1, 3, 8, 8)).refusal
     assert refusal is not None
-    assert (refusal.operation, refusal.module) == ("aten.special_bessel_j0.default", "")
-    assert refusal.suggestion == OWN_RULE
+    (refused,) = refusal.operations
+    assert (refused.operation, refused.module) == ("aten.special_bessel_j0.default", "")
+    assert refused.suggestion == OWN_RULE

@@ -4,8 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from PIL import Image
 
 import dmbp
 from tests.conftest import ROOT
@@ -32,6 +34,7 @@ LAYERS = (
     "explain",
     "compare",
     "sanity",
+    "memory_peak",
     "examination",
     "doctor",
     "bench",
@@ -131,3 +134,20 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "cat.png").exists()
+
+
+def test_the_inputs_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each picture has the colours of what speaks for the class and against it."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/inputs.md").read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/inputs.md", "exec"), names)
+    assert dmbp.load("heart.safetensors").attribution.shape == (1, 2, 200)
+    for picture in ("heart.png", "sound.png", "patient.png"):
+        with Image.open(picture) as image:
+            pixels = numpy.asarray(image.convert("RGB"), dtype=int)
+        red, blue = pixels[..., 0] - pixels[..., 2], pixels[..., 2] - pixels[..., 0]
+        assert min((red > 80).mean(), (blue > 80).mean()) > 1e-3, picture

@@ -6,7 +6,7 @@ Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 # Threads of torch's that wait for others would keep a core busy for milliseconds; beside another
 # program that slows an explanation down twentyfold. Read when torch is first imported.
@@ -32,6 +32,8 @@ from dmbp.options import (
     PictureFormat,
     Preset,
     Quiet,
+    Sites,
+    Smooth,
     Weights,
 )
 from dmbp.terminal import one_sentence, output
@@ -77,6 +79,8 @@ def explain(
     objective: Annotated[Objective | None, typer.Option(help="What the masks learn.")] = None,
     iterations: Annotated[int | None, typer.Option(help="How long the masks learn.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="RMSProp's learning rate.")] = None,
+    smooth: Smooth = None,
+    sites: Sites = None,
     device: Device = "cpu",
     out: Out = OUT,
     report: Annotated[bool, typer.Option("--report", help="Also one HTML page of all.")] = False,
@@ -87,8 +91,9 @@ def explain(
     overlay: Annotated[
         float | None, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
     ] = None,
-    smooth: Annotated[
-        float | None, typer.Option(min=0, max=0.2, help="Smoothing, as a part of the side.")
+    soften: Annotated[
+        float | None,
+        typer.Option(min=0, max=0.2, help="How far the map is softened, as a part of the side."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -98,16 +103,19 @@ def explain(
     from dmbp.render import PALETTES, PanelStyle
 
     _say_default(model, quiet)
-    given = {"faint": overlay, "smoothing": smooth}
-    looks = {name: value for name, value in given.items() if value is not None}
+    settings = _given(
+        objective=None if objective is None else objective.value,
+        iterations=iterations,
+        learning_rate=learning_rate,
+        smooth=smooth,
+        sites=sites,
+    )
+    looks = _given(faint=overlay, smoothing=soften)
     request = ExplainRequest(
         photos=photos,
         choice=ModelChoice(model, weights, classes, device),
         targets=target or [],
-        preset=preset.value,
-        objective=objective.value if objective is not None else None,
-        iterations=iterations,
-        learning_rate=learning_rate,
+        settings={"preset": preset.value, **settings},
         outputs=Outputs(
             out,
             replace(PanelStyle(palette=PALETTES[colours.value]), **looks),
@@ -131,6 +139,8 @@ def compare(
         list[str] | None,
         typer.Option("--set", help="A method's setting, as rise.masks=1000; may be repeated."),
     ] = None,
+    smooth: Smooth = None,
+    sites: Sites = None,
     model: ModelName = None,
     weights: Weights = None,
     classes: Classes = None,
@@ -144,13 +154,14 @@ def compare(
     """Every method side by side on one photograph, scored by insertion."""
     from dmbp.attribution import method_names
     from dmbp.compare import compare as compare_methods
-    from dmbp.method_settings import read_settings
+    from dmbp.method_settings import read_settings, with_dmbp
     from dmbp.model_choice import ModelChoice
 
     console = None if quiet else output
     with one_sentence():
         names = method_names(methods)
-        settings = read_settings(setting or [], names)
+        own = _given(smooth=smooth, sites=sites)
+        settings = with_dmbp(read_settings(setting or [], names), names, own)
         question = _question(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
         )
@@ -165,6 +176,8 @@ def sanity(
         str | None, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
     ] = None,
     draws: Annotated[int, typer.Option(help="How many new last layers are drawn.")] = 5,
+    smooth: Smooth = None,
+    sites: Sites = None,
     model: ModelName = None,
     weights: Weights = None,
     classes: Classes = None,
@@ -177,16 +190,18 @@ def sanity(
 ) -> None:
     """Do maps change when the model forgets its last layer? They should."""
     from dmbp.attribution import method_names
+    from dmbp.method_settings import with_dmbp
     from dmbp.model_choice import ModelChoice
     from dmbp.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else output
     with one_sentence():
         names = method_names(methods or DEFAULT_METHODS)
+        settings = with_dmbp({}, names, _given(smooth=smooth, sites=sites))
         question = _question(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
         )
-        found = check_sanity(question, names, draws=draws, console=console)
+        found = check_sanity(question, names, settings=settings, draws=draws, console=console)
         _write(found, out / photo.stem, picture, colours, quiet)
 
 
@@ -204,6 +219,11 @@ def _question(
     check_folder(out)
     _say_default(choice.model, quiet)
     return ask(picture, str(photo), choice.load(), [] if target is None else [target])
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; of an option that may be repeated, one was."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def _say_default(model: str | None, quiet: bool) -> None:
@@ -242,7 +262,9 @@ def doctor(
         int | None, typer.Option(min=1, help="Side of the image. Default: the model's.")
     ] = None,
     device: Device = "cpu",
-    sites: Annotated[bool, typer.Option("--sites", help="List every site.")] = False,
+    smooth: Smooth = None,
+    sites: Sites = None,
+    all_sites: Annotated[bool, typer.Option("--all-sites", help="List every site.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Can this model be explained? What is captured, how exactly, and what it costs."""
@@ -250,11 +272,12 @@ def doctor(
     from dmbp.model_choice import ModelChoice
 
     with one_sentence():
-        diagnosis = see(ModelChoice(model, weights, None, device, untrained=True), size=size)
+        choice = ModelChoice(model, weights, None, device, untrained=True)
+        diagnosis = see(choice, size=size, frozen=_given(smooth=smooth, sites=sites))
     if as_json:
         output.print(diagnosis.json())
     else:
-        diagnosis.show(output, all_sites=sites)
+        diagnosis.show(output, all_sites=all_sites)
     if diagnosis.found.refusal is not None:
         raise typer.Exit(2)
 

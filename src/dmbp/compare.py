@@ -14,8 +14,9 @@ from rich.console import Console
 from dmbp import __version__
 from dmbp.attribution import METHODS, Method
 from dmbp.decompose.reference import reference_for
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, SiteError
 from dmbp.linear import Linearizer
+from dmbp.method_settings import Settings
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
 from dmbp.metrics.curve import STEPS
 from dmbp.models import Classifier
@@ -33,9 +34,6 @@ from dmbp.render.colour import Array
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Where the insertion figure shows the photo as it fills up."""
-
-Settings = Mapping[str, Mapping[str, Any]]
-"""Settings by method."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def compare(
     attributions: dict[str, torch.Tensor] = {}
     refusals: dict[str, str] = {}
     for name, method in methods.items():
-        method.linearizer = shared
+        method.linearizer.share(shared)
         with leaving_out(name, refusals, console, unless=len(names) == 1):
             attributions[name], seconds = _timed(method, question)
             maps[name] = _scored(name, question, attributions[name], seconds)
@@ -156,6 +154,8 @@ def leaving_out(
     """Note a method that cannot be run on a model, say why, and go on, `unless` it is the only."""
     try:
         yield
+    except SiteError:  # a name typed wrong is no fault of the method
+        raise
     except DMBPError as error:
         if unless:
             raise

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.text import Text
 from dmbp import __version__
 from dmbp.examination import Examination, Refusal, examine
 from dmbp.linear import Site
+from dmbp.memory_peak import Peak
 from dmbp.model_choice import ModelChoice
 from dmbp.render.comparison import duration
 
@@ -59,12 +61,17 @@ class Diagnosis:
         console.print(f"\n{_verdict(found)}")
 
 
-def see(choice: ModelChoice, *, size: int | None = None) -> Diagnosis:
-    """Examine a model on an image of noise; architectures without a file have random weights."""
+def see(
+    choice: ModelChoice, *, size: int | None = None, frozen: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """Examine a model on an image of noise; architectures without a file have random weights.
+
+    `frozen` says how, by `smooth` and `sites`.
+    """
     classifier = choice.load()
     side = size or classifier.preprocessing.crop
     noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, noise.to(choice.device))
+    found = examine(classifier.module, noise.to(choice.device), **(frozen or {}))
     return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
 
 
@@ -80,7 +87,7 @@ def _sites(sites: Sequence[Site], *, all_sites: bool) -> Table:
     rows = [(site.name, site.operation, "×".join(map(str, site.shape))) for site in sites]
     if not all_sites and len(rows) > FIRST + LAST + 1:
         left_out = len(rows) - FIRST - LAST
-        rows = [*rows[:FIRST], (f"… {left_out} more (--sites)", "", ""), *rows[-LAST:]]
+        rows = [*rows[:FIRST], (f"… {left_out} more (--all-sites)", "", ""), *rows[-LAST:]]
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -99,28 +106,40 @@ def _verdict(found: Examination) -> str:
     if found.learning is None:
         return "\n".join([*lines, "no activation to put a mask on: the model is affine"])
     learned = found.learning
-    size = f"{learned.mask_bytes / 2**20:.1f} MiB"
     return "\n".join(
         [
             *lines,
             f"engine       {learned.engine}: {learned.reason}",
-            f"masks        {learned.mask_elements:,} elements, {size}",
+            f"masks        {learned.mask_elements:,} elements, {_size(learned.mask_bytes)}",
+            f"memory       {_peak(learned.memory)}",
             f"iteration    {duration(learned.seconds_an_iteration)}",
         ]
     )
 
 
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+def _peak(memory: Peak | None) -> str:
+    if memory is None:
+        return "not measured on this system"
+    return f"{_size(memory.bytes)} at the peak, beside the model: {memory.what}"
+
+
 def _told(refusal: Refusal) -> str:
-    if refusal.operation is None:
+    if not refusal.operations:
         return f"cannot be explained: {refusal.message}"
-    return "\n".join(
-        [
-            f"cannot be explained: {refusal.message}",
-            f"operation    {refusal.operation}",
-            f"module       {refusal.module or 'the top of the model'}",
-            f"suggestion   {refusal.suggestion}",
+    counted = len(refusal.operations)
+    what = "an operation" if counted == 1 else f"{counted} operations"
+    told = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
+    for one in refusal.operations:
+        told += [
+            f"\noperation    {one.operation}",
+            f"module       {one.module or 'the top of the model'}",
+            f"suggestion   {one.suggestion}",
         ]
-    )
+    return "\n".join(told)
 
 
 def _counted(names: Mapping[str, int]) -> str:

@@ -3,6 +3,7 @@
     DMBPError
     ├── TargetError             the class asked for does not exist, or does not fit the batch
     ├── InputError              the input tensor, or an option, cannot be used
+    │   └── SiteError           no activation has the name that was given
     ├── ModelError              the model cannot be built, loaded or run
     │   ├── WeightsError        its weights cannot be read or do not fit
     │   └── CaptureError        it cannot be turned into a linear network
@@ -29,6 +30,10 @@ class InputError(DMBPError, ValueError):
     """The input tensor or an option cannot be used."""
 
 
+class SiteError(InputError):
+    """No activation of the network has the name that was given."""
+
+
 class ModelError(DMBPError):
     """The model cannot be built, loaded or run."""
 
@@ -42,12 +47,24 @@ class CaptureError(ModelError):
 
 
 class UnsupportedOperation(CaptureError):
-    """An operation of the model has no freezing rule; `module` is the path of where it stands."""
+    """An operation of the model has no freezing rule; `module` is the path of where it stands.
 
-    def __init__(self, message: str, *, operation: str = "", module: str = "") -> None:
-        super().__init__(message)
+    `others` are those that cannot be frozen either.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        module: str = "",
+        others: "tuple[UnsupportedOperation, ...]" = (),
+    ) -> None:
+        more = f" Nor can {len(others)} more: dmbp doctor names all." if others else ""
+        super().__init__(message + more)
         self.operation = operation
         self.module = module
+        self.others = others
 
 
 class InexactCapture(CaptureError):

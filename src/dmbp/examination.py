@@ -4,7 +4,8 @@
     >>> found.exactness, found.sites[0].name, found.refusal
     (0.0, '1', None)
 
-A model that is refused is examined too: the operation, its place, and what to do about it.
+A model that is refused is examined too: every operation without a rule, its place, and what to do
+about it; or, where all have one, every operation that its rule refuses.
 """
 
 import math
@@ -21,13 +22,14 @@ from torch.fx import Node
 from dmbp.decompose import PRESETS
 from dmbp.decompose.decompose import starting
 from dmbp.engine.plan import plan_of
-from dmbp.errors import DMBPError, UnsupportedOperation
-from dmbp.linear import Linearizer, LinearNetwork, Site
+from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
+from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
 from dmbp.linear.capture import CapturedGraph, Model
 from dmbp.linear.exactness import TOLERANCE
 from dmbp.linear.freeze import IDENTITY
 from dmbp.linear.rules import operation_name
 from dmbp.linear.spelled import rule_of
+from dmbp.memory_peak import Peak, measured
 
 ITERATIONS = 3
 """That are timed, after one that is not."""
@@ -41,6 +43,9 @@ SUGGESTIONS: Mapping[str, str] = {
     ),
     "aten.softmax": "explain the scores before it: leave the last layer out",
     "aten.batch_norm": "put the model into evaluation mode with model.eval(), and export it so",
+    "aten._native_batch_norm_legit": (
+        "put the model into evaluation mode with model.eval(), and export it so"
+    ),
     "aten.dropout": "put the model into evaluation mode with model.eval(), and export it so",
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
     "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
@@ -49,27 +54,39 @@ SUGGESTIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a model cannot be explained; `operation` and `module` where it is one operation's fault.
+class RefusedOperation:
+    """An operation that cannot be frozen, where it stands and what to do about it.
 
     `module` is empty at the top of the model.
     """
 
+    operation: str
+    module: str
+    suggestion: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a model cannot be explained; the operations at fault, where it is theirs, in order."""
+
     message: str
-    operation: str | None
-    module: str | None
-    suggestion: str | None
+    operations: tuple[RefusedOperation, ...] = ()
 
 
 @dataclass(frozen=True)
 class Learning:
-    """Which engine learns the masks and why, and what that takes."""
+    """Which engine learns the masks and why, and what that takes.
+
+    `memory` is the peak of freezing, learning and reading out, beyond what the model itself holds;
+    None where it cannot be measured.
+    """
 
     engine: str
     reason: str
     mask_elements: int
     mask_bytes: int
     seconds_an_iteration: float
+    memory: Peak | None
 
 
 @dataclass(frozen=True)
@@ -96,11 +113,17 @@ class Examination:
         return asdict(self)
 
 
-def examine(model: Model, inputs: Tensor) -> Examination:
-    """Capture a model at one input, and learn its masks for a few iterations."""
+def examine(
+    model: Model, inputs: Tensor, *, smooth: Smoothing = "tangent", sites: Selection = None
+) -> Examination:
+    """Capture a model at one input, and learn its masks for a few iterations.
+
+    `smooth` and `sites` are as for `dmbp.linearize`; sites that are not there are the caller's
+    mistake, and no refusal of the model.
+    """
     form: Any = {"input": tuple(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    linearizer = Linearizer(model, smooth=smooth, sites=sites)
     try:
-        linearizer = Linearizer(model)
         started = time.perf_counter()
         net = linearizer.linearize(inputs)
         seconds = time.perf_counter() - started
@@ -114,8 +137,10 @@ def examine(model: Model, inputs: Tensor) -> Examination:
             exactness=net.exactness,
             tolerance=TOLERANCE[inputs.dtype],
             capture_seconds=seconds,
-            learning=_learning(net),
+            learning=_learning(linearizer, net),
         )
+    except SiteError:
+        raise
     except DMBPError as error:
         return Examination(**form, refusal=_refusal(error))
 
@@ -146,10 +171,21 @@ def _active(captured: CapturedGraph) -> Iterator[Node]:
             yield node
 
 
-def _learning(net: LinearNetwork) -> Learning | None:
+def _learning(linearizer: Linearizer, net: LinearNetwork) -> Learning | None:
     """None where the network has no site, and nothing is learned."""
     if not net.sites:
         return None
+    elements = sum(math.prod(site.shape) for site in net.sites)
+    size = elements * net.inputs.element_size()
+    name, seconds = _timed(net)
+    inputs, reason = net.inputs, _reason(net, name)
+    del net  # what it holds is measured as it is made anew
+    peak = measured(lambda: _whole(linearizer, inputs), inputs.device)
+    return Learning(name, reason, elements, size, seconds, peak)
+
+
+def _timed(net: LinearNetwork) -> tuple[str, float]:
+    """The name of the engine, and the seconds that it takes for an iteration."""
     engine = starting(net, PRESETS["fast"])
     engine.step()
     _wait(net.inputs)
@@ -158,10 +194,15 @@ def _learning(net: LinearNetwork) -> Learning | None:
         engine.step()
     _wait(net.inputs)
     seconds = (time.perf_counter() - started) / ITERATIONS
-    elements = sum(math.prod(site.shape) for site in net.sites)
-    name = type(engine).__name__.removesuffix("Engine").lower()
-    size = elements * net.inputs.element_size()
-    return Learning(name, _reason(net, name), elements, size, seconds)
+    return type(engine).__name__.removesuffix("Engine").lower(), seconds
+
+
+def _whole(linearizer: Linearizer, inputs: Tensor) -> None:
+    """An explanation from freezing to reading out; more iterations would take no more memory."""
+    engine = starting(linearizer.linearize(inputs), PRESETS["fast"])
+    for _ in range(ITERATIONS):
+        engine.step()
+    engine.readout()
 
 
 def _reason(net: LinearNetwork, engine: str) -> str:
@@ -184,6 +225,10 @@ def _wait(inputs: Tensor) -> None:
 
 def _refusal(error: DMBPError) -> Refusal:
     if not isinstance(error, UnsupportedOperation):
-        return Refusal(str(error), None, None, None)
+        return Refusal(str(error))
+    return Refusal(str(error), tuple(_refused(one) for one in (error, *error.others)))
+
+
+def _refused(error: UnsupportedOperation) -> RefusedOperation:
     known = [hint for start, hint in SUGGESTIONS.items() if error.operation.startswith(start)]
-    return Refusal(str(error), error.operation, error.module, [*known, OWN_RULE][0])
+    return RefusedOperation(error.operation, error.module, [*known, OWN_RULE][0])

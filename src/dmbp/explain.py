@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -45,15 +45,12 @@ class Outputs:
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """What was asked for on the command line."""
+    """What was asked for on the command line; `settings` are DMBP's."""
 
     photos: list[Path]
     choice: ModelChoice
     targets: list[str]
-    preset: str
-    objective: Any
-    iterations: int | None
-    learning_rate: float | None
+    settings: Mapping[str, Any]
     outputs: Outputs
 
 
@@ -66,13 +63,7 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     named = list(_stems(paths))
     _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
     classifier = request.choice.load()
-    explainer = DMBP(
-        classifier.module,
-        preset=request.preset,
-        objective=request.objective,
-        iterations=request.iterations,
-        learning_rate=request.learning_rate,
-    )
+    explainer = DMBP(classifier.module, **request.settings)
     questions = [(stem, path, request.targets) for stem, path in named]
     explain_all(questions, classifier, explainer, request.outputs, console=console)
 
@@ -101,7 +92,7 @@ def explain_all(
         page = report_html(
             [answer.report_photo() for answer in answers],
             model=classifier.name,
-            settings=explainer.settings.described(),
+            settings=explainer.described(),
             versions={"dmbp": __version__, "torch": torch.__version__},
             style=outputs.style,
         )
@@ -126,7 +117,7 @@ def explain_photo(
         question.inputs, target=question.targets, on_iteration=advance
     )
     seconds = {"reading": read - started, "explaining": time.perf_counter() - read}
-    return Explanation(question, decomposition, seconds)
+    return Explanation(question, decomposition, explainer.described(), seconds)
 
 
 def check_folder(path: Path) -> None:

@@ -1,6 +1,7 @@
 """One photo's answer, and everything that can be written about it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -34,6 +35,7 @@ class Explanation:
 
     question: PhotoQuestion
     decomposition: Decomposition
+    settings: Mapping[str, str | int | float]
     seconds: dict[str, float]
 
     def sentence(self) -> str:
@@ -65,7 +67,8 @@ class Explanation:
                 for row, target in enumerate(self.question.targets)
             ],
             "exactness": d.exactness,
-            "settings": d.settings.described(),
+            "approximation_error": d.approximation_error,
+            "settings": dict(self.settings),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "dmbp": __version__,
             "torch": torch.__version__,

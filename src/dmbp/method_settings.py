@@ -10,9 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from dmbp.attribution import METHODS
+from dmbp.attribution import DMBP, METHODS
 from dmbp.errors import InputError
 from dmbp.names import known
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Settings by method."""
 
 _NOT_TYPED = ("self", "model", "generator", "activation", "output")
 
@@ -34,6 +37,21 @@ def read_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         known(f"setting of {name}", setting, names)
         settings.setdefault(name, {})[setting] = _value(value, name, setting)
     return settings
+
+
+def with_dmbp(
+    settings: Settings, methods: Sequence[str], own: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Settings by method, those that are DMBP's `own` given to each of its rows that is asked for.
+
+    What is set of a row itself counts more.
+    """
+    rows = [name for name in methods if METHODS[name].method is DMBP]
+    if own and not rows:
+        options = " and ".join(f"--{name}" for name in own)
+        raise InputError(f"{options} of DMBP cannot be used without it; add dmbp to --methods")
+    added = {name: {**own, **settings.get(name, {})} for name in rows} if own else {}
+    return {**{name: dict(given) for name, given in settings.items()}, **added}
 
 
 def setting_names(method: str) -> list[str]:

@@ -52,6 +52,23 @@ Weights = Annotated[
 Classes = Annotated[Path | None, typer.Option(help="A text file with a class name a line.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Smooth = Annotated[
+    str | None,
+    typer.Option(
+        "--smooth",
+        metavar="LINE",
+        help="How DMBP freezes smooth activations: tangent (the default), secant, or pieces:16, "
+        "with their reach pieces:16:8.",
+    ),
+]
+Sites = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sites",
+        metavar="PATTERN",
+        help="Activations that DMBP learns masks for, as layer4*; may be repeated. Default: all.",
+    ),
+]
 PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture.")]
 ColourScale = Annotated[Colours, typer.Option(help="Colours for and against.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]

@@ -9,7 +9,6 @@ import numpy
 from PIL import Image
 from torch import Tensor
 
-from dmbp.errors import TargetError
 from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier
 from dmbp.render.colour import Array
@@ -81,10 +80,6 @@ def ask(
     parameter = next(classifier.module.parameters(), None)
     inputs = inputs if parameter is None else inputs.to(parameter.device)
     outputs = Linearizer(classifier.module).outputs(inputs)[0]
-    if classifier.classes is not None and len(classifier.classes) != len(outputs):
-        raise TargetError(
-            f"{len(classifier.classes)} class names were given for a model with "
-            f"{len(outputs)} outputs"
-        )
+    classifier.check_classes(outputs)
     targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
     return PhotoQuestion(name, view, classifier, inputs, outputs, targets)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,6 +13,7 @@ from dmbp import __version__
 from dmbp.attribution import METHODS
 from dmbp.compare import leaving_out, method_settings
 from dmbp.errors import DMBPError, InputError
+from dmbp.method_settings import Settings
 from dmbp.metrics import rank_correlation, reinitialised
 from dmbp.photo_question import PhotoQuestion
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, figure_bytes, write_whole
@@ -61,6 +63,7 @@ def check_sanity(
     question: PhotoQuestion,
     names: Sequence[str],
     *,
+    settings: Settings | None = None,
     draws: int = 5,
     console: Console | None = None,
 ) -> SanityCheck:
@@ -74,7 +77,8 @@ def check_sanity(
     refusals: dict[str, str] = {}
     for name in names:
         with leaving_out(name, refusals, console, unless=len(names) == 1):
-            rows[name] = _row(name, question, [module, *forgetful])
+            given = (settings or {}).get(name, {})
+            rows[name] = _row(name, question, [module, *forgetful], given)
             if console is not None:
                 console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
     if not rows:
@@ -82,9 +86,18 @@ def check_sanity(
     return SanityCheck(question, rows, refusals, draws)
 
 
-def _row(name: str, question: PhotoQuestion, nets: Sequence[torch.nn.Module]) -> SanityRow:
+def _row(
+    name: str,
+    question: PhotoQuestion,
+    nets: Sequence[torch.nn.Module],
+    given: Mapping[str, Any],
+) -> SanityRow:
     """A method's map of the first model, against those of the others."""
-    before, *after = [_map(name, net, question) for net in nets]
+    settings = method_settings(name, question.classifier, given)
+    before, *after = [
+        METHODS[name](net, **settings).attribute(question.inputs, target=question.targets[0])
+        for net in nets
+    ]
     correlations = [float(rank_correlation(before, one)) for one in after]
     middle = sorted(range(len(after)), key=correlations.__getitem__)[len(after) // 2]
     return SanityRow(
@@ -92,8 +105,3 @@ def _row(name: str, question: PhotoQuestion, nets: Sequence[torch.nn.Module]) ->
         *(one[0].sum(0).cpu().double().numpy() for one in (before, after[middle])),
         correlations=correlations,
     )
-
-
-def _map(name: str, net: torch.nn.Module, question: PhotoQuestion) -> torch.Tensor:
-    settings = method_settings(name, question.classifier, {})
-    return METHODS[name](net, **settings).attribute(question.inputs, target=question.targets[0])

@@ -6,8 +6,12 @@ import pytest
 
 from dmbp.bench.paper import TABLES
 from dmbp.bench.plan import read_plan
+from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.store import Store
 from dmbp.data.dataset import read_dataset
+from dmbp.errors import InputError
 from dmbp.models import model_names
+from tests.bench.tiny import make_plan
 from tests.conftest import ROOT
 
 PLANS = sorted((ROOT / "plans").glob("*.toml"))
@@ -44,3 +48,31 @@ def test_small_plans_find_their_photos(path: Path, shared: Path) -> None:
 
 def test_there_are_plans() -> None:
     assert len(PLANS) == 6
+
+
+def with_settings(folder: Path, settings: str) -> Path:
+    path = make_plan(folder, photos=1)
+    methods = f'methods = [{{ name = "dmbp", settings = {{ iterations = 1, {settings} }} }}]'
+    path.write_text("\n".join([methods, *path.read_text().splitlines()[2:]]))
+    return path
+
+
+def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
+    chosen = 'smooth = "pieces:4:2", sites = ["1"]'
+    plan = read_plan(with_settings(tmp_path, chosen))
+    assert run_plan(plan, tmp_path / "results.sqlite", RunOptions()).done == 1
+    (row,) = Store(tmp_path / "results.sqlite").rows()
+    assert row.cell.settings == {"iterations": 1, "smooth": "pieces:4:2", "sites": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ('smooth = "secnt"', "settings of dmbp are not right.* did you mean 'secant'"),
+        ('smooth = "pieces:none"', "written as pieces:16 or"),
+        ("sites = 4", "sites are a pattern of names or a list of them, not 4"),
+    ],
+)
+def test_wrong_lines_and_sites(tmp_path: Path, settings: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read_plan(with_settings(tmp_path, settings))

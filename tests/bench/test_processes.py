@@ -10,7 +10,7 @@ import pytest
 from dmbp.bench import Store
 from dmbp.bench.devices import devices
 from dmbp.bench.plan import read_plan
-from dmbp.bench.processes import processes, threads_each
+from dmbp.bench.processes import Member, processes, threads_each
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.table import table
 from dmbp.bench.tally import Tally
@@ -82,6 +82,21 @@ def test_a_run_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert not active_children()
     assert len(rows(tmp_path / "s.sqlite")) >= 1
+
+
+def _deaf(line: object, device: str, threads: int) -> None:
+    """Ends on nothing but a signal, as in a call into a driver."""
+    time.sleep(600)
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmbp.bench.processes.work", _deaf)
+    monkeypatch.setattr("dmbp.bench.processes.PATIENCE", 0.2)
+    member = Member("cpu", 1)
+    started = time.monotonic()
+    assert member.end() == "was killed by signal 9"
+    assert time.monotonic() - started < 60
+    assert not member.process.is_alive()
 
 
 def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:

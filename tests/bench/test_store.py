@@ -192,3 +192,41 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     for read in (Store.counts, Store.metrics, Store.failures, lambda s: list(s.rows())):
         with pytest.raises(InputError, match="is not a database that can be read"):
             read(Store(path))
+
+
+def test_a_failure_on_a_photo_that_was_repaired_counts_no_more(tmp_path: Path) -> None:
+    """Unless the photo broke after it had succeeded; a merge does not change when that was."""
+    broken, other = replace(CELL, photo="broken"), replace(CELL, image="b")
+    stores = [Store(tmp_path / name) for name in ("first", "second", "both")]
+    stores[0].add([Row(broken, failure="no photo", written=1.0), Row(other, failure="no memory")])
+    assert stores[0].counts() == [("resnet50", "voc", "gradcam", 2, 2)]
+    stores[1].add([Row(CELL, {"IM": 0.5}, written=2.0)])
+    for order in ((1, 0), (0, 1)):
+        for k in order:
+            stores[2].merge(stores[k].path)
+        assert stores[2].counts() == [("resnet50", "voc", "gradcam", 2, 1)]
+        assert stores[2].failures() == [("no memory", 1)]
+    stores[1].add([Row(broken, failure="no photo", written=3.0)])
+    assert stores[1].failures() == [("no photo", 1)]
+
+
+def test_a_store_that_may_not_be_written_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file beside it; with the log of a run that was killed, its rows too."""
+    path = tmp_path / "s.sqlite"
+    store = Store(path)
+    store.add([Row(CELL, {"IM": 0.5})])
+    monkeypatch.setattr("dmbp.bench.store.os.access", lambda *_: False)
+    during = Store(path, reading=True)
+    assert [row.cell for row in during.rows()] == [CELL]  # from the log
+    during.close()
+    store.close()
+    before = sorted(tmp_path.iterdir())
+    fixed = Store(path, reading=True)
+    fixed.note_digests({path: "d"})
+    assert fixed.digest(path) is None
+    assert [row.cell for row in fixed.rows()] == [CELL]
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(OutputError, match=r"cannot write to .*readonly"):
+        fixed.add([Row(CELL, failure="no")])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.bench.subject import subject_of, weights_digest
 from dmbp.bench.unit import Choice, missing_units
+from dmbp.errors import TargetError
 from dmbp.models import Classifier
 from tests.bench.tiny import Tiny, make_plan, tiny
 
@@ -78,3 +80,13 @@ def test_the_order_of_metrics_decides_nothing(tmp_path: Path) -> None:
     run_plan(read_plan(path), store, RunOptions())
     path.write_text(path.read_text().replace('["IM", "deletion"]', '["deletion", "IM"]'))
     assert run_plan(read_plan(path), store, RunOptions()).done == 0
+
+
+def test_a_list_of_classes_of_the_wrong_length(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, photos=2)
+    plan.write_text(plan.read_text() + 'classes = "names.txt"\n')
+    (tmp_path / "names.txt").write_text("cat\ndog\nhamster\n")
+    with pytest.raises(TargetError, match="3 class names were given for a model with 2 outputs"):
+        run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions())
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    assert run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions()).done == 4

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import InputError
-from dmbp.linear.lines import Pieces, secant, tangent
+from dmbp.linear.lines import Pieces, line_name, line_of, secant, tangent
 from tests.tolerance import FLOAT64, relative
 
 
@@ -123,9 +123,45 @@ def test_piecewise_linear_networks_need_no_approximation() -> None:
     assert dmbp.linearize(model, inputs, target=1, smooth=Pieces(2)).approximation_error == 0.0
 
 
-@pytest.mark.parametrize("wrong", ["tangents", None, 3])
-def test_what_is_no_line(wrong: object) -> None:
-    with pytest.raises(InputError, match=r"smooth is 'tangent', 'secant' or dmbp\.Pieces"):
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        *(("tangent", tangent), ("secant", secant)),
+        *(("pieces:6", Pieces(6)), ("pieces:6:2.5", Pieces(6, reach=2.5))),
+    ],
+)
+def test_lines_by_name(text: str, line: object) -> None:
+    assert line_of(text) == line
+    assert line_of(line_name(line_of(text))) == line
+
+
+def test_pieces_may_be_written() -> None:
+    model, inputs = Net(nn.Tanh()).double().eval(), images()
+    named, made = (
+        dmbp.linearize(model, inputs, target=1, smooth=smooth)
+        for smooth in ("pieces:6:3", Pieces(6, reach=3.0))
+    )
+    assert named.approximation_error > 0
+    assert torch.equal(named.pullback(), made.pullback())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("tangents", r"by 'tangents'; did you mean 'tangent'\?"),
+        ("piece:8", r"by 'piece:8'; did you mean 'pieces:16'\?"),
+        ("0.02", "there are tangent, secant, pieces:16"),
+        *((text, "written as pieces:16 or") for text in ("pieces", "pieces:0", "pieces:x")),
+        *((text, "written as pieces:16 or") for text in ("pieces:4:-1", "pieces:4:inf")),
+        ("pieces:4:1:1", "not 'pieces:4:1:1'"),
+        *((thing, r"smooth is 'tangent', 'secant' or dmbp\.Pieces") for thing in (None, 3)),
+    ],
+)
+def test_what_is_no_line(wrong: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
         dmbp.DMBP(Net(nn.Tanh()), smooth=wrong)
+
+
+def test_what_are_no_pieces() -> None:
     with pytest.raises(InputError, match="a number of pieces from 1"):
         Pieces(0)

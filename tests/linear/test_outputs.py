@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import dmbp
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError, ModelError, UnsupportedOperation
-from dmbp.models.torchvision_import import import_torchvision
 from tests import nets
 
 IMAGES = (3, 3, 16, 16)
@@ -150,24 +149,3 @@ def test_metrics_take_the_logits() -> None:
     scores = dmbp.metrics.insertion(model, inputs, 1, maps)
     model.form = lambda s, _: s
     assert torch.equal(scores, dmbp.metrics.insertion(model, inputs, 1, maps))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_an_image_classifier_of_transformers() -> None:
-    import_torchvision()  # which transformers imports, and which may need a CPU build's help
-    transformers = pytest.importorskip("transformers")
-    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.ViTConfig(
-        **small, intermediate_size=32, image_size=16, patch_size=4, num_labels=5
-    )
-    residual = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=5
-    )
-    for model in (
-        transformers.ViTForImageClassification(config).eval(),
-        transformers.ResNetForImageClassification(residual).eval(),
-    ):
-        inputs = torch.randn(2, 3, 16, 16)
-        d = dmbp.DMBP(model, iterations=2).explain(inputs, target=3)
-        torch.testing.assert_close(d.output, model(inputs).logits[:, 3].detach())
-        assert d.attribution.abs().max() > 0

@@ -74,7 +74,7 @@ def test_dmbp_learns_where_it_is_told() -> None:
     ("sites", "sentence"),
     [
         ("feature.1", "no site 'feature.1'; did you mean 'features.1'"),
-        (["features.1", "conv*"], r"no site 'conv\*'; there are features.1"),
+        (["features.1", "conv*"], r"no site 'conv\*'; there are features\*, features.1\*"),
         (3, "a pattern of names or a list of them, not 3"),
     ],
 )

@@ -4,10 +4,12 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError, ModelError
 from dmbp.metrics import rank_correlation, reinitialisation, reinitialised
+from dmbp.models.input_form import OneAtATime, settle
 from tests import nets
 
 
@@ -130,6 +132,38 @@ def test_a_last_layer_that_cannot_be_drawn_afresh_is_refused() -> None:
             reinitialised(model, inputs)
     with pytest.raises(InputError, match="no layer 'frist'; did you mean 'first'"):
         reinitialised(Backwards().eval(), inputs, layer="frist")
+
+
+def exported(model: nn.Module, images: Tensor) -> ExportedProgram:
+    return torch.export.export(model, (images,), dynamic_shapes=({0: Dim.AUTO},))
+
+
+@pytest.mark.parametrize("make", [Backwards, nets.ResidualNet])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_program_forgets_as_the_module_it_was(make: type[nn.Module], wrapped: bool) -> None:
+    """Drawn from the same numbers, also where it is run on one image after the other."""
+    model, inputs = make().eval(), torch.randn(2, 3, 16, 16)
+    program = exported(model, inputs)
+    one_by_one = OneAtATime(program.module())
+    settle(one_by_one)
+    again = one_by_one if wrapped else program
+    fresh = reinitialised(again, inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(fresh(inputs), reinitialised(model, inputs)(inputs))
+        torch.testing.assert_close(program.module()(inputs), model(inputs))
+    ours = reinitialisation(METHODS["gradient"], again, inputs, [0, 1])
+    torch.testing.assert_close(ours, reinitialisation(METHODS["gradient"], model, inputs, [0, 1]))
+
+
+def test_a_program_whose_last_layer_cannot_be_drawn_afresh() -> None:
+    inputs = torch.randn(2, 3, 8, 8)
+    normed = Backwards().eval()
+    nn.utils.parametrizations.weight_norm(normed.last)
+    for model in (normed.eval(), BareWeight().eval()):
+        with pytest.raises(ModelError, match="has no plain weight to draw afresh"):
+            reinitialised(exported(model, inputs), inputs)
+    with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
+        reinitialised(exported(TwoHeads().eval(), inputs), inputs)
 
 
 def test_a_last_layer_of_one_weight() -> None:

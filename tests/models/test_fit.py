@@ -12,7 +12,11 @@ PHOTO = Image.new("RGB", (300, 200))
 
 
 @pytest.mark.parametrize(
-    ("fit", "size"), [("crop", (64, 64)), ("squeeze", (64, 64)), ("whole", (96, 64))]
+    ("fit", "size"),
+    [
+        *(("crop", (64, 64)), ("squeeze", (64, 64))),
+        *(("squeeze-crop", (64, 64)), ("whole", (96, 64))),
+    ],
 )
 def test_size(fit: Fit, size: tuple[int, int]) -> None:
     seen = Preprocessing(resize=80, crop=64, fit=fit)
@@ -26,4 +30,13 @@ def test_what_is_left_out() -> None:
     photo.paste(Image.new("RGB", (160, 160), "blue"), (20, 20))
     for fit in get_args(Fit):
         view = Preprocessing(resize=100, crop=60, fit=fit).view(photo)
-        assert (view.getpixel((0, 0)) == (0, 0, 255)) is (fit == "crop")
+        assert (view.getpixel((0, 0)) == (0, 0, 255)) is fit.endswith("crop")
+
+
+def test_what_is_squeezed_before_it_is_cut() -> None:
+    """Of a wide photo with red ends an eighteenth is left out on either side, or all of them."""
+    photo = Image.new("RGB", (360, 180), "red")
+    photo.paste(Image.new("RGB", (280, 180), "blue"), (40, 0))
+    for fit, seen in (("squeeze-crop", (255, 0, 0)), ("crop", (0, 0, 255))):
+        view = Preprocessing(resize=90, crop=80, fit=fit).view(photo)
+        assert view.getpixel((2, 40)) == seen

@@ -51,9 +51,9 @@ class DMBP(Method):
 
     `preset` is "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
     "paper" (200 iterations at 0.01, zero reference, plain sum); what else is given overrides it.
-    `smooth` is how smooth activations are frozen, by their "tangent", a "secant" or `Pieces(k)`;
-    `sites` names those activations that masks are learned for, as `layer4*` does; `output` says
-    which of several things the model returns is explained.
+    `smooth` is how smooth activations are frozen, by their "tangent", a "secant" or `Pieces(k)`,
+    which may be written "pieces:k"; `sites` names those activations that masks are learned for, as
+    `layer4*` does; `output` says which of several things the model returns is explained.
     """
 
     compares = True
@@ -89,6 +89,10 @@ class DMBP(Method):
             given["reference"] = reference
         self.settings: Settings = replace(PRESETS[preset], **given)
         self._decomposer = Decomposer()
+
+    def described(self) -> dict[str, str | int | float]:
+        """All settings as plain values, for a file or a report."""
+        return {**self.settings.described(), **self.linearizer.described()}
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
         """On a CPU a larger batch is no faster; on a GPU what fits."""

@@ -82,7 +82,7 @@ def status(
 
     with one_sentence():
         _exists(store)
-        results = Store(store)
+        results = Store(store, reading=True)
         for model, dataset, method, count, failed in results.counts():
             note = f", {failed} failed" if failed else ""
             output.print(f"{model}, {dataset}, {method}: {count - failed} done{note}")
@@ -139,7 +139,7 @@ def export(
 
     with one_sentence():
         _exists(store)
-        output.print(f"{write(Store(store), out)} rows → {out}")
+        output.print(f"{write(Store(store, reading=True), out)} rows → {out}")
 
 
 @bench_app.command()

@@ -38,7 +38,7 @@ class Line:
 
 def table_lines(plan: Plan, path: Path) -> list[Line]:
     """The lines of a plan's table, from what a store has of it."""
-    store = Store(path)
+    store = Store(path, reading=True)
     try:
         return [line for task in plan.tasks for line in _task_lines(task, plan, store)]
     finally:

@@ -33,7 +33,7 @@ class Gathered:
 
 def plot(plan: Plan, store: Path, out: Path) -> None:
     """Draw a plan's results into a .png, .svg or .pdf file."""
-    results = Store(store)
+    results = Store(store, reading=True)
     try:
         found = [_task_plot(task, plan, results) for task in plan.tasks]
     finally:

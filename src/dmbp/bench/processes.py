@@ -30,6 +30,9 @@ from dmbp.errors import WorkerError
 
 READY = "ready"
 
+PATIENCE = 10.0
+"""Seconds that a process has to end by itself; it needs a few milliseconds."""
+
 
 def processes(units: Iterator[Unit], *, devices: Sequence[str]) -> Rows:
     """Compute in a process for each of `devices`; one named twice has two."""
@@ -62,9 +65,15 @@ class Member:
             return
 
     def end(self) -> str:
-        """Close its line, on which it ends, if it has not; how it ended."""
+        """Close its line, on which it ends, if it has not; how it ended.
+
+        One that does not, because a driver or a library holds it, is killed.
+        """
         self.line.close()
-        self.process.join()
+        self.process.join(PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
         code = self.process.exitcode or 0
         return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 

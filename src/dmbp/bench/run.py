@@ -65,7 +65,7 @@ def what_is_left(plan: Plan, store: Path) -> Tally:
     plan = with_whole_paths(plan)
     tally = Tally(cell_count(plan))
     load = partial(task_classifier, device="cpu")
-    with closing(Store(store)) as results:
+    with closing(Store(store, reading=True)) as results:
         for _ in _units(plan, results, RunOptions(), load=load, tally=tally):
             pass
     return tally

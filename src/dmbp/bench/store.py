@@ -6,6 +6,7 @@ it is tried anew. Several processes may write to one file, and two files can be 
 """
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,28 +37,46 @@ CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, dige
 
 _COLUMNS = (
     "dataset, image, photo, target, model, weights, method, settings, scoring, "
-    "scores, curves, seconds, failure"
+    "scores, curves, seconds, failure, written"
+)
+
+
+# The rows that stand: a cell has its photo's digest in its key, so a failure stays in the file when
+# another photo of that name has succeeded since.
+_QUESTION = "image, target, dataset, model, weights, method, settings, scoring"
+_STANDING = (
+    f"SELECT rows.* FROM rows LEFT JOIN (SELECT {_QUESTION}, max(written) AS repaired FROM rows "
+    f"WHERE failure IS NULL GROUP BY {_QUESTION}) USING ({_QUESTION}) "
+    "WHERE failure IS NULL OR repaired IS NULL OR repaired < written"
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a cell: scores by metric, their curves and the seconds, or why it failed."""
+    """What came of a cell: scores by metric, their curves and the seconds, or why it failed.
+
+    `written` is when it was first written to a file, in seconds since 1970.
+    """
 
     cell: Cell
     scores: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
     seconds: float | None = None
     failure: str | None = None
+    written: float | None = field(default=None, compare=False)
 
 
 class Store:
-    """A file of rows."""
+    """A file of rows; one that may not be written, or lies where nothing may be, can be read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
+        self.is_fixed = reading and not _writable(path)
         with self._told():
-            self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            place = _fixed(path) if self.is_fixed else path
+            self._connection = sqlite3.connect(
+                place, timeout=PATIENCE, isolation_level=None, uri=self.is_fixed
+            )
             self._prepare()
 
     def close(self) -> None:
@@ -66,8 +85,8 @@ class Store:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Write rows, all or none; what is done already stays as it is."""
-        written = time.time()
-        values = [_values(row, written) for row in rows]
+        now = time.time()
+        values = [_values(row, row.written or now) for row in rows]
         marks = ", ".join("?" * 15)
         with self._transaction():
             self._connection.executemany(
@@ -108,10 +127,13 @@ class Store:
         return [metric for (metric,) in self._read(query)]
 
     def counts(self) -> list[tuple[str, str, str, int, int]]:
-        """By model, dataset and method: how many rows there are, and how many of them failed."""
+        """By model, dataset and method: how many rows there are, and how many of them failed.
+
+        A failure on a photo that was repaired since counts as neither.
+        """
         return list(
             self._read(
-                "SELECT model, dataset, method, count(*), count(failure) FROM rows "
+                f"SELECT model, dataset, method, count(*), count(failure) FROM ({_STANDING}) "
                 "GROUP BY model, dataset, method ORDER BY model, dataset, method"
             )
         )
@@ -120,14 +142,14 @@ class Store:
         """What went wrong, and how often, the most frequent first."""
         return list(
             self._read(
-                "SELECT failure, count(*) FROM rows WHERE failure IS NOT NULL "
+                f"SELECT failure, count(*) FROM ({_STANDING}) WHERE failure IS NOT NULL "
                 "GROUP BY failure ORDER BY count(*) DESC, failure"
             )
         )
 
     def merge(self, other: Path) -> None:
         """Take in the rows of another file; of a cell in both, one that succeeded."""
-        theirs = Store(other)  # says so where it is none
+        theirs = Store(other, reading=True)  # says so where it is none
         try:
             batch: list[Row] = []
             for row in theirs.rows():
@@ -148,7 +170,12 @@ class Store:
         return next((digest for (digest,) in self._read(query, (str(path), *state))), None)
 
     def note_digests(self, digests: Mapping[Path, str]) -> None:
-        """Remember the digests of files as they are; one that vanished meanwhile is left out."""
+        """Remember the digests of files as they are; one that vanished meanwhile is left out.
+
+        In a store that may not be written nothing is remembered, and they are computed again.
+        """
+        if self.is_fixed:
+            return
         states = {path: _state(path) for path in digests}
         values = [(str(path), *state, digests[path]) for path, state in states.items() if state]
         with self._transaction():
@@ -161,20 +188,9 @@ class Store:
             yield from self._connection.execute(query, values)
 
     def _prepare(self) -> None:
-        connection = self._connection
-        self._log_ahead()
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file at once
-        try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version == 0 and tables == 0:
-                for statement in _TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                version = VERSION
-        finally:
-            connection.execute("COMMIT")
+        if not self.is_fixed:
+            self._make_tables()
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             raise InputError(f"{self.path} is a database, but not one of dmbp's benchmarks")
         if version != VERSION:
@@ -182,6 +198,22 @@ class Store:
                 f"{self.path} was written by another version of dmbp (layout {version}, here "
                 f"{VERSION}); use that version, or begin a new file"
             )
+
+    def _make_tables(self) -> None:
+        """In a new file; two processes may open one at once."""
+        connection = self._connection
+        self._log_ahead()
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables == 0:
+                for statement in _TABLES.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+        finally:
+            connection.execute("COMMIT")
 
     def _log_ahead(self) -> None:
         """Keep a write-ahead log; SQLite does not itself wait for whoever is just doing so too."""
@@ -217,6 +249,18 @@ class Store:
             if "not a database" in said or "malformed" in said:
                 raise InputError(f"{self.path} is not a database that can be read") from error
             raise OutputError(f"cannot write to {self.path}: {said}") from error
+
+
+def _writable(path: Path) -> bool:
+    """Whether SQLite can write: also beside the file, where it keeps its log."""
+    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
+
+
+def _fixed(path: Path) -> str:
+    """The address of a file to be read without a lock, and without its log unless one was left."""
+    log = path.with_name(f"{path.name}-wal")
+    left = log.is_file() and log.stat().st_size > 0
+    return f"{path.absolute().as_uri()}?{'mode=ro' if left else 'immutable=1'}"
 
 
 def _state(path: Path) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from dmbp.bench.plan import Task
+from dmbp.linear import Linearizer
 from dmbp.models import Classifier, Preprocessing, load_model
 
 
@@ -43,6 +44,10 @@ def task_classifier(task: Task, device: str) -> Classifier:
     """The model of a task on a device, seeing photos as the task says."""
     classifier = load_model(task.model, weights=task.weights, classes=task.classes)
     classifier.module.to(device).requires_grad_(False)
+    if task.classes is not None:  # else the names are the model's own
+        side = classifier.preprocessing.crop
+        blank = torch.zeros(1, 3, side, side, device=device)
+        classifier.check_classes(Linearizer(classifier.module).outputs(blank)[0])
     if task.fit is None:
         return classifier
     return replace(

@@ -197,18 +197,30 @@ def _known_operations(program: ExportedProgram) -> ExportedProgram:
         try:
             smaller = program.run_decompositions(decompositions)
         except Exception as error:
-            raise unsupported(unknown[0], "it has no rule") from error
+            raise all_unsupported([(node, NO_RULE) for node in unknown]) from error
     remaining = _unknown(smaller)
     if remaining:
         # The name the user knows is that of the operation before it was broken up.
-        places = {module_path(node): node for node in reversed(unknown)}
-        node = places.get(module_path(remaining[0]), remaining[0])
-        raise unsupported(node, "it has no rule")
+        known = {node.name: node for node in program.graph.nodes}
+        raise all_unsupported([(_origin(node, known), NO_RULE) for node in remaining])
     return smaller
 
 
+NO_RULE = "it has no rule"
+
+
+def _origin(node: Node, known: Mapping[str, Node]) -> Node:
+    """The operation that was broken up into this one, among others."""
+    sources: Any = node.meta.get("from_node") or ()
+    return next((known[source.name] for source in sources if source.name in known), node)
+
+
 def _unknown(program: ExportedProgram) -> list[Node]:
-    """Operations without a rule that depend on the input that is explained."""
+    """Operations without a rule that depend on the input that is explained.
+
+    What such an operation computes depends on it too, unless it is a decision: of whole numbers or
+    truth values nobody can know.
+    """
     explained = list(program.graph_signature.user_inputs)[:1]
     active = {n for n in program.graph.nodes if n.op == "placeholder" and n.name in explained}
     unknown: list[Node] = []
@@ -218,15 +230,18 @@ def _unknown(program: ExportedProgram) -> list[Node]:
         rule = RULES.get(operation_name(node.target))
         if rule is None and not of_shapes(node):
             unknown.append(node)
-        if rule is not None and rule.kind != "decision" and not _of_indices(node):
+        if (rule is None or rule.kind != "decision") and _of_numbers(node):
             active.add(node)  # a decision or an index is a constant from here on
     return unknown
 
 
-def _of_indices(node: Node) -> bool:
-    """Whether a node computes whole numbers, as a winner's index."""
+def _of_numbers(node: Node) -> bool:
+    """Whether a node computes real or complex numbers."""
     value = node.meta.get("val")
-    return isinstance(value, Tensor) and not value.is_floating_point()
+    values: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
+    return any(
+        isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values
+    )
 
 
 def of_shapes(node: Node) -> bool:
@@ -244,6 +259,17 @@ def constant_output(output: Node) -> UnsupportedOperation:
         node = node.all_input_nodes[0]
     last = node if operation_name(node.target) in _LAST_LAYERS else output
     return unsupported(last, "held as it is, it leaves an output that does not depend on the input")
+
+
+def all_unsupported(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
+    """The exception for operations that cannot be frozen, each once a place: the first of them."""
+    found: dict[tuple[str, str], UnsupportedOperation] = {}
+    for node, why in refused:
+        found.setdefault((operation_name(node.target), module_path(node)), unsupported(node, why))
+    first, *others = found.values()
+    return UnsupportedOperation(
+        str(first), operation=first.operation, module=first.module, others=tuple(others)
+    )
 
 
 def unsupported(node: Node, reason: str) -> UnsupportedOperation:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.capture import CapturedGraph, constant_output, module_path, unsupported
+from dmbp.linear.capture import CapturedGraph, all_unsupported, constant_output, module_path
 from dmbp.linear.lines import Line, tangent
 from dmbp.linear.piece import Piece
 from dmbp.linear.role import Role, least
@@ -113,6 +113,7 @@ def freeze(
     roles: dict[Node, Role] = {captured.input: Role.PLAIN}
     steps: list[Step] = []
     names: Counter[str] = Counter()
+    refused: list[tuple[Node, str]] = []
     last_reader = {parent: node for node in captured.graph.nodes for parent in node.all_input_nodes}
     for node in captured.graph.nodes:
         if node.op != "call_function":
@@ -123,7 +124,11 @@ def freeze(
         frozen = None
         if rule is not None and depends:
             roles[node] = rule.role(call)
-            frozen = _stand_in(node, rule, call)
+            reason = rule.refusal(call) if call.active else None
+            if reason is not None:
+                refused.append((node, reason))
+                call = _on_copies(call)
+            frozen = _stand_in(rule, call, is_refused=reason is not None)
         runs = call.function if audit is not None or frozen is None else frozen
         values[node] = runs(*call.arguments, **call.keywords)
         if rule is not None and frozen is not None and not _is_index(values[node]):
@@ -138,6 +143,8 @@ def freeze(
         for parent in node.all_input_nodes:
             if last_reader[parent] is node:
                 del values[parent]
+    if refused:
+        raise all_unsupported(refused)
     if captured.output not in slots:
         raise constant_output(captured.output)
     result = slots[captured.output].index
@@ -224,14 +231,23 @@ def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
     return [step, passed]
 
 
-def _stand_in(node: Node, rule: Rule, call: Call) -> Function | None:
-    """The node's linear function; None where its value is a constant of the linear network."""
+def _stand_in(rule: Rule, call: Call, *, is_refused: bool) -> Function | None:
+    """The node's linear function; None where its value is a constant of the linear network.
+
+    One that is refused stands for itself, so that others behind it are refused with it.
+    """
     if not call.active:
         return None
-    reason = rule.refusal(call)
-    if reason is not None:
-        raise unsupported(node, reason)
-    return rule.freeze(call)
+    return call.function if is_refused else rule.freeze(call)
+
+
+def _on_copies(call: Call) -> Call:
+    """The call on copies of its tensors: batch norm in training mode writes to the model's own."""
+
+    def copied(argument: Any) -> Any:
+        return argument.clone() if isinstance(argument, Tensor) else argument
+
+    return replace(call, arguments=[copied(argument) for argument in call.arguments])
 
 
 def _of(argument: Any, roles: Mapping[Node, Role]) -> list[Role]:

@@ -21,14 +21,14 @@ from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
 from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
-from dmbp.linear.lines import Pieces, Smoothing, line_of, tangent
+from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 from dmbp.linear.precision import full_precision
 from dmbp.linear.quiet import quietly
 from dmbp.linear.regions import with_regions
 from dmbp.linear.secant import secants
-from dmbp.linear.selection import Selection, with_sites
+from dmbp.linear.selection import Selection, patterns_of, with_sites
 from dmbp.linear.targets import Rows, Target, read_target
 
 IMAGES_AT_ONCE = 256
@@ -48,7 +48,8 @@ def linearize(
     """Freeze `model` at `inputs` and ask for `target`'s score.
 
     Without a target each image's highest output is asked for. `smooth` is how smooth activations
-    are frozen: by their "tangent", by a "secant" through zero, or approximated by `Pieces(k)`.
+    are frozen: by their "tangent", by a "secant" through zero, or approximated by `Pieces(k)`, for
+    which "pieces:k" may be written.
     `sites` names the activations that carry masks, as `layer4*` does; all, unless given. `output`
     says which of several things the model returns is explained. `additional_forward_args` are its
     other inputs, which are held as they are. Raises a `CaptureError` where the model cannot be
@@ -73,7 +74,7 @@ class Linearizer:
     ) -> None:
         self.model = unwrapped(model)
         self._line = line_of(smooth)
-        self._selection: Selection = sites
+        self._selection: Selection = None if sites is None else patterns_of(sites)
         self._callable = _callable(self.model)
         self._output: Output = output
         self._held = Held()
@@ -114,6 +115,15 @@ class Linearizer:
         except ModelError:
             return False
         return relative_error(found[:1], expected) <= TOLERANCE[copies.dtype]
+
+    def described(self) -> dict[str, str]:
+        """How the model is frozen, as plain values for a file or a report."""
+        sites = "all" if self._selection is None else ", ".join(self._selection)
+        return {"smooth": line_name(self._line), "sites": sites}
+
+    def share(self, other: "Linearizer") -> None:
+        """Take what another has captured of the same model and output, and capture for both."""
+        self._captured = other._captured
 
     def holding(self, held: Held) -> "Linearizer":
         """The same with these as the model's other inputs; what is captured serves both."""

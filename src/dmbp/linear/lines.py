@@ -13,16 +13,17 @@ model, whose activations are φ_k; how far its output is from the model's is rep
     0.0
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
 from dmbp.linear.piece import Piece
+from dmbp.names import suggestion
 
 Activation = Callable[[Tensor], Tensor]
 Line = Callable[[Activation, Tensor], Piece]
@@ -55,7 +56,8 @@ class Pieces:
     reach: float = 8.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or self.count < 1 or not self.reach > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        reaches = self.reach > 0 and math.isfinite(self.reach)
+        if not isinstance(self.count, int) or self.count < 1 or not reaches:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(
                 "Pieces takes a number of pieces from 1 and a reach above 0, not "
                 f"{self.count!r}, {self.reach!r}"
@@ -79,19 +81,46 @@ class Pieces:
         )
 
 
-Smoothing = Literal["tangent", "secant"] | Pieces
-"""How smooth activations are frozen."""
+Smoothing = str | Pieces
+"""How smooth activations are frozen: "tangent", "secant", `Pieces(16, 4.0)` or "pieces:16:4"."""
 
 _LINES: dict[str, Line] = {"tangent": tangent, "secant": secant}
+
+PIECES = "pieces"
 
 
 def line_of(smooth: Smoothing) -> Line:
     """The line meant by a user's choice."""
     if isinstance(smooth, Pieces):
         return smooth
-    if not isinstance(smooth, str) or smooth not in _LINES:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(smooth, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"smooth is 'tangent', 'secant' or dmbp.Pieces(k), not {smooth!r}")
+    kind, *numbers = smooth.split(":")
+    if kind == PIECES:
+        return _pieces(smooth, numbers)
+    if smooth not in _LINES:
+        hint = suggestion(smooth, [*_LINES, f"{PIECES}:16"])
+        raise InputError(f"smooth activations cannot be frozen by {smooth!r}; {hint}")
     return _LINES[smooth]
+
+
+def line_name(line: Line) -> str:
+    """What a line is called, as `line_of` reads it."""
+    if isinstance(line, Pieces):
+        return f"{PIECES}:{line.count}:{line.reach:g}"
+    return next(name for name, own in _LINES.items() if own is line)
+
+
+def _pieces(text: str, numbers: list[str]) -> Pieces:
+    """The `Pieces` that `pieces:16` or `pieces:16:4` stands for."""
+    try:
+        count, *reach = numbers
+        return Pieces(int(count), *(float(number) for number in reach))
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            "pieces are written as pieces:16 or, with their reach, as pieces:16:8, a number of "
+            f"pieces from 1 and a reach above 0; not {text!r}"
+        ) from error
 
 
 def _derivative(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from dmbp.errors import InputError
+from dmbp.errors import InputError, SiteError
 from dmbp.linear.freeze import FrozenGraph, Step
 from dmbp.names import suggestion
 
@@ -24,12 +24,12 @@ def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
     """The same graph with masks at the selected sites alone."""
     if selection is None:
         return frozen
-    patterns = _patterns(selection)
+    patterns = patterns_of(selection)
     names = [step.site.name for step in frozen.steps if step.site is not None]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise InputError(
-                f"the network has no site {pattern!r}; {suggestion(pattern, names)}"
+            raise SiteError(
+                f"the network has no site {pattern!r}; {suggestion(pattern, _like(pattern, names))}"
                 if names
                 else f"the network has no sites, so none is named {pattern!r}"
             )
@@ -42,7 +42,17 @@ def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
     return replace(frozen, steps=tuple(selected(step) for step in frozen.steps))
 
 
-def _patterns(selection: Any) -> list[str]:
+def _like(pattern: str, names: list[str]) -> list[str]:
+    """What could have been meant: names, or where wildcards were used, modules with one."""
+    if "*" not in pattern:
+        return names
+    parts = [name.split(".") for name in names]
+    starts = [".".join(own[:depth]) for own in parts for depth in range(1, len(own) + 1)]
+    return [f"{start}*" for start in dict.fromkeys(starts)]
+
+
+def patterns_of(selection: Any) -> list[str]:
+    """A selection as a list of patterns."""
     listed = [selection] if isinstance(selection, str) else selection
     if not isinstance(listed, list | tuple | set) or not all(isinstance(p, str) for p in listed):
         raise InputError(f"sites are a pattern of names or a list of them, not {selection!r}")

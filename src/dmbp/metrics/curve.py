@@ -10,7 +10,7 @@ scored as that order. A map with NaN has no order and is refused.
 Petsiuk, Das and Saenko, "RISE", BMVC 2018; the settings are those of its evaluation.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Target
 from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.held import Held
+from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 from dmbp.names import known
 
@@ -35,12 +37,16 @@ class CurveOptions(TypedDict, total=False):
     ("softmax", "sigmoid" or a function of (images, classes)), and at most `internal_batch_size`
     (64) images are run together, which changes no score. A single output is a yes or no: softmax
     reads it as sigmoid does. A target that is a function is handed the outputs, not probabilities.
+    `output` and `additional_forward_args` are as the methods take them: which of several things the
+    model returns is scored, and what it is given beside the images.
     """
 
     steps: int
     substrate: Reference
     activation: Activation
     internal_batch_size: int
+    output: Output
+    additional_forward_args: Any
 
 
 @full_precision()
@@ -67,9 +73,10 @@ def probability_curve(
         if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"{name} must be a whole number from 1, not {value!r}")
     rank = pixel_ranks(attribution, inputs)
-    linearizer = Linearizer(model)
+    linearizer = Linearizer(model, output=options.get("output"))
+    held = Held.of(options.get("additional_forward_args"), images=len(inputs))
     with evaluating(linearizer.model):
-        inputs, _, rows = linearizer.rows(inputs, target=target)
+        inputs, _, rows = linearizer.holding(held).rows(inputs, target=target)
         if len(rows) != len(inputs):
             raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
         substrate = reference_for(inputs, options.get("substrate", "blur"))
@@ -82,7 +89,8 @@ def probability_curve(
             image = list(part.image)
             fraction = fractions[indices].to(inputs.device)
             mixed = replaced(front[image], back[image], rank[image], fraction)
-            scores.append(part.scores(linearizer.run(mixed), activation))
+            outputs = linearizer.holding(held.pick(image)).run(mixed)
+            scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
 
 

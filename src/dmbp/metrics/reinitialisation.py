@@ -17,31 +17,42 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from dmbp.errors import InputError, ModelError
 from dmbp.linear import Linearizer, Rows, Target
-from dmbp.linear.capture import evaluating, first_line
-from dmbp.names import suggestion
+from dmbp.linear.capture import Model, evaluating, first_line
+from dmbp.linear.held import Held
+from dmbp.linear.outputs import Output
+from dmbp.metrics.last_layer import last_layer, plain_weight
 
 
 def reinitialisation(
-    method: Callable[[nn.Module], Any],
-    model: nn.Module,
+    method: Callable[..., Any],
+    model: Model,
     inputs: Tensor,
     target: Target,
     *,
     layer: str | None = None,
     generator: torch.Generator | None = None,
+    output: Output = None,
+    additional_forward_args: Any = None,
 ) -> Tensor:
     """The rank correlation of each row's map with that of a re-initialised model, (rows,).
 
     `method` makes an attribution method from a model: a row of `dmbp.methods()`, or a class such as
-    Captum's. `layer` names the layer that forgets, where it is not the last to run.
+    Captum's. `layer` names the layer that forgets, where it is not the last to run. An `output` is
+    handed to `method` too, and `additional_forward_args` to its `attribute`.
     """
-    _, _, rows = Linearizer(model).rows(inputs, target=target)
-    asked = _by_image(rows)
-    fresh = reinitialised(model, inputs, layer=layer, generator=generator)
-    before, after = (method(net).attribute(inputs, target=asked) for net in (model, fresh))
+    beside = {"output": output, "additional_forward_args": additional_forward_args}
+    asked = _by_image(_asked(model, inputs, **beside).rows(inputs, target=target)[2])
+    fresh = reinitialised(model, inputs, layer=layer, generator=generator, **beside)
+    made = {} if output is None else {"output": output}
+    given = {k: v for k, v in beside.items() if k != "output" and v is not None}
+    before, after = (
+        method(net, **made).attribute(inputs, target=asked, **given)
+        for net in (_module(model), fresh)
+    )
     return rank_correlation(before, after)
 
 
@@ -58,24 +69,28 @@ def _by_image(rows: Rows) -> Any:
 
 
 def reinitialised(
-    model: nn.Module,
+    model: Model,
     inputs: Tensor,
     *,
     layer: str | None = None,
     generator: torch.Generator | None = None,
+    output: Output = None,
+    additional_forward_args: Any = None,
 ) -> nn.Module:
     """A copy of the model whose last layer has forgotten; without a generator, always the same.
 
     Refused where some output does not notice, as of a model with two heads: name a `layer` then.
+    An exported program has the layers of the module it was exported from. `output` and
+    `additional_forward_args` are as the methods take them.
     """
-    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ModelError("only an nn.Module can be re-initialised, not an exported program")
     try:
-        fresh = copy.deepcopy(model)
+        fresh = copy.deepcopy(_module(model))
     except RuntimeError as error:
         raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
-    name = _last_layer(fresh, inputs) if layer is None else layer
-    weight = _weight(fresh, name)
+    beside = (output, additional_forward_args)
+    run = _asked(fresh, inputs, *beside).outputs
+    name = last_layer(fresh, lambda: run(inputs)) if layer is None else layer
+    weight = plain_weight(fresh, name)
     generator = generator or torch.Generator().manual_seed(0)
     with torch.no_grad():
         drawn = torch.randn(weight.shape, generator=generator, device=generator.device)
@@ -85,7 +100,7 @@ def reinitialised(
         if isinstance(bias, nn.Parameter):
             bias.zero_()
     with evaluating(model), evaluating(fresh):
-        before, after = (Linearizer(net).outputs(inputs) for net in (model, fresh))
+        before, after = (_asked(net, inputs, *beside).outputs(inputs) for net in (model, fresh))
     same = (before == after).all(0)
     if bool(same.any()):
         raise ModelError(
@@ -95,41 +110,22 @@ def reinitialised(
     return fresh
 
 
-def _weight(model: nn.Module, name: str) -> nn.Parameter:
-    """The weight of a layer by its name."""
-    modules = dict(model.named_modules())
-    if name not in modules:
-        raise InputError(f"the model has no layer {name!r}; {suggestion(name, list(modules))}")
-    weight = getattr(modules[name], "weight", None)
-    if not isinstance(weight, nn.Parameter):
-        raise ModelError(
-            f"{name or 'the model itself'!r} has no plain weight to draw afresh (is it "
-            "parametrised, or a tensor used in forward()?); name another layer with layer="
-        )
-    return weight
+def _asked(
+    model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
+) -> Linearizer:
+    """What runs a model with its other inputs, and picks its output."""
+    held = Held.of(additional_forward_args, images=len(inputs))
+    return Linearizer(model, output=output).holding(held)
 
 
-def _last_layer(model: nn.Module, inputs: Tensor) -> str:
-    """The last module with a weight matrix of its own that runs."""
-    names = {module: name for name, module in model.named_modules()}
-    ran: list[nn.Module] = []
-
-    def remember(module: nn.Module, *_: object) -> None:
-        own = list(module.parameters(recurse=False))
-        parametrised = "parametrizations" in dict(module.named_children())
-        if parametrised or any(parameter.dim() > 1 for parameter in own):
-            ran.append(module)
-
-    handles = [module.register_forward_hook(remember) for module in names]
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(inputs[:1].clone())
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not ran:
-        raise ModelError("the model has no layer with a weight, so none can be re-initialised")
-    return names[ran[-1]]
+def _module(model: Model) -> nn.Module:
+    """The model as a module; that of a program says that it trains, but has no modes."""
+    if not isinstance(model, ExportedProgram):
+        return model
+    module = model.module()
+    for part in module.modules():
+        part.training = False
+    return module
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:

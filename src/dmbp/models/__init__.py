@@ -1,6 +1,7 @@
 """Models by name, from files and from users' own code."""
 
 from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.hugging_face import hugging_face_classifier
 from dmbp.models.table import (
     DEFAULT,
     MODELS,
@@ -15,6 +16,7 @@ __all__ = [
     "MODELS",
     "Classifier",
     "Preprocessing",
+    "hugging_face_classifier",
     "is_architecture",
     "load_model",
     "model_names",

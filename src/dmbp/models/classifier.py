@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dmbp.errors import TargetError
 from dmbp.names import suggestion
 
-Fit = Literal["crop", "squeeze", "whole"]
+Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -22,8 +22,9 @@ class Preprocessing:
     """How a photo becomes an input: RGB in [0, 1], then mean and std.
 
     `fit` is what of the photo is seen: "crop", its short side made `resize` pixels and the central
-    `crop` × `crop` of that; "squeeze", all of it, made `crop` × `crop`; "whole", all of it, its
-    short side made `crop` pixels.
+    `crop` × `crop` of that; "squeeze", all of it, made `crop` × `crop`; "squeeze-crop", all of it
+    made `resize` × `resize` and the centre of that; "whole", all of it, its short side made `crop`
+    pixels.
     """
 
     resize: int = 256
@@ -41,7 +42,9 @@ class Preprocessing:
             longer = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
             return photo.resize((longer[0], longer[1]), self.interpolation)
         # Rounded as torchvision does: a pixel more or less shifts the whole photo.
-        sides = [int(self.resize * side / min(photo.size)) for side in photo.size]
+        shorter = photo.size if self.fit == "squeeze-crop" else [min(photo.size)] * 2
+        scales = zip(photo.size, shorter, strict=True)
+        sides = [int(self.resize * side / short) for side, short in scales]
         width, height = (max(self.crop, side) for side in sides)
         resized = photo.resize((width, height), self.interpolation)
         left, top = (round((side - self.crop) / 2) for side in (width, height))
@@ -75,6 +78,14 @@ class Classifier:
     def is_exclusive(self, outputs: Tensor) -> bool:
         """Whether one class rules out the others; a single output is a yes or no."""
         return self.activation == "softmax" and outputs.shape[-1] > 1
+
+    def check_classes(self, outputs: Tensor) -> None:
+        """Refuse class names that are more or fewer than `outputs` (classes,)."""
+        if self.classes is not None and len(self.classes) != len(outputs):
+            raise TargetError(
+                f"{len(self.classes)} class names were given for a model with "
+                f"{len(outputs)} outputs"
+            )
 
     def class_name(self, index: int) -> str:
         """What to call a class."""

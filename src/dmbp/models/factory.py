@@ -5,19 +5,23 @@ preprocessing or class names matter.
 """
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.models.classifier import Classifier
+from dmbp.models.hugging_face import labels_of
 from dmbp.models.input_form import settle
 from dmbp.models.program_file import program_classifier
 from dmbp.models.state import fit, read_state
+from dmbp.models.torchvision_import import import_torchvision
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
@@ -38,7 +42,11 @@ def _classifier(made: Any, name: str) -> Classifier:
         raise ModelError(
             f"{name} returned a {type(made).__name__}, not an nn.Module or a dmbp.models.Classifier"
         )
-    return made if isinstance(made, Classifier) else Classifier(name, module)
+    return (
+        made
+        if isinstance(made, Classifier)
+        else Classifier(name, module, classes=labels_of(module))
+    )
 
 
 def _find(name: str) -> Any:
@@ -47,6 +55,9 @@ def _find(name: str) -> Any:
         raise ModelError(f"{name!r} is not of the form package.module:factory")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    if torch.version.cuda is None:  # where transformers cannot import torchvision without help
+        with suppress(ImportError):
+            import_torchvision()
     try:
         module = import_module(module_name)
     except ImportError as error:
