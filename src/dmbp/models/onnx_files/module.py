@@ -1,8 +1,4 @@
-"""A graph of an ONNX file as a module, an operation a submodule that owns its weights.
-
->>> OnnxModule(graph)(images).shape
-torch.Size([1, 1000])
-"""
+"""A graph of an ONNX file as a module, an operation a submodule that owns its weights."""
 
 from collections import Counter
 from typing import Any
