@@ -38,6 +38,18 @@ class OneAtATime(nn.Module):
         return torch.cat([self.model(image) for image in images.split(1)])
 
 
+class ChannelsLast(nn.Module):
+    """A model that takes images (batch, height, width, channels), for images as torch has them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The model's outputs."""
+        return self.model(images.permute(0, 2, 3, 1))
+
+
 def read_form(shapes: Sequence[Sequence[int | None]], source: str) -> InputForm:
     """The form of a model with inputs of these shapes; refused where photos cannot be its input."""
     if len(shapes) != 1:

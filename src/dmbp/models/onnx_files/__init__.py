@@ -1,0 +1,1 @@
+"""Networks written in ONNX as modules: a table says which torch function each operation is."""
