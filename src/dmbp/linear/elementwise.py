@@ -177,7 +177,8 @@ KINDS: Mapping[str, Kind] = {
         add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor neg.default
         positive.default alias.default clone.default contiguous.default detach.default
         lift_fresh_copy.default dropout.default feature_dropout.default alpha_dropout.default
-        feature_alpha_dropout.default _to_copy.default to.dtype to.dtype_layout
+        feature_alpha_dropout.default _to_copy.default to.dtype to.dtype_layout to.device
+        type_as.default
         """,
     ),
     **_rows(
