@@ -106,9 +106,9 @@ class PooledTritonSite:
         launch(
             kernels.pooled_backward_by_window, programs(grid),
             either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.streams, out, self._state.logits, self._state.squares, self._winners,
-            learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
-            *sides, first[1], second[1], *channels_of(grid, result, gradient),
+            learning.scales, learning.streams, out, self._state.logits, self._state.squares,
+            self._winners, learning.iteration, learning.rate, pixels, windows, len(self._winners),
+            channels, *sides, first[1], second[1], *channels_of(grid, result, gradient),
             **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
             **tile(grid),
         )  # fmt: skip
@@ -127,10 +127,10 @@ class PooledTritonSite:
         grid = Grid(pixels, channels, channels)
         launch(
             kernels.pooled_backward_by_pixel, programs(grid),
-            either(result, out), first[0], second[0], learning.streams, z, either(self._shift, out),
-            self._state.logits, self._state.squares, self._winners, learning.iteration,
-            learning.rate, pixels, windows, len(self._winners), channels, *sides,
-            first[1], second[1], stride, streams,
+            either(result, out), first[0], second[0], learning.scales, learning.streams, z,
+            either(self._shift, out), self._state.logits, self._state.squares, self._winners,
+            learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
+            *sides, first[1], second[1], stride, streams,
             0 if result is None else channels, channels if len(parts) > 1 else 0,
             size_of(self._shift), **self._windows(), IS_BOTH=learning.is_both,
             IS_COMPACT=learning.is_compact, **tile(grid),

@@ -133,7 +133,7 @@ class TritonSite:
         launch(
             kernels.masked_backward, programs(grid),
             either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.streams, out, either(self._scale, out), self._state.logits,
+            learning.scales, learning.streams, out, either(self._scale, out), self._state.logits,
             self._state.squares, either(self._slope, out), learning.iteration, learning.rate,
             grid.pixels, self._rows, grid.pixels // self._rows, grid.channels,
             first[1], second[1], laid_out(out)[1].stride,
