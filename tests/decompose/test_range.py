@@ -81,6 +81,22 @@ def test_what_is_in_range_stays_in_float16() -> None:
     assert not torch.equal(found.history.positive, single.history.positive)
 
 
+@pytest.mark.parametrize(("largest", "fits"), [(1e5, True), (1e7, False)])
+def test_activations_are_in_sixteenths(largest: float, fits: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(392, 4))
+    model = nn.Sequential(*model, nn.ReLU(), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].bias.fill_(2 * largest)  # pyright: ignore
+        model[5].weight.mul_(1 / largest)  # pyright: ignore
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        found = explained(model, images())
+    assert (not any(NOTE in str(note.message) for note in notes)) == fits
+    single = explained(model, images(), precision="float32")
+    assert torch.allclose(found.positive_output, single.positive_output, rtol=0.02, atol=0.02)
+
+
 def test_an_explainer_remembers() -> None:
     """Also past the second call, from which on a GPU replays a recording."""
     explainer = dmbp.DMBP(Sized(1e6).to(DEVICE).eval(), iterations=3)

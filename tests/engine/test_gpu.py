@@ -251,6 +251,26 @@ def test_steps_too_small_for_16_bits_count_on_average() -> None:
     assert abs((moved * expected.sign()).mean() / expected.abs().mean() - 1) <= 0.03
 
 
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize("objective", ["all", "posneg"])
+def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
+    """Gradients so small that its epsilon counts: a step left with a scale would be too long."""
+    if triton:
+        pytest.importorskip("triton")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
+    model[3].weight.data.mul_(1e-6)  # pyright: ignore
+    inputs = torch.randn(1, 3, 8, 8, device=DEVICE)
+    net = Linearizer(model.to(DEVICE).eval()).linearize(inputs, target=0)
+    settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.5}
+    reference = ReferenceEngine(net, initial_logits(net), **settings)
+    engine = GpuEngine(net, initial_logits(net), **settings, triton=triton)
+    for _ in range(2):
+        reference.step(), engine.step()
+    moved, expected = (_moved(e, net).abs().mean() for e in (engine, reference))
+    assert abs(moved / expected - 1) <= 0.01
+
+
 def test_what_is_merged_into_a_site() -> None:
     plan = plan_of(network(nets.ResidualNet))
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}

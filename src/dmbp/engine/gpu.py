@@ -1,7 +1,7 @@
 """The engine for GPUs: half precision where it is harmless, few kernels, one graph an iteration.
 
 The network's activations are float16 in channels-last order, both streams in one batch; so are
-gradients, scaled (`scaling`). All that
+gradients, both scaled (`units`, `scaling`). All that
 happens at a site is one kernel each way (`triton_kernels`), with the bias, sum or batch norm before
 it and the max-pooling behind it; going back, the loss touches one stream of each row, and only that
 is computed. What x alone decides runs once, as do the steps after the last site (`tail`). The rest
@@ -39,6 +39,7 @@ from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import Apart, Example, in_order, stacked
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
+from dmbp.engine.units import in_unit, unit_of
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
@@ -77,7 +78,9 @@ class GpuEngine:
         self._start = {name: logits[name] for name in plan_of(net).narrowed.channels}
         self._seen: GradientRange | None = None
         with torch.no_grad(), self._aside():
-            self._learning = start(loss, learning_rate, dtype=dtype, tail=plan_of(net).tail)
+            plan = plan_of(net)
+            unit = unit_of([p.step for p in plan.program if not p.is_constant], dtype)
+            self._learning = start(loss, learning_rate, dtype=dtype, unit=unit, tail=plan.tail)
             self._output = net.score(net.frozen.output)
             self._build(logits)
 
@@ -164,7 +167,7 @@ class GpuEngine:
 
     def _build(self, logits: Logits) -> None:
         """Turn the plan into a program."""
-        plan, dtype = plan_of(self._net), self._learning.dtype
+        plan, dtype, unit = plan_of(self._net), self._learning.dtype, self._learning.unit
         constant = {0} | {p.step.output for p in plan.program if p.is_constant}
         steps = [planned.step for planned in plan.program]
         merging = merging_of(steps, constant | set(plan.tail.gradients), pooling=self._triton)
@@ -180,10 +183,10 @@ class GpuEngine:
             elif step.output not in merging.gone:
                 own = [_cast_example(example, dtype) for example in examples]
                 biased = step.output not in merging.unbiased
-                chosen = operation(_cast(step, dtype, biased=biased), own)
+                chosen = operation(_cast(in_unit(step, unit), dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
-        self._constants = {k: _constant(v, dtype) for k, v in values.items() if k in read}
+        self._constants = {k: _constant(v, dtype, unit) for k, v in values.items() if k in read}
         self._finish(plan.tail)
 
     def _finish(self, tail: Tail) -> None:
@@ -194,7 +197,8 @@ class GpuEngine:
             from dmbp.engine.triton_scores import TritonScores as Scores
         else:
             Scores = PlainScores  # noqa: N806
-        self._scores = Scores(tail, self._output, self._learning)
+        by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
+        self._scores = Scores(replace(tail, gradients=by_unit), self._output, self._learning)
 
     def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
         assert merged.gate.site is not None
@@ -242,9 +246,9 @@ def _at_most_two(parts: list[Tensor]) -> list[Tensor]:
     return parts
 
 
-def _constant(value: Any, dtype: torch.dtype) -> Shared | Apart:
+def _constant(value: Any, dtype: torch.dtype, unit: float) -> Shared | Apart:
     """What x alone decides, as it is read at every iteration."""
-    cast = _cast_value(value, dtype)
+    cast = _cast_value(value * unit if isinstance(value, Tensor) else value, dtype)
     return Shared(in_order(cast)) if isinstance(cast, Tensor) else Apart(cast, cast)
 
 

@@ -25,14 +25,17 @@ class Learning:
 
     `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks, times the row's scale: of the
     stream that `streams` names, (rows,), or of both in turn, (2 · rows,), where `is_both`. All
-    gradients carry their row's scale, a power of two (`scaling`). `dtype` is that of activations
-    and gradients.
+    gradients carry their row's scale, a power of two (`scaling`), activations a `unit` (`units`),
+    and what is a product of both carries both (`products`). `dtype` is that of activations and
+    gradients.
     """
 
     loss: Loss
     rate: float
     dtype: torch.dtype
+    unit: float
     scales: Tensor
+    products: Tensor
     terms: Tensor
     seeds: Tensor
     streams: Tensor
@@ -54,14 +57,17 @@ class Learning:
         return len(self.streams)
 
 
-def start(loss: Loss, rate: float, *, dtype: torch.dtype, tail: Tail) -> Learning:
+def start(loss: Loss, rate: float, *, dtype: torch.dtype, unit: float, tail: Tail) -> Learning:
     """The state before the first iteration."""
+    scales = scales_of(tail, loss, dtype)
     rows, device = len(tail.constant), tail.constant.device
     return Learning(
         loss=loss,
         rate=rate,
         dtype=dtype,
-        scales=scales_of(tail, loss, dtype),
+        unit=unit,
+        scales=scales,
+        products=scales * unit,
         terms=torch.zeros(2, rows, device=device),
         seeds=torch.zeros(rows if loss.touches_one_stream else 2 * rows, device=device),
         streams=torch.zeros(rows, dtype=torch.int32, device=device),

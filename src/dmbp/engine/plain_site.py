@@ -27,7 +27,8 @@ class PlainSite:
         self._logits = in_order(logits.float().clone())
         self._squares = torch.zeros_like(self._logits)
         self._slope = piece.slope.to(learning.dtype)
-        self._offset = None if piece.offset is None else piece.offset.to(learning.dtype)
+        offset = piece.offset
+        self._offset = None if offset is None else (offset * learning.unit).to(learning.dtype)
         self._out: Tensor | None = None
 
     @property
@@ -43,7 +44,7 @@ class PlainSite:
         for other in rest:
             z = z + other
         if self._merged.shift is not None:
-            z = z + self._by_channel(self._merged.shift, z)
+            z = z + self._by_channel(self._merged.shift * self._learning.unit, z)
         streams = by_stream(z) * self._slope
         streams = streams if self._offset is None else streams + self._offset
         self._out = (streams * self._masks()).flatten(0, 1)
@@ -64,7 +65,7 @@ class PlainSite:
         else:
             change = g * self._active(by_stream(self._out)) * self._active(slopes)
             passed = g * self._active(self._masks()) * self._slope
-        self._descend(change / self._learning.scales.view(-1, *(1,) * (change.dim() - 1)))
+        self._descend(change / self._learning.products.view(-1, *(1,) * (change.dim() - 1)))
         self._out = None
         if self._merged.scale is not None:
             passed = passed * self._by_channel(self._merged.scale, passed)

@@ -67,7 +67,7 @@ def masked_forward(
 
 @triton.jit(do_not_specialize=["pixels", "rows", "per_row"])
 def masked_backward(
-    dz, g1, g2, tail, seeds, scales, streams, h, scale, logits, squares, slope, iteration, rate,
+    dz, g1, g2, tail, seeds, products, streams, h, scale, logits, squares, slope, iteration, rate,
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
     dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
     HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
@@ -76,7 +76,7 @@ def masked_backward(
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
     The gradient in h is g1 + g2 + tail · seed, of one stream a row, which `streams` names, or of
-    both, stacked (`IS_BOTH`), times the row's scale.
+    both, stacked (`IS_BOTH`), times the row's scale; `products` are those of gradient and h.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     all_pixels = pixels.to(tl.int64)
@@ -120,7 +120,7 @@ def masked_backward(
         change = g * load(here, q * h_stride + c, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
         passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
         tl.store(dz + at, within(passed, kind).to(kind), onwards)
-    change = tl.where(is_open, change / tl.load(scales + row), 0.0)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)

@@ -57,7 +57,7 @@ def pooled_forward(
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width"])  # fmt: skip
 def pooled_backward_by_window(
-    dz, g1, g2, tail, seeds, scales, streams, h, logits, squares, winners, iteration, rate,
+    dz, g1, g2, tail, seeds, products, streams, h, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -116,7 +116,7 @@ def pooled_backward_by_window(
         if IS_BOTH:
             lower = dz + pixels.to(tl.int64) * channels
             tl.store(lower + to, tl.where(won == k, passed_below, 0.0).to(kind), inside)
-    change = tl.where(is_open, change / tl.load(scales + row), 0.0)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
@@ -147,7 +147,7 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_w
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width", "z_streams"])  # fmt: skip
 def pooled_backward_by_pixel(
-    dz, g1, g2, scales, streams, z, shift, logits, squares, winners, iteration, rate,
+    dz, g1, g2, products, streams, z, shift, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -199,7 +199,7 @@ def pooled_backward_by_pixel(
         change -= n * (load(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
         passed = tl.where(is_open, n * (1.0 - mask), 0.0)
         tl.store(dz + all_pixels * channels + at, passed.to(kind), onwards)
-    change = tl.where(is_open, change / tl.load(scales + row), 0.0)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)

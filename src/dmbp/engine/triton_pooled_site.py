@@ -44,7 +44,8 @@ class PooledTritonSite:
         index = pooling.step.function.index
         is_open = piece.slope.expand(logits.shape)
         self._pooling = pooling
-        self._shift = None if merged.shift is None else merged.shift.float().contiguous()
+        unit = learning.unit
+        self._shift = None if merged.shift is None else merged.shift.float().contiguous() * unit
         self._learning = learning
         self._height, self._width = logits.shape[2:]
         self._winners = in_order(_local(index, self._width, merged).to(torch.uint8))
@@ -106,7 +107,7 @@ class PooledTritonSite:
         launch(
             kernels.pooled_backward_by_window, programs(grid),
             either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.scales, learning.streams, out, self._state.logits, self._state.squares,
+            learning.products, learning.streams, out, self._state.logits, self._state.squares,
             self._winners, learning.iteration, learning.rate, pixels, windows, len(self._winners),
             channels, *sides, first[1], second[1], *channels_of(grid, result, gradient),
             **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
@@ -127,7 +128,7 @@ class PooledTritonSite:
         grid = Grid(pixels, channels, channels)
         launch(
             kernels.pooled_backward_by_pixel, programs(grid),
-            either(result, out), first[0], second[0], learning.scales, learning.streams, z,
+            either(result, out), first[0], second[0], learning.products, learning.streams, z,
             either(self._shift, out), self._state.logits, self._state.squares, self._winners,
             learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
             *sides, first[1], second[1], stride, streams,
