@@ -122,7 +122,8 @@ class GpuEngine:
         """
         if self._learning.dtype != torch.float16:
             return True
-        verdicts = [torch.isfinite(terms.positive + terms.negative).all() for terms in past]
+        scores = [score for terms in past for score in (terms.positive, terms.negative)]
+        verdicts = [torch.isfinite(torch.stack(scores)).all()] if scores else []
         verdicts += [] if self._seen is None else [self._seen.fits()]
         return not verdicts or bool(torch.stack(verdicts).all())
 
