@@ -1,8 +1,9 @@
 """What half precision changes: `python -m benchmarks.agreement` (needs a GPU).
 
 Learns the masks of real photographs with the real ResNet50 twice, in single precision with the
-reference engine and as a GPU does by default, with the paper's settings, and prints how the masks
-of open gates and the pixel attributions correlate and what the insertion score makes of both.
+reference engine and as a GPU does by default or in a `--precision`, with the paper's settings, and
+prints how the masks of open gates and the pixel attributions correlate and what the insertion score
+makes of both. What is out of the precision's range is counted, and not learned again.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from benchmarks.real import photographs, resnet50
 from dmbp.decompose import PRESETS
 from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import Engine, ReferenceEngine, engine_for
+from dmbp.engine import PRECISIONS, Engine, ReferenceEngine, engine_for
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.piece import Piece
 from dmbp.linear.precision import full_precision
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=50)
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--preset", default="paper", choices=PRESETS)
+    parser.add_argument("--precision", default="auto", choices=PRECISIONS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -64,6 +66,7 @@ def main() -> None:
     linearizer = Linearizer(model)
     of_masks: list[float] = []
     of_maps: list[float] = []
+    in_range: list[bool] = []
     maps: dict[str, list[Tensor]] = {"reference": [], "half": []}
     for images, classes in zip(
         inputs.split(options.batch), target.split(options.batch), strict=True
@@ -72,12 +75,14 @@ def main() -> None:
         logits = initial_logits(net)
         learning = {"loss": OBJECTIVES["all"], "learning_rate": settings.learning_rate}
         reference = learn(ReferenceEngine(net, logits, **learning), settings.iterations)
-        half = learn(engine_for(net, logits, **learning), settings.iterations)
+        half = engine_for(net, logits, **learning, precision=options.precision)
+        past = [half.step() for _ in range(settings.iterations)]
         for one, other in zip(masks(half, net), masks(reference, net), strict=True):
             of_masks.append(correlation(one, other))
         for name, engine in (("reference", reference), ("half", half)):
             found = engine.readout()
             maps[name].append((found.positive_map + found.negative_map) * images)
+        in_range.append(half.is_in_range(past))
         for one, other in zip(maps["half"][-1], maps["reference"][-1], strict=True):
             of_maps.append(correlation(one, other))
     scores = {
@@ -95,6 +100,7 @@ def main() -> None:
     print(
         f"IM of {len(inputs)} photos: " + ", ".join(f"{k} {v:.4f}" for k, v in result["IM"].items())
     )
+    print(f"within the range of that precision: {sum(in_range)} of {len(in_range)} batches")
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -1,6 +1,9 @@
 """Learns the masks of a linear network and reads the decomposition out (Algorithm 1)."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -18,19 +21,48 @@ from dmbp.linear.precision import full_precision
 OnIteration = Callable[[], None] | None
 
 
-@full_precision()
+TOO_NARROW = (
+    "some activations or gradients of this model are beyond float16's range: its masks are learned "
+    'in bfloat16; precision="bfloat16" does so from the start'
+)
+
+
+class OutOfRange(Exception):
+    """Masks were learned from numbers beyond float16's range; `widened` settings go further."""
+
+
 def decompose(
     net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
+    with suppress(OutOfRange):
+        return attempt(net, settings, on_iteration=on_iteration)
+    warnings.warn(TOO_NARROW, stacklevel=2)
+    return replace(attempt(net, widened(settings)), settings=settings)
+
+
+@full_precision()
+def attempt(
+    net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
+) -> Decomposition:
+    """The decomposition in the precision that the settings ask for, where its range suffices."""
     try:
         engine = starting(net, settings)
         past = learned(engine, settings.iterations, on_iteration)
-        return finished(net, settings, past, engine.readout())
+        readout = engine.readout()
+        if not engine.is_in_range(past):
+            raise OutOfRange
+        return finished(net, settings, past, readout)
     except RuntimeError as error:
         if "dtype" in str(error) and net.other_dtypes:
             raise CaptureError(_mixed(net)) from error
         raise
+
+
+def widened(settings: Settings) -> Settings:
+    """The settings with bfloat16's range in place of float16's, on a GPU."""
+    is_narrow = settings.precision in ("auto", "float16")
+    return replace(settings, precision="bfloat16") if is_narrow else settings
 
 
 def _mixed(net: LinearNetwork) -> str:

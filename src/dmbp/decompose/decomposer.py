@@ -1,14 +1,17 @@
 """Explains a model again and again; on a GPU from a recording, once a kind of question returns."""
 
 import math
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import OnIteration, decompose
+from dmbp.decompose.decompose import TOO_NARROW, OnIteration, OutOfRange, attempt, widened
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import Settings
@@ -27,6 +30,8 @@ Kind = tuple[Any, ...]
 class Decomposer:
     """Decomposes the score of rows, one batch after the other.
 
+    Where float16's range was too small once, bfloat16 is used from then on.
+
     The first batch of a kind is explained step by step, with the second a recording is made. The
     last one made is kept; it is not for two threads at once, and the second goes step by step.
     """
@@ -36,6 +41,7 @@ class Decomposer:
         self._kind: Kind | None = None
         self._recording: Recording | None = None
         self._refused: set[Kind] = set()
+        self._is_wide = False
         self._in_use = Lock()
 
     def __deepcopy__(self, memo: Any) -> "Decomposer":
@@ -57,12 +63,30 @@ class Decomposer:
         on_iteration: OnIteration = None,
     ) -> Decomposition:
         """Split the score of every row, from each row's image and the model's outputs there."""
+        question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
+        chosen = widened(settings) if self._is_wide else settings
+        with suppress(OutOfRange):
+            found = self._decompose(linearizer, question, chosen, on_iteration=on_iteration)
+            return replace(found, settings=settings)
+        warnings.warn(TOO_NARROW, stacklevel=2)
+        self._is_wide = True
+        self.forget()
+        return replace(self._decompose(linearizer, question, widened(settings)), settings=settings)
+
+    def _decompose(
+        self,
+        linearizer: Linearizer,
+        question: Any,
+        settings: Settings,
+        *,
+        on_iteration: OnIteration = None,
+    ) -> Decomposition:
+        inputs: Tensor = question["inputs"]
+        question = {**question, "settings": settings}
         kind = _kind(inputs, settings)
         # A recording keeps no place for other inputs.
         captured = None if linearizer.holds else linearizer.captured(inputs)
         if captured is not None and self._in_use.acquire(blocking=False):
-            question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
-            question["settings"] = settings
             try:
                 self._record(kind, lambda: Recording(linearizer, captured, **question))
                 if self._recording is not None and self._kind == kind:
@@ -71,11 +95,11 @@ class Decomposer:
                 self.forget()  # the model has changed since
             finally:
                 self._in_use.release()
-        net = linearizer.freeze(inputs, outputs, rows)
+        net = linearizer.freeze(inputs, question["outputs"], question["rows"])
         changes = linearizer.approximates or linearizer.holds
         can_return = not changes and _is_recordable(net)
         self._previous = kind if can_return else None
-        return decompose(net, settings, on_iteration=on_iteration)
+        return attempt(net, settings, on_iteration=on_iteration)
 
     def forget(self) -> None:
         """Give the recording's memory back."""

@@ -14,7 +14,7 @@ from dmbp.errors import InputError
 from dmbp.names import known
 
 Combine = Literal["sum", "own_signs"]
-Precision = Literal["auto", "bfloat16", "tf32", "float32"]
+Precision = Literal["auto", "float16", "bfloat16", "tf32", "float32"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Settings:
 
     `combine`: "sum" adds the two streams' attributions (the paper's a(x), Eq. 8); "own_signs" lets
     the positive stream keep only pixels that speak for the target and the negative stream only
-    those that speak against it. `precision` is what masks are learned in: "auto" is bfloat16 on
-    GPUs, whose masks correlate 0.9998 with single precision's, and the model's own elsewhere.
+    those that speak against it. `precision` is what masks are learned in: "auto" is the model's
+    own, but on GPUs float16; where its range is too small the engine notices, and bfloat16 is
+    taken in its place.
     """
 
     objective: str = "all"

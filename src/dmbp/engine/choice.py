@@ -16,8 +16,17 @@ from dmbp.errors import InputError
 from dmbp.linear import LinearNetwork
 from dmbp.names import known
 
-PRECISIONS = ("auto", "bfloat16", "tf32", "float32")
-"""In which masks are learned: "auto" is bfloat16 on GPUs for networks in single precision, and the
+DTYPES = {
+    "auto": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "tf32": torch.float32,
+    "float32": torch.float32,
+}
+"""Of activations and gradients on a GPU, by precision."""
+
+PRECISIONS = tuple(DTYPES)
+"""In which masks are learned: "auto" is float16 on GPUs for networks in single precision, and the
 network's own precision elsewhere. Where masks start and how maps are read is never affected."""
 
 
@@ -57,7 +66,7 @@ def engine_for(
             logits,
             loss=loss,
             learning_rate=learning_rate,
-            dtype=torch.bfloat16 if precision in ("auto", "bfloat16") else torch.float32,
+            dtype=DTYPES[precision],
             allow_tf32=precision == "tf32",
             triton=_has_triton(),
         )

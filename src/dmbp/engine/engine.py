@@ -1,6 +1,6 @@
 """What an engine does: learn the masks of one linear network, an iteration at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -28,4 +28,11 @@ class Engine(Protocol):
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
+        ...
+
+    def is_in_range(self, past: Sequence[Terms]) -> bool:
+        """Whether the engine's precision could hold all that was met, up to the last read-out.
+
+        `past` are the terms of its iterations.
+        """
         ...

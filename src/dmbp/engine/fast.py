@@ -84,6 +84,10 @@ class FastEngine:
         """The terms and linear maps at the masks as they stand."""
         return read_out(self._net, self.logits, self._output)
 
+    def is_in_range(self, past: Sequence[Terms]) -> bool:  # noqa: ARG002
+        """The network's own precision holds what the network holds."""
+        return True
+
     def _build(self, logits: Logits, learning_rate: float) -> None:
         """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
         program, ends = self._plan.program, set(self._plan.tail.gradients)

@@ -1,6 +1,7 @@
 """The engine for GPUs: half precision where it is harmless, few kernels, one graph an iteration.
 
-The network's activations are bfloat16 in channels-last order, both streams in one batch. All that
+The network's activations are float16 in channels-last order, both streams in one batch; so are
+gradients, both scaled (`units`, `scaling`). All that
 happens at a site is one kernel each way (`triton_kernels`), with the bias, sum or batch norm before
 it and the max-pooling behind it; going back, the loss touches one stream of each row, and only that
 is computed. What x alone decides runs once, as do the steps after the last site (`tail`). The rest
@@ -9,7 +10,7 @@ iteration is recorded as a CUDA graph. Where masks start and how maps are read i
 network's own precision.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dmbp.engine.arithmetic import sums_in_single_precision
 from dmbp.engine.engine import Logits
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
 from dmbp.engine.gpu_program import (
@@ -33,9 +35,11 @@ from dmbp.engine.operations import operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
 from dmbp.engine.plan import last_reads, plan_of, walk
 from dmbp.engine.readout import read_out
+from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import Apart, Example, in_order, stacked
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
+from dmbp.engine.units import in_unit, unit_of
 from dmbp.linear import LinearNetwork
 from dmbp.linear.freeze import Step
 
@@ -46,8 +50,9 @@ _rehearsed: set[Any] = set()
 class GpuEngine:
     """Learns the masks of a linear network, starting from `logits`.
 
-    `dtype` is that of activations; masks are learned in 16 bits where it is bfloat16, in single
-    precision else. `triton` switches its kernels off, for where there is no Triton.
+    `dtype` is that of activations and gradients; where it has 16 bits, masks do too. In float16
+    numbers may be out of range: `is_in_range` tells. `triton` switches its kernels off, for where
+    there is no Triton.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class GpuEngine:
         *,
         loss: Loss,
         learning_rate: float,
-        dtype: torch.dtype = torch.bfloat16,
+        dtype: torch.dtype = torch.float16,
         allow_tf32: bool = False,
         triton: bool = True,
     ) -> None:
@@ -71,8 +76,11 @@ class GpuEngine:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._refuses = False
         self._start = {name: logits[name] for name in plan_of(net).narrowed.channels}
-        self._learning = start(loss, learning_rate, dtype, net.inputs)
+        self._seen: GradientRange | None = None
         with torch.no_grad(), self._aside():
+            plan = plan_of(net)
+            unit = unit_of([p.step for p in plan.program if not p.is_constant], dtype)
+            self._learning = start(loss, learning_rate, dtype=dtype, unit=unit, tail=plan.tail)
             self._output = net.score(net.frozen.output)
             self._build(logits)
 
@@ -101,7 +109,23 @@ class GpuEngine:
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
-        return read_out(self._net, self.logits, self._output)
+        see = None
+        if self._learning.dtype == torch.float16:
+            self._seen = GradientRange(self._learning.scales, self._learning.loss)
+            see = self._seen.see
+        return read_out(self._net, self.logits, self._output, see=see)
+
+    def is_in_range(self, past: Sequence[Terms]) -> bool:
+        """Whether float16 could hold what was met, by the terms of iterations and the read-out.
+
+        An activation beyond it is infinite, and so is a term it reaches.
+        """
+        if self._learning.dtype != torch.float16:
+            return True
+        scores = [score for terms in past for score in (terms.positive, terms.negative)]
+        verdicts = [torch.isfinite(torch.stack(scores)).all()] if scores else []
+        verdicts += [] if self._seen is None else [self._seen.fits()]
+        return not verdicts or bool(torch.stack(verdicts).all())
 
     @property
     def is_recorded(self) -> bool:
@@ -132,10 +156,7 @@ class GpuEngine:
     @contextmanager
     def _aside(self) -> Generator[None]:
         """On the engine's own stream, where a graph can be recorded, in step with the caller's."""
-        before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cudnn.allow_tf32 = self._allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._allow_tf32
-        try:
+        with sums_in_single_precision(allow_tf32=self._allow_tf32):
             if self._stream is None:
                 yield
             else:
@@ -144,12 +165,10 @@ class GpuEngine:
                 with torch.cuda.stream(self._stream):
                     yield
                 outside.wait_stream(self._stream)
-        finally:
-            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
     def _build(self, logits: Logits) -> None:
         """Turn the plan into a program."""
-        plan, dtype = plan_of(self._net), self._learning.dtype
+        plan, dtype, unit = plan_of(self._net), self._learning.dtype, self._learning.unit
         constant = {0} | {p.step.output for p in plan.program if p.is_constant}
         steps = [planned.step for planned in plan.program]
         merging = merging_of(steps, constant | set(plan.tail.gradients), pooling=self._triton)
@@ -165,10 +184,10 @@ class GpuEngine:
             elif step.output not in merging.gone:
                 own = [_cast_example(example, dtype) for example in examples]
                 biased = step.output not in merging.unbiased
-                chosen = operation(_cast(step, dtype, biased=biased), own)
+                chosen = operation(_cast(in_unit(step, unit), dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
-        self._constants = {k: _constant(v, dtype) for k, v in values.items() if k in read}
+        self._constants = {k: _constant(v, dtype, unit) for k, v in values.items() if k in read}
         self._finish(plan.tail)
 
     def _finish(self, tail: Tail) -> None:
@@ -179,7 +198,8 @@ class GpuEngine:
             from dmbp.engine.triton_scores import TritonScores as Scores
         else:
             Scores = PlainScores  # noqa: N806
-        self._scores = Scores(tail, self._output, self._learning)
+        by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
+        self._scores = Scores(replace(tail, gradients=by_unit), self._output, self._learning)
 
     def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
         assert merged.gate.site is not None
@@ -227,9 +247,9 @@ def _at_most_two(parts: list[Tensor]) -> list[Tensor]:
     return parts
 
 
-def _constant(value: Any, dtype: torch.dtype) -> Shared | Apart:
+def _constant(value: Any, dtype: torch.dtype, unit: float) -> Shared | Apart:
     """What x alone decides, as it is read at every iteration."""
-    cast = _cast_value(value, dtype)
+    cast = _cast_value(value * unit if isinstance(value, Tensor) else value, dtype)
     return Shared(in_order(cast)) if isinstance(cast, Tensor) else Apart(cast, cast)
 
 

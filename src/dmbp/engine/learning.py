@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.loss import Loss
+from dmbp.engine.scaling import scales_of
 from dmbp.engine.streams import in_order
+from dmbp.engine.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,28 @@ class Shared:
 class Learning:
     """Settings, and the state of the current iteration, on the device.
 
-    `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks: of the stream that `streams`
-    names, (rows,), or of both in turn, (2 · rows,), where `is_both`. `dtype` is that of
-    activations; where `is_compact` masks are kept in 16 bits.
+    `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks, times the row's scale: of the
+    stream that `streams` names, (rows,), or of both in turn, (2 · rows,), where `is_both`. All
+    gradients carry their row's scale, a power of two (`scaling`), activations a `unit` (`units`),
+    and what is a product of both carries both (`products`). `dtype` is that of activations and
+    gradients.
     """
 
     loss: Loss
     rate: float
     dtype: torch.dtype
-    is_compact: bool
+    unit: float
+    scales: Tensor
+    products: Tensor
     terms: Tensor
     seeds: Tensor
     streams: Tensor
     iteration: Tensor
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether masks are kept in 16 bits, as activations are."""
+        return self.dtype.itemsize == 2
 
     @property
     def is_both(self) -> bool:
@@ -46,14 +57,17 @@ class Learning:
         return len(self.streams)
 
 
-def start(loss: Loss, rate: float, dtype: torch.dtype, inputs: Tensor) -> Learning:
+def start(loss: Loss, rate: float, *, dtype: torch.dtype, unit: float, tail: Tail) -> Learning:
     """The state before the first iteration."""
-    rows, device = len(inputs), inputs.device
+    scales = scales_of(tail, loss, dtype)
+    rows, device = len(tail.constant), tail.constant.device
     return Learning(
         loss=loss,
         rate=rate,
         dtype=dtype,
-        is_compact=dtype == torch.bfloat16,
+        unit=unit,
+        scales=scales,
+        products=scales * unit,
         terms=torch.zeros(2, rows, device=device),
         seeds=torch.zeros(rows if loss.touches_one_stream else 2 * rows, device=device),
         streams=torch.zeros(rows, dtype=torch.int32, device=device),

@@ -31,6 +31,11 @@ class Loss:
         return torch.stack([self.positive + side, self.negative + side])
 
     @property
+    def largest_seed(self) -> float:
+        """The most that it asks of a stream, without its sign."""
+        return max(abs(self.positive), abs(self.negative)) + abs(self.nuisance)
+
+    @property
     def touches_one_stream(self) -> bool:
         """Whether in every row only one of the two streams has a gradient."""
         sides = (self.nuisance, -self.nuisance)

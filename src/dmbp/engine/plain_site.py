@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
+from dmbp.engine.scaling import LARGEST
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Terms
@@ -26,7 +27,8 @@ class PlainSite:
         self._logits = in_order(logits.float().clone())
         self._squares = torch.zeros_like(self._logits)
         self._slope = piece.slope.to(learning.dtype)
-        self._offset = None if piece.offset is None else piece.offset.to(learning.dtype)
+        offset = piece.offset
+        self._offset = None if offset is None else (offset * learning.unit).to(learning.dtype)
         self._out: Tensor | None = None
 
     @property
@@ -42,7 +44,7 @@ class PlainSite:
         for other in rest:
             z = z + other
         if self._merged.shift is not None:
-            z = z + self._by_channel(self._merged.shift, z)
+            z = z + self._by_channel(self._merged.shift * self._learning.unit, z)
         streams = by_stream(z) * self._slope
         streams = streams if self._offset is None else streams + self._offset
         self._out = (streams * self._masks()).flatten(0, 1)
@@ -54,7 +56,7 @@ class PlainSite:
         parts = list(gradient.parts)
         if gradient.tail is not None:
             parts.append(seeded(gradient.tail, self._learning))
-        g = sum(parts[1:], parts[0])
+        g = sum(parts[1:], parts[0]).float()
         mask = torch.sigmoid(self._logits)
         slopes = torch.stack([1 - mask, -mask])
         if self._learning.is_both:
@@ -63,11 +65,17 @@ class PlainSite:
         else:
             change = g * self._active(by_stream(self._out)) * self._active(slopes)
             passed = g * self._active(self._masks()) * self._slope
-        self._descend(change.float())
+        self._descend(change / self._learning.products.view(-1, *(1,) * (change.dim() - 1)))
         self._out = None
         if self._merged.scale is not None:
             passed = passed * self._by_channel(self._merged.scale, passed)
-        return passed if goes_on else None
+        return self._stored(passed) if goes_on else None
+
+    def _stored(self, gradient: Tensor) -> Tensor:
+        dtype = self._learning.dtype
+        if dtype == torch.float16:
+            gradient = gradient.clamp(-LARGEST, LARGEST)
+        return gradient.to(dtype)
 
     def _masks(self) -> Tensor:
         mask = torch.sigmoid(self._logits)
@@ -103,7 +111,8 @@ class PlainScores:
         seeds = learning.loss.seeds(Terms(self._output, scores[0], scores[1]))
         learning.streams.copy_((seeds[0] == 0).int())
         one = torch.where(seeds[0] != 0, seeds[0], seeds[1])
-        learning.seeds.copy_(seeds.flatten() if learning.is_both else one)
+        scaled = (seeds if learning.is_both else one) * learning.scales
+        learning.seeds.copy_(scaled.flatten())
         learning.iteration.add_(1)
 
 

@@ -1,5 +1,7 @@
 """Reads the terms and linear maps out at some masks, without autograd and its memory."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,12 +16,23 @@ from dmbp.linear.piece import Piece
 
 
 @torch.no_grad()
-def read_out(net: LinearNetwork, logits: Logits, output: Tensor) -> Readout:
-    """The terms and linear maps of `net` at the masks sigmoid(logits)."""
+def read_out(
+    net: LinearNetwork,
+    logits: Logits,
+    output: Tensor,
+    *,
+    see: Callable[[Tensor], None] | None = None,
+) -> Readout:
+    """The terms and linear maps of `net` at the masks sigmoid(logits).
+
+    What is to `see` is shown the gradient of both streams, stacked, at every site.
+    """
 
     def at_gate(step: Step, gradient: Tensor) -> Tensor:
         assert isinstance(step.function, Piece)
         assert step.site is not None
+        if see is not None:
+            see(gradient)
         sloped = by_stream(gradient) * step.function.slope
         if step.site.name in logits:
             mask = torch.sigmoid(logits[step.site.name]).to(gradient.dtype)

@@ -6,10 +6,6 @@ program takes a tile of pixels by channels. What may be missing comes with its n
 zero where it is, so that one compiled kernel serves with and without; what takes different code
 (`HAS_…`, `IS_…`) is settled at compile time. Only within a tile are places counted in 32 bits.
 
-Activations in float16 would be rounded eight times less than in bfloat16, but gradients span more
-than it can tell apart: tiny ones count as much as large ones, since RMSProp divides each by its own
-size (masks of ResNet50 then correlate 0.993 with single precision's, against 0.9997).
-
 Joining a 1 × 1 convolution to its site in one kernel was tried and is no gain: the matrix product
 and a dozen tensors at its end do not fit the registers together (ResNet50, batch of 64 on an H200:
 13 ms an iteration at best against 8.5).
@@ -20,7 +16,7 @@ and a dozen tensors at its end do not fit the registers together (ResNet50, batc
 import triton
 import triton.language as tl
 
-from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of
+from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of, within
 
 
 @triton.jit(do_not_specialize=["pixels", "z1_streams", "z2_streams"])
@@ -71,7 +67,7 @@ def masked_forward(
 
 @triton.jit(do_not_specialize=["pixels", "rows", "per_row"])
 def masked_backward(
-    dz, g1, g2, tail, seeds, streams, h, scale, logits, squares, slope, iteration, rate,
+    dz, g1, g2, tail, seeds, products, streams, h, scale, logits, squares, slope, iteration, rate,
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
     dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
     HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
@@ -80,7 +76,7 @@ def masked_backward(
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
     The gradient in h is g1 + g2 + tail · seed, of one stream a row, which `streams` names, or of
-    both, stacked (`IS_BOTH`).
+    both, stacked (`IS_BOTH`), times the row's scale; `products` are those of gradient and h.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     all_pixels = pixels.to(tl.int64)
@@ -106,22 +102,25 @@ def masked_backward(
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
     g += tile_of(g2, first, q, c, ok, g2_stride, g2_channels)
+    g = within(g, kind)
     if IS_BOTH:
         under = first + all_pixels
         n = last * tl.load(seeds + rows + row)
         n += tile_of(g1, under, q, c, ok, g1_stride, g1_channels)
         n += tile_of(g2, under, q, c, ok, g2_stride, g2_channels)
+        n = within(n, kind)
         change = g * (1.0 - mask) * load(h + first * h_stride, q * h_stride + c, ok)
         change -= n * mask * load(h + under * h_stride, q * h_stride + c, ok)
-        tl.store(dz + at, (g * mask * by).to(kind), onwards)
-        tl.store(dz + all_pixels * channels + at, (n * (1.0 - mask) * by).to(kind), onwards)
+        tl.store(dz + at, within(g * mask * by, kind).to(kind), onwards)
+        below = within(n * (1.0 - mask) * by, kind)
+        tl.store(dz + all_pixels * channels + at, below.to(kind), onwards)
     else:
         stream = tl.load(streams + row)
         here = h + first * h_stride + stream * (all_pixels * h_stride)
         change = g * load(here, q * h_stride + c, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
         passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
-        tl.store(dz + at, passed.to(kind), onwards)
-    change = tl.where(is_open, change, 0.0)
+        tl.store(dz + at, within(passed, kind).to(kind), onwards)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
@@ -148,7 +147,7 @@ def partial_scores(
 
 @triton.jit(do_not_specialize=["rows"])
 def terms_and_seeds(
-    terms, seeds, streams, iteration, sums, constant, output, rows, parts_a_row,
+    terms, seeds, scales, streams, iteration, sums, constant, output, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
     IS_BOTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -167,10 +166,11 @@ def terms_and_seeds(
     tl.store(terms + rows + row, negative)
     stream = tl.where(above != 0, 0, 1)
     tl.store(streams + row, stream)
+    by = tl.load(scales + row)
     if IS_BOTH:
-        tl.store(seeds + row, above)
-        tl.store(seeds + rows + row, below)
+        tl.store(seeds + row, above * by)
+        tl.store(seeds + rows + row, below * by)
     else:
-        tl.store(seeds + row, tl.where(stream == 0, above, below))
+        tl.store(seeds + row, tl.where(stream == 0, above, below) * by)
     if row == 0:
         tl.store(iteration, tl.load(iteration) + 1)

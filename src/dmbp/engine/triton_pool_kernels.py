@@ -8,7 +8,7 @@ Tensors and arguments are as in `triton_kernels`.
 import triton
 import triton.language as tl
 
-from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of
+from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of, within
 
 
 @triton.jit(do_not_specialize=["pixels", "windows", "height", "width", "out_height", "out_width",
@@ -57,7 +57,7 @@ def pooled_forward(
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width"])  # fmt: skip
 def pooled_backward_by_window(
-    dz, g1, g2, tail, seeds, streams, h, logits, squares, winners, iteration, rate,
+    dz, g1, g2, tail, seeds, products, streams, h, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -85,10 +85,13 @@ def pooled_backward_by_window(
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
     g += tile_of(g2, first, q, c, ok, g2_stride, g2_channels)
+    kind = dz.dtype.element_ty
+    g = within(g, kind)
     if IS_BOTH:
         n = last * tl.load(seeds + rows + row)
         n += tile_of(g1, under, q, c, ok, g1_stride, g1_channels)
         n += tile_of(g2, under, q, c, ok, g2_stride, g2_channels)
+        n = within(n, kind)
         change = g * (1.0 - mask) * load(h + first * channels, at, ok)
         change -= n * mask * load(h + under * channels, at, ok)
         passed = tl.where(is_open, g * mask, 0.0)
@@ -100,7 +103,6 @@ def pooled_backward_by_window(
         passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
         passed_below = passed
     won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
-    kind = dz.dtype.element_ty
     first_row = tl.program_id(0) * TILE // per_row
     dz += first_row.to(tl.int64) * height * width * channels
     y0 = window // out_width % out_height * STRIDE - PADDING
@@ -114,7 +116,7 @@ def pooled_backward_by_window(
         if IS_BOTH:
             lower = dz + pixels.to(tl.int64) * channels
             tl.store(lower + to, tl.where(won == k, passed_below, 0.0).to(kind), inside)
-    change = tl.where(is_open, change, 0.0)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
@@ -145,7 +147,7 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_w
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width", "z_streams"])  # fmt: skip
 def pooled_backward_by_pixel(
-    dz, g1, g2, streams, z, shift, logits, squares, winners, iteration, rate,
+    dz, g1, g2, products, streams, z, shift, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -178,11 +180,12 @@ def pooled_backward_by_pixel(
     g = _from_windows(g1 + first_window * g1_stride, g2 + first_window * g2_stride, winners,
                       row - first_row, y, x, c, ok, channels, out_height, out_width,
                       g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
+    kind = dz.dtype.element_ty
+    g = within(g, kind)
     added = tl.load(shift + c, c < shift_channels, other=0.0)
     source = z + first * z_stride + (stream * z_streams) * (all_pixels * z_stride)
     here = load(source, q * z_stride + c, ok) + added
     change = g * here * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
-    kind = dz.dtype.element_ty
     onwards = ok & (c < dz_channels)
     passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
     tl.store(dz + at, passed.to(kind), onwards)
@@ -191,11 +194,12 @@ def pooled_backward_by_pixel(
         n = _from_windows(g1 + under * g1_stride, g2 + under * g2_stride, winners,
                           row - first_row, y, x, c, ok, channels, out_height, out_width,
                           g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
+        n = within(n, kind)
         source = z + (first + z_streams * all_pixels) * z_stride
         change -= n * (load(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
         passed = tl.where(is_open, n * (1.0 - mask), 0.0)
         tl.store(dz + all_pixels * channels + at, passed.to(kind), onwards)
-    change = tl.where(is_open, change, 0.0)
+    change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
     descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)

@@ -44,7 +44,8 @@ class PooledTritonSite:
         index = pooling.step.function.index
         is_open = piece.slope.expand(logits.shape)
         self._pooling = pooling
-        self._shift = None if merged.shift is None else merged.shift.float().contiguous()
+        unit = learning.unit
+        self._shift = None if merged.shift is None else merged.shift.float().contiguous() * unit
         self._learning = learning
         self._height, self._width = logits.shape[2:]
         self._winners = in_order(_local(index, self._width, merged).to(torch.uint8))
@@ -106,9 +107,9 @@ class PooledTritonSite:
         launch(
             kernels.pooled_backward_by_window, programs(grid),
             either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.streams, out, self._state.logits, self._state.squares, self._winners,
-            learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
-            *sides, first[1], second[1], *channels_of(grid, result, gradient),
+            learning.products, learning.streams, out, self._state.logits, self._state.squares,
+            self._winners, learning.iteration, learning.rate, pixels, windows, len(self._winners),
+            channels, *sides, first[1], second[1], *channels_of(grid, result, gradient),
             **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
             **tile(grid),
         )  # fmt: skip
@@ -127,10 +128,10 @@ class PooledTritonSite:
         grid = Grid(pixels, channels, channels)
         launch(
             kernels.pooled_backward_by_pixel, programs(grid),
-            either(result, out), first[0], second[0], learning.streams, z, either(self._shift, out),
-            self._state.logits, self._state.squares, self._winners, learning.iteration,
-            learning.rate, pixels, windows, len(self._winners), channels, *sides,
-            first[1], second[1], stride, streams,
+            either(result, out), first[0], second[0], learning.products, learning.streams, z,
+            either(self._shift, out), self._state.logits, self._state.squares, self._winners,
+            learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
+            *sides, first[1], second[1], stride, streams,
             0 if result is None else channels, channels if len(parts) > 1 else 0,
             size_of(self._shift), **self._windows(), IS_BOTH=learning.is_both,
             IS_COMPACT=learning.is_compact, **tile(grid),

@@ -43,8 +43,8 @@ class TritonScores:
             )  # fmt: skip
         launch(
             kernels.terms_and_seeds, (rows,),
-            learning.terms, learning.seeds, learning.streams, learning.iteration, self._sums,
-            self._tail.constant, self._output, rows, width,
+            learning.terms, learning.seeds, learning.scales, learning.streams, learning.iteration,
+            self._sums, self._tail.constant, self._output, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
             NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
             PARTS=1 << (width - 1).bit_length(),

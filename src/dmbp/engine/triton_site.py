@@ -88,9 +88,10 @@ class TritonSite:
         is_plain = slope.dtype == torch.bool and offset is None
         self._state = MaskState(logits, is_open, learning)
         self._slope = None if is_plain else in_order(slope.to(learning.dtype))
-        self._offset = None if offset is None else in_order(offset.to(learning.dtype))
+        unit = learning.unit
+        self._offset = None if offset is None else in_order((offset * unit).to(learning.dtype))
         self._scale = None if merged.scale is None else merged.scale.float().contiguous()
-        self._shift = None if merged.shift is None else merged.shift.float().contiguous()
+        self._shift = None if merged.shift is None else merged.shift.float().contiguous() * unit
         self._learning = learning
         self._rows = len(logits)
         grid = grid_of(self._state.logits)
@@ -133,7 +134,7 @@ class TritonSite:
         launch(
             kernels.masked_backward, programs(grid),
             either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.streams, out, either(self._scale, out), self._state.logits,
+            learning.products, learning.streams, out, either(self._scale, out), self._state.logits,
             self._state.squares, either(self._slope, out), learning.iteration, learning.rate,
             grid.pixels, self._rows, grid.pixels // self._rows, grid.channels,
             first[1], second[1], laid_out(out)[1].stride,

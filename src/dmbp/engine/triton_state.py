@@ -21,6 +21,9 @@ CLOSED_CODE = tl.constexpr(32767)
 CODES = tl.constexpr(2048.0)
 """To the unit, of logits in 16 bits."""
 
+LARGEST = tl.constexpr(65504.0)
+"""Of float16."""
+
 SMALLEST = tl.constexpr(57 << 9)
 """Of RMSProp's squares: 2^-70, whose root is far below EPSILON."""
 
@@ -91,6 +94,14 @@ def descend(
 @triton.jit
 def load(tensor, at, ok):
     return tl.load(tensor + at, ok, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def within(value, kind: tl.constexpr):
+    """A gradient that float16 can hold: beyond, its sign is what counts."""
+    if kind == tl.float16:
+        value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
+    return value
 
 
 @triton.jit

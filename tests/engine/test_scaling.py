@@ -1,0 +1,55 @@
+"""Scales of gradients in float16, and whether they fit."""
+
+import torch
+
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine.scaling import LARGEST, SMALLEST, START, GradientRange, scales_of
+from dmbp.engine.tail import Tail
+
+LOSS = OBJECTIVES["all"]
+
+
+def tail() -> Tail:
+    small = torch.tensor([[1e-6, -3e-5], [0.25, 0.0], [0.0, 0.0]])
+    return Tail({1: small, 2: small[:, :1] * 10}, torch.zeros(3))
+
+
+def test_the_largest_gradient_of_every_row_starts_alike() -> None:
+    scales = scales_of(tail(), LOSS, torch.float16)
+    largest = torch.tensor([3e-5, 2.5]) * LOSS.largest_seed * scales[:2]
+    assert ((largest > START / 2) & (largest <= START)).all()
+    assert torch.isfinite(scales).all()
+
+
+def test_scales_are_undone_without_a_trace() -> None:
+    scales = scales_of(tail(), LOSS, torch.float16)
+    assert (torch.frexp(scales).mantissa == 0.5).all()
+
+
+def test_other_precisions_are_not_scaled() -> None:
+    assert (scales_of(tail(), LOSS, torch.bfloat16) == 1).all()
+
+
+def seen(*sizes: float, scale: float = 1.0) -> bool:
+    """Whether gradients of these sizes fit, of one row, in both streams."""
+    gradient_range = GradientRange(torch.tensor([scale]), LOSS)
+    for size in sizes:
+        gradient_range.see(torch.tensor([[0.0, 1.0], [-size, 1.0]]) / LOSS.largest_seed)
+    return bool(gradient_range.fits())
+
+
+def test_gradients_that_fit() -> None:
+    assert seen(1.0, LARGEST, SMALLEST)
+    assert seen(0.0, 0.0)
+
+
+def test_one_that_is_too_large() -> None:
+    assert not seen(1.0, 2 * LARGEST)
+    assert seen(1.0, 2 * LARGEST, scale=0.5)
+    assert not seen(1.0, LARGEST, scale=2.0)
+
+
+def test_many_that_are_too_small() -> None:
+    assert not seen(1.0, SMALLEST / 2)
+    assert seen(*[1.0] * 99, SMALLEST / 2)  # one of 300
+    assert seen(1.0, SMALLEST / 2, scale=2.0)

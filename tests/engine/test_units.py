@@ -1,0 +1,35 @@
+"""In which unit activations are kept in float16."""
+
+import pytest
+import torch
+from torch import nn
+
+from dmbp.engine.plan import plan_of
+from dmbp.engine.units import UNIT, unit_of
+from dmbp.linear import Linearizer
+from tests import nets
+
+
+class Adding(nn.Module):
+    """A number is added to activations."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(x) + 3.0
+        return torch.relu(x).mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "unit"),
+    [
+        (nets.VGGLike, torch.float16, UNIT),
+        (nets.ResidualNet, torch.float16, UNIT),
+        (nets.FireNet, torch.float16, UNIT),
+        (Adding, torch.float16, 1.0),
+        (nets.TinyViT, torch.float16, 1.0),
+        (nets.ResidualNet, torch.bfloat16, 1.0),
+    ],
+)
+def test_the_unit_of_a_network(model: type[nn.Module], dtype: torch.dtype, unit: float) -> None:
+    net = Linearizer(model().eval()).linearize(torch.randn(1, 3, 16, 16), target=1)
+    steps = [planned.step for planned in plan_of(net).program if not planned.is_constant]
+    assert unit_of(steps, dtype) == unit
