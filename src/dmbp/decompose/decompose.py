@@ -61,7 +61,7 @@ def attempt(
 
 def widened(settings: Settings) -> Settings:
     """The settings with bfloat16's range in place of float16's, on a GPU."""
-    is_narrow = settings.precision in ("auto", "float16")
+    is_narrow = settings.precision == "float16"
     return replace(settings, precision="bfloat16") if is_narrow else settings
 
 
