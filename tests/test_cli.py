@@ -41,6 +41,8 @@ def spectral():
         def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
     return net(nn.ReLU(), Spectral())
 def segmenter(): return net(nn.ReLU())
+def star(): return net()
+def double(): return net().double()
 def poisoned():
     model = net()
     nn.init.constant_(model[0].weight, float("nan"))
@@ -158,6 +160,17 @@ def test_a_single_output_is_a_yes_or_no(folder: Path) -> None:
     assert target["probability"] == pytest.approx(output.sigmoid().item(), abs=1e-4)
 
 
+def test_a_model_in_another_precision(folder: Path) -> None:
+    result = explain("photo.jpg", model="cli_models:double")
+    assert result.exit_code == 0, result.output
+    result = run("doctor", "cli_models:double", "--size", "32")
+    assert "float64 input 1×3×32×32" in result.output
+
+
+def test_a_name_between_colons_is_no_picture(folder: Path) -> None:
+    assert "cli_models:star:" in run("doctor", "cli_models:star", "--size", "32").output
+
+
 def test_two_photos_never_share_a_file(folder: Path) -> None:
     (folder / "photo-2.jpg").write_bytes((folder / "photo.jpg").read_bytes())
     result = explain("photo-2.jpg", "photo.jpg", "photo.png", "photo.jpg")
@@ -219,6 +232,11 @@ BAD: dict[str, tuple[list[str], str, str]] = {
         ["photo.jpg", "--weights", "no.pth"],
         "resnet18",
         "there is no weights file",
+    ),
+    "weights for a model": (
+        ["photo.jpg"],
+        "squeezenet.safetensors",
+        "give its architecture with --model, as resnet50 or my_module:make_model, and --weights",
     ),
     "unknown model": (["photo.jpg"], "resnet500", "did you mean 'resnet50'"),
     "class out of range": (["photo.jpg", "--target", "3"], "cli_models:good", "classes 0 to 2"),

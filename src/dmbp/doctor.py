@@ -71,7 +71,7 @@ def see(
     classifier = choice.load()
     side = size or classifier.preprocessing.crop
     noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, noise.to(choice.device), **(frozen or {}))
+    found = examine(classifier.module, classifier.placed(noise), **(frozen or {}))
     return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
 
 

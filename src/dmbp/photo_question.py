@@ -77,8 +77,7 @@ def ask(
     """Run the model on a photo and look up the classes wanted, or the top one."""
     view = classifier.preprocessing.view(photo)
     inputs = classifier.preprocessing.tensor(view)
-    parameter = next(classifier.module.parameters(), None)
-    inputs = inputs if parameter is None else inputs.to(parameter.device)
+    inputs = classifier.placed(inputs)
     outputs = Linearizer(classifier.module).outputs(inputs)[0]
     classifier.check_classes(outputs)
     targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from dmbp.errors import DMBPError
 
-errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-output = Console(soft_wrap=True, highlight=False, markup=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+output = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

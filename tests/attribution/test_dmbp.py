@@ -35,6 +35,17 @@ def test_contract(make: type[nn.Module], dtype: torch.dtype) -> None:
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_a_map_that_shows_nothing_is_pointed_out() -> None:
+    """Of one image every gate is closed; of the other not."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    nn.init.ones_(model[1].weight)
+    images = torch.stack([torch.full((3, 2, 2), -5.0), torch.full((3, 2, 2), 5.0)])
+    with pytest.warns(UserWarning, match="1 of 2 maps are zero everywhere"):
+        maps = dmbp.DMBP(model, iterations=2, reference=None).attribute(images, target=1)
+    assert not maps[0].any()
+    assert maps[1].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
@@ -169,6 +180,7 @@ def test_presets_and_overrides() -> None:
     assert dmbp.DMBP(model, preset="paper", iterations=7, reference="blur").settings.iterations == 7
 
 
+@pytest.mark.filterwarnings("ignore:.*maps are zero")  # of one of the four every gate is closed
 def test_inputs_that_are_no_images_are_compared_with_zero() -> None:
     model, inputs = nets.MLP().eval(), torch.randn(4, 7)
     d = dmbp.DMBP(model, iterations=5).explain(inputs, target=0)

@@ -12,6 +12,7 @@ from dmbp.linear.gates import GATES, Gate
 from dmbp.linear.linearize import Linearizer
 from dmbp.linear.piece import Piece
 from tests import nets
+from tests.tolerance import relative
 
 IMAGES = (2, 3, 16, 16)
 
@@ -315,10 +316,9 @@ def test_what_is_no_model_and_no_input() -> None:
             dmbp.linearize(model, inputs, target=1)
 
 
-@pytest.mark.parametrize("last", [nn.Softmax(1), nn.LogSoftmax(1)])
 @pytest.mark.parametrize("more", [nn.Identity(), nn.Flatten()])
-def test_a_final_softmax_is_pointed_out(last: nn.Module, more: nn.Module) -> None:
-    model = nn.Sequential(nets.ResidualNet(), last, more).eval()
+def test_a_final_softmax_is_pointed_out(more: nn.Module) -> None:
+    model = nn.Sequential(nets.ResidualNet(), nn.Softmax(1), more).eval()
     with pytest.raises(CaptureError, match=r"softmax.*at '1'.*last layer, explain the model"):
         dmbp.linearize(model, torch.randn(IMAGES), target=1)
 
@@ -328,6 +328,45 @@ def test_an_exported_program_is_a_model() -> None:
     program = torch.export.export(model, (inputs,))
     net = dmbp.linearize(program, inputs, target=1)
     assert torch.equal(net.value(), model(inputs)[:, 1])
+
+
+def test_a_program_for_one_image_takes_several() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    program = torch.export.export(model, (inputs[:1],))
+    assert relative(dmbp.linearize(program, inputs, target=1).value(), model(inputs)[:, 1]) <= 1e-6
+    for name in ("dmbp", "gradcam", "smoothgrad"):
+        settings = {"iterations": 3} if name == "dmbp" else {}
+        maps = [
+            dmbp.methods()[name](net, **settings).attribute(inputs, target=1)
+            for net in (program, model)
+        ]
+        assert relative(*maps) <= 1e-4
+
+
+def test_a_wrapper_that_passes_everything_on() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *args: Tensor) -> Tensor:
+            return self.model(*args)
+
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    linearizer = Linearizer(Wrapper(model).eval())
+    for count in (3, 1):
+        net = linearizer.linearize(inputs[:count], target=1)
+        assert torch.equal(net.value(), model(inputs[:count])[:, 1])
+    assert len(linearizer._captured) == 1
+
+
+def test_infinite_values_are_named() -> None:
+    class Hidden(nets.ResidualNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.masked_fill(x < 0.5, float("-inf")).relu())
+
+    with pytest.raises(CaptureError, match="computes with infinite values"):
+        dmbp.linearize(Hidden().eval(), torch.randn(IMAGES), target=1)
 
 
 class OneAtATime(nn.Module):

@@ -8,8 +8,8 @@ from torch.export import Dim, ExportedProgram
 
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError, ModelError
+from dmbp.linear.one_at_a_time import OneAtATime, settle
 from dmbp.metrics import rank_correlation, reinitialisation, reinitialised
-from dmbp.models.input_form import OneAtATime, settle
 from tests import nets
 
 

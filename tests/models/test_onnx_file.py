@@ -14,9 +14,9 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 from dmbp.errors import ModelError, WeightsError
+from dmbp.linear.one_at_a_time import OneAtATime
 from dmbp.metrics.reinitialisation import reinitialised
 from dmbp.models import load_model
-from dmbp.models.input_form import OneAtATime
 from dmbp.models.onnx_file import read_classifier
 from dmbp.models.torchvision_import import import_torchvision
 from tests.models.test_program_file import same_map, small

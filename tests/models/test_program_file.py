@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import dmbp
 from dmbp.cli import app
 from dmbp.errors import ModelError, WeightsError
+from dmbp.linear.one_at_a_time import OneAtATime
 from dmbp.models import Classifier, load_model
-from dmbp.models.input_form import OneAtATime
 from tests.tolerance import FLOAT32, relative
 
 DYNAMIC = ({0: Dim.AUTO},)

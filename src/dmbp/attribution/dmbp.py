@@ -10,6 +10,7 @@ Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Ma
 Backpropagation", ICCV 2021.
 """
 
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -145,7 +146,7 @@ class DMBP(Method):
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
         try:
-            return self._decomposer.decompose(
+            found = self._decomposer.decompose(
                 question.linearizer,
                 question.inputs,
                 outputs=question.outputs,
@@ -156,6 +157,8 @@ class DMBP(Method):
         except torch.OutOfMemoryError:
             self._decomposer.forget()
             raise
+        _tell_of_blanks(found)
+        return found
 
     def _reference(self, question: Question) -> Reference:
         if question.baselines is not None:
@@ -163,6 +166,18 @@ class DMBP(Method):
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # nothing to blur but images
         return question.reference(self.settings.reference)
+
+
+def _tell_of_blanks(found: Decomposition) -> None:
+    """Warn of explanations that show nothing, which are true but easily taken for a fault."""
+    shown = found.positive_map.flatten(1).any(1) | found.negative_map.flatten(1).any(1)
+    blank = int((~shown).sum())
+    if blank:
+        warnings.warn(
+            f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel moves "
+            "the score, because every path from them is closed, rounded (sign, round) or cancelled",
+            stacklevel=4,
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
 from dmbp.linear.capture import Model, evaluating
 from dmbp.linear.inputs import check_batch
+from dmbp.linear.one_at_a_time import OneAtATime
 from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 
@@ -170,6 +171,8 @@ class Method(Attribution, ABC):
         inputs, outputs, rows = self.linearizer.holding(held).rows(inputs, target=target)
         start_of = None if baselines is None else _baselines(baselines, inputs)
         first = self.linearizer.holding(held.pick([0]))
+        if isinstance(self.linearizer.model, OneAtATime):
+            size = 1  # together its images would only be branches of one graph
         size = size or self.rows_together(first, inputs, len(rows))
         size = size if self.repeats else min(size, len(rows))
         seed = self._seed()

@@ -7,6 +7,7 @@ miss `F.relu`, a module used twice, an in-place activation or a bare `x + y`; th
     True
 """
 
+import inspect
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from dmbp.errors import CaptureError, DMBPError, ModelError, UnsupportedOperatio
 from dmbp.linear.adapted import Adapted, with_own_names
 from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
+from dmbp.linear.one_at_a_time import OneAtATime
 from dmbp.linear.quiet import quietly
 from dmbp.linear.rules import RULES, operation_name
 
@@ -94,7 +96,14 @@ def unwrapped(model: Any) -> Model:
             "on one device, not compiled",
             stacklevel=3,
         )
-    return inner
+    return _for_any_number(inner) if isinstance(inner, ExportedProgram) else inner
+
+
+def _for_any_number(program: ExportedProgram) -> Model:
+    """A program that was exported for one image, made to run on one after the other."""
+    explained = list(program.graph_signature.user_inputs)[:1]
+    sizes = [n.meta["val"].shape[0] for n in program.graph.nodes if n.name in explained]
+    return OneAtATime(program.module()) if sizes == [1] else program
 
 
 def _inside(model: Any) -> Any:
@@ -136,7 +145,7 @@ def module_path(node: Node) -> str:
 def _export(model: nn.Module, example: Tensor, held: Held, *, is_dynamic: bool) -> ExportedProgram:
     arguments = held.beside(len(example))
     given = (example, *(arguments[k] for k in held.tensors))
-    shapes = _dynamic_shapes(held) if is_dynamic else None
+    shapes = _dynamic_shapes(model, held) if is_dynamic else None
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
     with quietly():
@@ -152,11 +161,15 @@ def _export(model: nn.Module, example: Tensor, held: Held, *, is_dynamic: bool) 
             _explain_failure(model, given, error)
 
 
-def _dynamic_shapes(held: Held) -> Any:
+def _dynamic_shapes(model: nn.Module, held: Held) -> Any:
     """Any number of images, in the explained input and in what is held for each image."""
     images = {0: Dim.AUTO}
     others = tuple(images if place in held.by_image else None for place in held.tensors)
-    return (images, others) if others else (images,)
+    if others:
+        return images, others
+    first = next(iter(inspect.signature(model.forward).parameters.values()), None)
+    takes_any = first is not None and first.kind is first.VAR_POSITIONAL  # forward(self, *args)
+    return ((images,),) if takes_any else (images,)
 
 
 def _explain_failure(model: nn.Module, given: tuple[Tensor, ...], error: Exception) -> NoReturn:

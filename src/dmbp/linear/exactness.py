@@ -48,6 +48,11 @@ def check(
     tolerance = TOLERANCE[outputs.dtype]
     if error <= tolerance:
         return error
+    if not torch.isfinite(frozen.output).all():
+        raise InexactCapture(
+            "the model computes with infinite values, as masked_fill(…, -inf) makes them, of which "
+            "no linear network exists; use a large finite number instead"
+        )
     graph_error, place = _audited(captured, inputs, outputs, line=line)
     if graph_error > tolerance:
         raise InexactCapture(

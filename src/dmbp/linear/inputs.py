@@ -17,7 +17,10 @@ def check_batch(inputs: Tensor) -> None:
     if inputs.dim() < 2 or inputs.shape[0] == 0:
         raise InputError("inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)")
     if inputs.dtype not in TOLERANCE:
-        raise InputError(f"inputs must be floating point, not {inputs.dtype}")
+        raise InputError(
+            f"inputs must be floating point, not {inputs.dtype}: there is no slope between whole "
+            "numbers; if forward() converts them itself, give it inputs.float()"
+        )
     if not torch.isfinite(inputs).all():
         raise InputError("the inputs contain NaN or infinity")
 

@@ -100,6 +100,11 @@ def check_scores(outputs: Any, images: int, tensors: Sequence[tuple[str, Tensor]
             f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
             "shape (batch, classes)"
         )
+    if outputs.shape == (images,):
+        raise ModelError(
+            f"the model's output has shape ({images},), one score an image; make it (batch, 1) by "
+            "output=lambda scores: scores[:, None]"
+        )
     if outputs.dim() != 2 or outputs.shape[0] != images:
         raise ModelError(
             f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "

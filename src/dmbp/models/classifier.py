@@ -71,6 +71,12 @@ class Classifier:
     classes: tuple[str, ...] | None = None
     activation: Literal["softmax", "sigmoid"] = "softmax"
 
+    def placed(self, inputs: Tensor) -> Tensor:
+        """Inputs where the module's parameters are, in their precision."""
+        kinds = (p for p in self.module.parameters() if p.is_floating_point())
+        parameter = next(kinds, None)
+        return inputs if parameter is None else inputs.to(parameter.device, parameter.dtype)
+
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probability of every class, over the last dimension."""
         return outputs.softmax(-1) if self.is_exclusive(outputs) else outputs.sigmoid()

@@ -16,9 +16,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
+from dmbp.linear.one_at_a_time import settle
 from dmbp.models.classifier import Classifier
 from dmbp.models.hugging_face import labels_of
-from dmbp.models.input_form import settle
 from dmbp.models.program_file import program_classifier
 from dmbp.models.state import fit, read_state
 from dmbp.models.torchvision_import import import_torchvision

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 
 from dmbp.errors import ModelError
+from dmbp.linear.one_at_a_time import OneAtATime, settle
 from dmbp.models.classifier import Classifier, Preprocessing
 
 
@@ -24,18 +24,6 @@ class InputForm:
         usual = Preprocessing()
         side = self.height or self.width or usual.crop
         return replace(usual, crop=side, resize=round(side * usual.resize / usual.crop))
-
-
-class OneAtATime(nn.Module):
-    """A model that takes a single image, for any number of them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The model's outputs, image after image."""
-        return torch.cat([self.model(image) for image in images.split(1)])
 
 
 class ChannelsLast(nn.Module):
@@ -79,15 +67,6 @@ def classifier_of(module: nn.Module, form: InputForm, source: str) -> Classifier
     whole = OneAtATime(module) if form.batch == 1 else module
     settle(whole)
     return Classifier(source, whole, form.preprocessing())
-
-
-def settle(module: nn.Module) -> None:
-    """Put a module into evaluation mode, also one of an exported program, which has no other."""
-    try:
-        module.eval()
-    except NotImplementedError:
-        for part in module.modules():
-            part.training = False
 
 
 def _written(shape: Sequence[int | None]) -> str:

@@ -70,9 +70,20 @@ def load_model(
     elif name in torchvision_names():
         classifier = torchvision_classifier(name, weights)
     else:
-        hint = suggestion(name, model_names())
+        hint = _of_weights(name) or suggestion(name, model_names())
         raise ModelError(f"there is no model {name!r}; {hint}")
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
+
+
+def _of_weights(name: str) -> str | None:
+    """What to do with a file of weights that is given for a model."""
+    if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+        return None
+    return (
+        "a file of weights does not say which network they are of: give its architecture with "
+        f"--model, as resnet50 or my_module:make_model, and --weights {name}; or export the "
+        "network to a .pt2 or .onnx file"
+    )
 
 
 def is_architecture(name: str) -> bool:
