@@ -53,8 +53,10 @@ def attempt(
         if not engine.is_in_range(past):
             raise OutOfRange
         return finished(net, settings, past, readout)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        if "dtype" in str(error) and net.other_dtypes:
+        if net.other_dtypes:
             raise CaptureError(_mixed(net)) from error
         raise
 
