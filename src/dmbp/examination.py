@@ -24,9 +24,10 @@ from dmbp.decompose.decompose import starting
 from dmbp.engine.plan import plan_of
 from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
 from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
-from dmbp.linear.capture import CapturedGraph, Model
+from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.exactness import TOLERANCE
 from dmbp.linear.freeze import IDENTITY
+from dmbp.linear.model import Model
 from dmbp.linear.rules import operation_name
 from dmbp.linear.spelled import rule_of
 from dmbp.memory_peak import Peak, measured

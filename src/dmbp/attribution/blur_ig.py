@@ -20,7 +20,7 @@ from torch import Tensor
 from dmbp.attribution.method import Method, Question
 from dmbp.attribution.points import gradients_along
 from dmbp.errors import InputError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.outputs import Output
 
 DERIVATIVE_STEP = 0.01

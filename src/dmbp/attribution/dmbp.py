@@ -35,7 +35,7 @@ from dmbp.decompose import (
 from dmbp.engine import BYTES_AN_ELEMENT
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
-from dmbp.linear.capture import Model, evaluating
+from dmbp.linear.model import Model, evaluating
 from dmbp.linear.outputs import Output
 from dmbp.names import known
 

@@ -12,7 +12,7 @@ from dmbp.attribution.gradcam import GradCAM
 from dmbp.attribution.guided_backprop import GuidedBackprop
 from dmbp.attribution.method import LinearMapMethod, Question
 from dmbp.decompose.reference import Reference
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.outputs import Output
 
 

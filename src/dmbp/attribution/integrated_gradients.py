@@ -16,7 +16,7 @@ from dmbp.attribution.method import LinearMapMethod, Question
 from dmbp.attribution.points import scores
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.outputs import Output
 
 

@@ -29,7 +29,7 @@ from dmbp.attribution.points import scores
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork, Site
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.network import NO_SITES
 from dmbp.linear.outputs import Output
 

@@ -18,8 +18,8 @@ from dmbp.attribution.memory import BatchSize, answers, checked
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork, Rows, Target
-from dmbp.linear.capture import Model, evaluating
 from dmbp.linear.inputs import check_batch
+from dmbp.linear.model import Model, evaluating
 from dmbp.linear.one_at_a_time import OneAtATime
 from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision

@@ -20,7 +20,7 @@ from torch.nn import functional
 from dmbp.activation import Activation, activation_function
 from dmbp.attribution.method import Method, Question
 from dmbp.errors import InputError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.outputs import Output
 from dmbp.names import known
 

@@ -18,7 +18,7 @@ from dmbp.attribution.method import LinearMapMethod, Question
 from dmbp.attribution.points import gradients_along
 from dmbp.decompose.reference import Reference
 from dmbp.errors import InputError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.linear.outputs import Output
 
 

@@ -28,7 +28,7 @@ from dmbp.attribution.random_order import RandomOrder
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.smoothgrad import SmoothGrad
 from dmbp.errors import InputError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.names import known
 
 

@@ -8,9 +8,7 @@ miss `F.relu`, a module used twice, an in-place activation or a bare `x + y`; th
 """
 
 import inspect
-import warnings
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
@@ -20,15 +18,13 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
-from dmbp.errors import CaptureError, DMBPError, ModelError, UnsupportedOperation
+from dmbp.errors import CaptureError, DMBPError, ModelError
 from dmbp.linear.adapted import Adapted, with_own_names
 from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
-from dmbp.linear.one_at_a_time import OneAtATime
+from dmbp.linear.known import with_known_operations
+from dmbp.linear.model import Model
 from dmbp.linear.quiet import quietly
-from dmbp.linear.rules import RULES, operation_name
-
-Model = nn.Module | ExportedProgram
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> Captur
     """
     held = held or Held()
     if isinstance(model, ExportedProgram):
-        captured = _read(_known_operations(without_inplace(model, ours=False)))
+        captured = _read(with_known_operations(without_inplace(model, ours=False)))
         if captured.batch not in (None, len(inputs)):
             raise CaptureError(
                 f"the program was exported for batches of {captured.batch}, not {len(inputs)}; "
@@ -70,7 +66,7 @@ def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> Captur
     # A batch of one would be taken for a constant of the model.
     several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
     try:
-        captured = _read(_known_operations(_export(model, several, held, is_dynamic=True)))
+        captured = _read(with_known_operations(_export(model, several, held, is_dynamic=True)))
     except CaptureError:
         raise
     except ModelError:
@@ -80,66 +76,7 @@ def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> Captur
     if captured is not None and captured.batch in (None, len(inputs)):
         return captured
     # Or the model counts its images in Python, say by int(x.shape[0]).
-    return _read(_known_operations(_export(model, inputs, held, is_dynamic=False)))
-
-
-def unwrapped(model: Any) -> Model:
-    """The model inside DataParallel or `torch.compile`, which have no graph of their own."""
-    inner = model
-    while (inside := _inside(inner)) is not None:
-        inner = inside
-    if not isinstance(inner, nn.Module | ExportedProgram):
-        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {inner!r:.60}")
-    if inner is not model:
-        warnings.warn(
-            f"the model is explained without its {type(model).__name__} wrapper: the same network "
-            "on one device, not compiled",
-            stacklevel=3,
-        )
-    return _for_any_number(inner) if isinstance(inner, ExportedProgram) else inner
-
-
-def _for_any_number(program: ExportedProgram) -> Model:
-    """A program that was exported for one image, made to run on one after the other."""
-    explained = list(program.graph_signature.user_inputs)[:1]
-    sizes = [n.meta["val"].shape[0] for n in program.graph.nodes if n.name in explained]
-    return OneAtATime(program.module()) if sizes == [1] else program
-
-
-def _inside(model: Any) -> Any:
-    """What a wrapper holds; None where there is no wrapper."""
-    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        return model.module
-    return getattr(model, "_orig_mod", None)
-
-
-@contextmanager
-def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
-    """Put every module in evaluation mode, and back as it was on the way out.
-
-    A warning says so where the caller `stacklevel` frames up has written the call.
-    """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [module for module in modules if module.training]
-    if training:
-        warnings.warn(
-            "the model is in training mode; it is explained as model.eval() would run it",
-            stacklevel=stacklevel,
-        )
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def module_path(node: Node) -> str:
-    """Where in the model an operation stands: `layer1.0.relu`; empty at the top."""
-    stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
-    return path.partition("@")[0]  # "@1" marks a module's second call
+    return _read(with_known_operations(_export(model, inputs, held, is_dynamic=False)))
 
 
 def _export(model: nn.Module, example: Tensor, held: Held, *, is_dynamic: bool) -> ExportedProgram:
@@ -193,112 +130,6 @@ def first_line(error: Exception) -> str:
     """The first line of an exception's message that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-def _known_operations(program: ExportedProgram) -> ExportedProgram:
-    """Break operations that have no rule into smaller ones that may have."""
-    unknown = _unknown(program)
-    if not unknown:
-        return program
-    decompositions = {
-        operation: function
-        for operation, function in torch.export.default_decompositions().items()
-        if operation_name(operation) not in RULES
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            smaller = program.run_decompositions(decompositions)
-        except Exception as error:
-            raise all_unsupported([(node, NO_RULE) for node in unknown]) from error
-    remaining = _unknown(smaller)
-    if remaining:
-        # The name the user knows is that of the operation before it was broken up.
-        known = {node.name: node for node in program.graph.nodes}
-        raise all_unsupported([(_origin(node, known), NO_RULE) for node in remaining])
-    return smaller
-
-
-NO_RULE = "it has no rule"
-
-
-def _origin(node: Node, known: Mapping[str, Node]) -> Node:
-    """The operation that was broken up into this one, among others."""
-    sources: Any = node.meta.get("from_node") or ()
-    return next((known[source.name] for source in sources if source.name in known), node)
-
-
-def _unknown(program: ExportedProgram) -> list[Node]:
-    """Operations without a rule that depend on the input that is explained.
-
-    What such an operation computes depends on it too, unless it is a decision: of whole numbers or
-    truth values nobody can know.
-    """
-    explained = list(program.graph_signature.user_inputs)[:1]
-    active = {n for n in program.graph.nodes if n.op == "placeholder" and n.name in explained}
-    unknown: list[Node] = []
-    for node in program.graph.nodes:
-        if node.op != "call_function" or not active.intersection(node.all_input_nodes):
-            continue
-        rule = RULES.get(operation_name(node.target))
-        if rule is None and not of_shapes(node):
-            unknown.append(node)
-        if (rule is None or rule.kind != "decision") and _of_numbers(node):
-            active.add(node)  # a decision or an index is a constant from here on
-    return unknown
-
-
-def _of_numbers(node: Node) -> bool:
-    """Whether a node computes real or complex numbers."""
-    value = node.meta.get("val")
-    values: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
-    return any(
-        isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values
-    )
-
-
-def of_shapes(node: Node) -> bool:
-    """Whether a node computes with sizes, not with tensors."""
-    return isinstance(node.meta.get("val"), int | torch.SymInt | torch.SymBool | torch.SymFloat)
-
-
-_LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
-
-
-def constant_output(output: Node) -> UnsupportedOperation:
-    """The exception for an output that is a constant once all is frozen: a softmax's, as a rule."""
-    node = output
-    while operation_name(node.target) not in _LAST_LAYERS and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    last = node if operation_name(node.target) in _LAST_LAYERS else output
-    return unsupported(last, "held as it is, it leaves an output that does not depend on the input")
-
-
-def all_unsupported(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
-    """The exception for operations that cannot be frozen, each once a place: the first of them."""
-    found: dict[tuple[str, str], UnsupportedOperation] = {}
-    for node, why in refused:
-        found.setdefault((operation_name(node.target), module_path(node)), unsupported(node, why))
-    first, *others = found.values()
-    return UnsupportedOperation(
-        str(first), operation=first.operation, module=first.module, others=tuple(others)
-    )
-
-
-def unsupported(node: Node, reason: str) -> UnsupportedOperation:
-    """The exception for an operation that cannot be frozen, naming it and its place."""
-    place = module_path(node)
-    where = f"at '{place}'" if place else "at the top of the model"
-    name = operation_name(node.target)
-    hint = ""
-    if name in _LAST_LAYERS:
-        hint = "If it is the last layer, explain the model without it: the scores before it. "
-    return UnsupportedOperation(
-        f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
-        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",
-        operation=name,
-        module=place,
-    )
 
 
 def _read(program: ExportedProgram) -> CapturedGraph:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.capture import CapturedGraph, all_unsupported, constant_output, module_path
+from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.lines import Line, tangent
 from dmbp.linear.piece import Piece
+from dmbp.linear.refusal import all_unsupported, constant_output, module_path
 from dmbp.linear.role import Role, least
 from dmbp.linear.rule import Call, Function, Place, Rule
 from dmbp.linear.rules import operation_name

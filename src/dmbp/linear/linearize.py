@@ -16,12 +16,13 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import CaptureError, InexactCapture, ModelError
 from dmbp.linear.adapted import Adapted
-from dmbp.linear.capture import CapturedGraph, Model, capture, evaluating, first_line, unwrapped
+from dmbp.linear.capture import CapturedGraph, capture, first_line
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
 from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
+from dmbp.linear.model import Model, evaluating, unwrapped
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 from dmbp.linear.precision import full_precision

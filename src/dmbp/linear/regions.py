@@ -17,8 +17,9 @@ from dataclasses import replace
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from dmbp.linear.capture import CapturedGraph, of_shapes
+from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.elementwise import CURVED, DIVIDED, GATED, MULTIPLIED, PASSED, is_elementwise
+from dmbp.linear.known import of_shapes
 from dmbp.linear.region import Region, is_function, is_square, kind_of
 from dmbp.linear.role import Role
 from dmbp.linear.smooth import Smooth

@@ -15,7 +15,7 @@ from typing import Unpack
 from torch import Tensor
 
 from dmbp.errors import TargetError
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.metrics.curve import CurveOptions, area, probability_curve
 
 

@@ -19,8 +19,8 @@ from dmbp.activation import Activation, activation_function
 from dmbp.decompose.reference import Reference, reference_for
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Target
-from dmbp.linear.capture import Model, evaluating
 from dmbp.linear.held import Held
+from dmbp.linear.model import Model, evaluating
 from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 from dmbp.names import known

@@ -11,7 +11,7 @@ from typing import Unpack
 from torch import Tensor
 
 from dmbp.linear import Target
-from dmbp.linear.capture import Model
+from dmbp.linear.model import Model
 from dmbp.metrics.curve import CurveOptions, area, probability_curve
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from dmbp.errors import InputError, ModelError
-from dmbp.linear.capture import evaluating
+from dmbp.linear.model import evaluating
 from dmbp.names import suggestion
 
 WEIGHT = "weight"

@@ -21,8 +21,9 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import InputError, ModelError
 from dmbp.linear import Linearizer, Rows, Target
-from dmbp.linear.capture import Model, evaluating, first_line
+from dmbp.linear.capture import first_line
 from dmbp.linear.held import Held
+from dmbp.linear.model import Model, evaluating
 from dmbp.linear.outputs import Output
 from dmbp.metrics.last_layer import last_layer, plain_weight
 

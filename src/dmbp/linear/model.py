@@ -1,0 +1,66 @@
+"""What is explained: a module or an exported program, taken out of its wrappers, in evaluation."""
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from dmbp.errors import ModelError
+from dmbp.linear.one_at_a_time import OneAtATime
+
+Model = nn.Module | ExportedProgram
+
+
+def unwrapped(model: Any) -> Model:
+    """The model inside DataParallel or `torch.compile`, which have no graph of their own."""
+    inner = model
+    while (inside := _inside(inner)) is not None:
+        inner = inside
+    if not isinstance(inner, nn.Module | ExportedProgram):
+        raise ModelError(f"a model is an nn.Module or an ExportedProgram, not {inner!r:.60}")
+    if inner is not model:
+        warnings.warn(
+            f"the model is explained without its {type(model).__name__} wrapper: the same network "
+            "on one device, not compiled",
+            stacklevel=3,
+        )
+    return _for_any_number(inner) if isinstance(inner, ExportedProgram) else inner
+
+
+def _for_any_number(program: ExportedProgram) -> Model:
+    """A program that was exported for one image, made to run on one after the other."""
+    explained = list(program.graph_signature.user_inputs)[:1]
+    sizes = [n.meta["val"].shape[0] for n in program.graph.nodes if n.name in explained]
+    return OneAtATime(program.module()) if sizes == [1] else program
+
+
+def _inside(model: Any) -> Any:
+    """What a wrapper holds; None where there is no wrapper."""
+    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return getattr(model, "_orig_mod", None)
+
+
+@contextmanager
+def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
+    """Put every module in evaluation mode, and back as it was on the way out.
+
+    A warning says so where the caller `stacklevel` frames up has written the call.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    training = [module for module in modules if module.training]
+    if training:
+        warnings.warn(
+            "the model is in training mode; it is explained as model.eval() would run it",
+            stacklevel=stacklevel,
+        )
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True

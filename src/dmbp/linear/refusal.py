@@ -1,0 +1,54 @@
+"""Operations that cannot be frozen, by name and place: what the user is told of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from dmbp.errors import UnsupportedOperation
+from dmbp.linear.rules import operation_name
+
+_LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
+
+
+def module_path(node: Node) -> str:
+    """Where in the model an operation stands: `layer1.0.relu`; empty at the top."""
+    stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return path.partition("@")[0]  # "@1" marks a module's second call
+
+
+def constant_output(output: Node) -> UnsupportedOperation:
+    """The exception for an output that is a constant once all is frozen: a softmax's, as a rule."""
+    node = output
+    while operation_name(node.target) not in _LAST_LAYERS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    last = node if operation_name(node.target) in _LAST_LAYERS else output
+    return unsupported(last, "held as it is, it leaves an output that does not depend on the input")
+
+
+def all_unsupported(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
+    """The exception for operations that cannot be frozen, each once a place: the first of them."""
+    found: dict[tuple[str, str], UnsupportedOperation] = {}
+    for node, why in refused:
+        found.setdefault((operation_name(node.target), module_path(node)), unsupported(node, why))
+    first, *others = found.values()
+    return UnsupportedOperation(
+        str(first), operation=first.operation, module=first.module, others=tuple(others)
+    )
+
+
+def unsupported(node: Node, reason: str) -> UnsupportedOperation:
+    """The exception for an operation that cannot be frozen, naming it and its place."""
+    place = module_path(node)
+    where = f"at '{place}'" if place else "at the top of the model"
+    name = operation_name(node.target)
+    hint = ""
+    if name in _LAST_LAYERS:
+        hint = "If it is the last layer, explain the model without it: the scores before it. "
+    return UnsupportedOperation(
+        f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
+        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",
+        operation=name,
+        module=place,
+    )
