@@ -157,3 +157,22 @@ def test_labels_that_the_model_does_not_have(plan: Path) -> None:
     (plan.parent / "photos" / "dog").rename(plan.parent / "photos" / "wolf")
     with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of voc160"):
         run(plan, "s.sqlite")
+
+
+DOUBLE = """
+from dataclasses import replace
+from dmbp.models import load_model
+
+def make():
+    found = load_model("voc160")
+    return replace(found, name="double", module=found.module.double())
+"""
+
+
+def test_a_model_in_another_precision(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photos are given to it as it computes: the table is that of single precision."""
+    single = run(plan, "single.sqlite")
+    (plan.parent / "in_double.py").write_text(DOUBLE)
+    monkeypatch.chdir(plan.parent)
+    plan.write_text(PLAN.replace("voc160", "in_double:make"))
+    assert run(plan, "double.sqlite") == single

@@ -46,7 +46,7 @@ def task_classifier(task: Task, device: str) -> Classifier:
     classifier.module.to(device).requires_grad_(False)
     if task.classes is not None:  # else the names are the model's own
         side = classifier.preprocessing.crop
-        blank = torch.zeros(1, 3, side, side, device=device)
+        blank = classifier.placed(torch.zeros(1, 3, side, side, device=device))
         classifier.check_classes(Linearizer(classifier.module).outputs(blank)[0])
     if task.fit is None:
         return classifier

@@ -59,7 +59,7 @@ class Worker:
         return self._together(group[:half]) + self._together(group[half:])
 
     def _scored(self, jobs: Sequence[Job], inputs: Tensor) -> list[Row]:
-        inputs = inputs.to(self._device)
+        inputs = self._classifier.placed(inputs.to(self._device))
         target = [job.asked.index for job in jobs]
         started = time.perf_counter()
         maps = self._method(jobs[0].cell).attribute(inputs, target=target)
