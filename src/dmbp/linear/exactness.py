@@ -27,7 +27,8 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     """The largest error of any image, relative to that image's largest output."""
     if found.shape != expected.shape:
         return float("inf")
-    found, expected = found.double().flatten(1), expected.double().flatten(1)
+    rows = expected.shape[0] if expected.dim() else 1
+    found, expected = (part.double().reshape(rows, -1) for part in (found, expected))
     largest = expected.abs().amax(1)
     error = (found - expected).abs().amax(1)
     relative = torch.where(largest > 0, error / largest.clamp(min=1e-300), error)

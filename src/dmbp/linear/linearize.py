@@ -99,23 +99,31 @@ class Linearizer:
         """The model's other inputs: of those that count the images, what the model takes them for.
 
         A weight for each of five classes beside five images must not be cut into images: a few
-        copies of the first image, with its share of what is given, have to give its output again.
+        copies of the first image, with its share of what is given, have to give its output again,
+        and so have all images in another order.
         """
         held = Held.of(given, images=len(inputs))
         if not held.by_image:
             return held
         copies = inputs[:1].expand(3 if len(inputs) == 2 else 2, *inputs.shape[1:])
         with quietly(), evaluating(self.model):
-            expected = self.holding(held).outputs(inputs)[:1]
-            agree = (h for h in held.readings() if self._gives(expected, copies, h.pick([0])))
+            outputs = self.holding(held).outputs(inputs)
+            first, turned = outputs[:1].expand(len(copies), -1), outputs.flip(0)
+            order = range(len(inputs) - 1, -1, -1)
+            agree = (
+                reading
+                for reading in held.readings()
+                if self._gives(first, copies, reading.pick([0]))
+                and self._gives(turned, inputs.flip(0), reading.pick(order))
+            )
             return next(agree, held)
 
-    def _gives(self, expected: Tensor, copies: Tensor, held: Held) -> bool:
+    def _gives(self, expected: Tensor, inputs: Tensor, held: Held) -> bool:
         try:
-            found = self.holding(held).outputs(copies)
+            found = self.holding(held).outputs(inputs)
         except ModelError:
             return False
-        return relative_error(found[:1], expected) <= TOLERANCE[copies.dtype]
+        return relative_error(found, expected) <= TOLERANCE[inputs.dtype]
 
     def described(self) -> dict[str, str]:
         """How the model is frozen, as plain values for a file or a report."""

@@ -6,6 +6,7 @@ import numpy
 import pytest
 import torch
 
+from dmbp.errors import ModelError
 from dmbp.models.onnx_files.file import read_model
 from dmbp.models.onnx_files.graph import read_graph
 from dmbp.models.onnx_files.module import OnnxModule
@@ -119,6 +120,22 @@ CASES: list[Case] = [
         {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     ),
     ("Resize", ["", "", sizes(2, 4, 9, 9)], {"mode": "linear"}),
+    *(
+        ("Resize", ["", numpy.array([1, 1, scale, scale], dtype="float32")], {"mode": mode})
+        for scale, mode in ((1.4, "linear"), (0.7, "linear"), (1.4, "cubic"), (3, "nearest"))
+    ),
+    *(("PRelu", [noise(*shape)], {}) for shape in ((1,), (4, 1, 1), (6,), (6, 1), (4, 1, 6))),
+    ("Pad", [sizes(1, 2), "", sizes(3)], {"mode": "edge"}),
+    ("Flatten", [], {"axis": -4}),
+    ("Flatten", [], {"axis": 4}),
+    *(
+        (
+            name,
+            [],
+            {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1},
+        )
+        for name in ("MaxPool", "AveragePool")
+    ),
     (
         "Resize",
         ["", "", sizes(2, 4, 9, 9)],
@@ -153,6 +170,57 @@ def same_result(model: Any, given: Any = X) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_an_operation_is_that_of_onnx(case: Case) -> None:
     same_result(one_operation(case))
+
+
+IGNORED_ELSEWHERE: list[Case] = [
+    ("CumSum", [numpy.array(1)], {"reverse": 1}),
+    ("Selu", [], {"alpha": 1.2}),
+    ("ArgMax", [], {"select_last_index": 1}),
+    ("AveragePool", [], {"kernel_shape": [2, 2], "dilations": [2, 2]}),
+    ("Resize", ["", "", sizes(2, 4, 9, 9)], {"mode": "linear", "antialias": 1}),
+    ("Resize", ["", "", sizes(2, 4, 9, 9)], {"mode": "cubic", "cubic_coeff_a": -0.5}),
+    ("Resize", ["", numpy.array([1, 2, 2, 1], dtype="float32")], {"mode": "linear"}),
+    (
+        "Resize",
+        ["", numpy.array([1, 1, 3, 3], dtype="float32")],
+        {"coordinate_transformation_mode": "asymmetric"},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", IGNORED_ELSEWHERE, ids=lambda case: case[0])
+def test_no_setting_is_ignored(case: Case) -> None:
+    with pytest.raises(ModelError, match=rf"{case[0]} .*supported"):
+        run(one_operation(case))
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "half", "Relu_2"])
+def test_any_name_will_do(name: str) -> None:
+    names = [name, "", ""]
+    nodes = [
+        onnx.helper.make_node("Relu", [given], [made], name=name)
+        for given, made, name in zip("xab", "aby", names, strict=True)
+    ]
+    model = one_operation(("Relu", [], {}))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    same_result(model)
+
+
+def test_numbers_divide_as_in_onnx() -> None:
+    nodes = [
+        onnx.helper.make_node("Div", ["n", "d"], ["q"]),
+        onnx.helper.make_node("Mod", ["n", "d"], ["m"], fmod=1),
+        onnx.helper.make_node("Add", ["q", "m"], ["s"]),
+        onnx.helper.make_node("Cast", ["s"], ["f"], to=1),
+        onnx.helper.make_node("Mul", ["x", "f"], ["y"]),
+    ]
+    model = one_operation(("Relu", [], {}))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    numbers = {"n": numpy.array(-7), "d": numpy.array(2)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in numbers.items())
+    same_result(model)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ tensors, and a batch of any size stays one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ class Call:
     attributes: Mapping[str, Any]
     version: int
     images: Tensor
+    asked: set[str] = field(default_factory=set[str])
+    """The attributes that were looked at."""
 
     def given(self, position: int) -> bool:
         """Whether there is an input at this position."""
@@ -35,6 +37,7 @@ class Call:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute of the operation."""
+        self.asked.add(name)
         return self.attributes.get(name, default)
 
     def tensor(self, position: int) -> Tensor:
@@ -88,12 +91,15 @@ _TYPES = {
     1: torch.float32,
     2: torch.uint8,
     3: torch.int8,
+    4: torch.int32,
     5: torch.int16,
     6: torch.int32,
     7: torch.int64,
     9: torch.bool,
     10: torch.float32,
     11: torch.float32,
+    12: torch.int64,
+    13: torch.int64,
     16: torch.float32,
 }
 """ONNX's numbers for types; floats of any width are computed in the precision of the images."""

@@ -70,10 +70,10 @@ def _hard_sigmoid(call: Call) -> Tensor:
 
 def _prelu(call: Call) -> Tensor:
     activation, slope = call.tensor(0), call.tensor(1)
-    by_channel = slope.numel() in (1, activation.shape[1])
-    if by_channel:
+    by_channel = [1] * (activation.dim() - 2)
+    if slope.numel() == 1 or list(slope.shape)[-len(by_channel) - 1 :] == [len(slope), *by_channel]:
         return F.prelu(activation, slope.reshape(-1))
-    return torch.where(activation > 0, activation, slope * activation)
+    return F.relu(activation) - slope * F.relu(-activation)
 
 
 def _modulo(call: Call) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dmbp.errors import ModelError
 from dmbp.models.onnx_files.call import Call, Value, settled
 from dmbp.models.onnx_files.operations import compute
 
@@ -35,6 +36,8 @@ class Node:
     def results(self, found: Any) -> dict[str, Value]:
         """What it computed, by name."""
         several = found if isinstance(found, tuple) else (found,)
+        if self.operation == "Split" and len(several) < len(self.outputs):
+            raise ModelError(f"Split gives {len(several)} parts, not {len(self.outputs)}")
         return {name: value for name, value in zip(self.outputs, several, strict=False) if name}
 
 
@@ -65,13 +68,26 @@ def operation_of(proto: Any) -> str:
 def _node(proto: Any, version: int) -> Node:
     from onnx import helper
 
-    attributes = {one.name: _plain(helper.get_attribute_value(one)) for one in proto.attribute}
+    usual = _defaults(proto, version)
+    given = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
+    attributes = {k: _plain(value) for k, value in given.items() if usual.get(k) != value}
     if proto.op_type == "ConstantOfShape" and "value" in attributes:
         attributes["value"] = attributes["value"].item()  # inside a trace a tensor has no number
     name = proto.name or proto.op_type
     return Node(
         name, operation_of(proto), tuple(proto.input), tuple(proto.output), attributes, version
     )
+
+
+def _defaults(proto: Any, version: int) -> dict[str, Any]:
+    """What an operation's attributes are where a file does not say."""
+    from onnx import defs, helper
+
+    if not defs.has(proto.op_type, proto.domain):
+        return {}
+    schema = defs.get_schema(proto.op_type, version, proto.domain)
+    said = {k: attribute.default_value for k, attribute in schema.attributes.items()}
+    return {k: helper.get_attribute_value(one) for k, one in said.items() if one.type}
 
 
 def _plain(attribute: Any) -> Any:

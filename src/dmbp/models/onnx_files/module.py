@@ -1,6 +1,7 @@
 """A graph of an ONNX file as a module, an operation a submodule that owns its weights."""
 
-from collections import Counter
+from collections.abc import Iterable
+from itertools import chain, count
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,9 +58,9 @@ class OnnxModule(nn.Module):
         super().__init__()
         self._input, self._output = graph.input, graph.output
         constants = {name: _owned(value) for name, value in graph.constants.items()}
-        names: Counter[str] = Counter()
         for node in graph.nodes:
-            self.add_module(_unique(_path(node.name), names), Operation(node, constants))
+            name = _unique(_path(node.name), dict(self.named_children()))
+            self.add_module(name, Operation(node, constants))
         self._last_reads = _last_reads(graph)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -78,13 +79,14 @@ def _owned(constant: Value) -> Value:
 
 
 def _path(name: str) -> str:
-    """A node's name as that of a submodule, which has no dots."""
-    return name.strip("/").replace(".", "_") or "operation"
+    """A node's name as that of a submodule, which has no dots and is no module's own."""
+    path = name.strip("/").replace(".", "_") or "operation"
+    return f"{path}_" if hasattr(nn.Module, path) or path in ("training",) else path
 
 
-def _unique(name: str, names: Counter[str]) -> str:
-    names[name] += 1
-    return name if names[name] == 1 else f"{name}_{names[name]}"
+def _unique(name: str, taken: Iterable[str]) -> str:
+    others = (f"{name}_{k}" for k in count(2))
+    return next(free for free in chain([name], others) if free not in taken)
 
 
 def _last_reads(graph: Graph) -> list[list[str]]:

@@ -49,7 +49,11 @@ def _instance_norm(call: Call) -> Tensor:
 def _local_response_norm(call: Call) -> Tensor:
     size, alpha = call.attribute("size"), call.attribute("alpha", 1e-4)
     beta, bias = call.attribute("beta", 0.75), call.attribute("bias", 1.0)
-    return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
+    if size % 2:
+        return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
+    # A window of even size reaches further back in torch, further on in ONNX.
+    turned = call.tensor(0).flip(1)
+    return F.local_response_norm(turned, size, alpha, beta, bias).flip(1)
 
 
 def _softmax(function: Callable[[Tensor, int], Tensor]) -> Row:

@@ -40,8 +40,18 @@ def _stretched(value: Value, length: int) -> list[Any]:
 
 def _quotient(first: Any, second: Any) -> Any:
     if isinstance(first, _INTEGERS) and isinstance(second, _INTEGERS):
-        return first // second  # sizes have no sign, in which ONNX would differ
+        return first // second if _is_size(first, second) else int(first / second)
     return first / second
+
+
+def _is_size(*numbers: Any) -> bool:
+    """Whether numbers have no sign, in which Python's division would differ from ONNX's."""
+    return all(isinstance(number, torch.SymInt) or number >= 0 for number in numbers)
+
+
+def _modulo(call: Call) -> Value:
+    of_floats = math.fmod if call.attribute("fmod", 0) else operator.mod
+    return _spread(of_floats)(call)
 
 
 def _cast(call: Call) -> Value:
@@ -122,7 +132,7 @@ NUMBERS: Mapping[str, Row] = {
     "Sub": _spread(operator.sub),
     "Mul": _spread(operator.mul),
     "Div": _spread(_quotient),
-    "Mod": _spread(operator.mod),
+    "Mod": _modulo,
     "Pow": _spread(operator.pow),
     "Neg": _spread(operator.neg),
     "Abs": _spread(abs),

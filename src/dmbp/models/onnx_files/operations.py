@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dmbp.errors import ModelError
 from dmbp.models.onnx_files.call import Call, Row
 from dmbp.models.onnx_files.elements import ELEMENTS
 from dmbp.models.onnx_files.layers import LAYERS
@@ -26,12 +27,26 @@ OPERATIONS: Mapping[str, Row] = {
 }
 """A new operation is one row in one of these tables."""
 
+HARMLESS = {
+    *("kernel_shape", "momentum", "spatial", "ratio", "seed", "storage_order", "sorted"),
+    *("stash_type", "saturate", "round_mode", "is_test", "consumed_inputs", "outputs"),
+}
+"""Attributes that change nothing here: said twice, for training, or for other results."""
+
 
 def compute(call: Call) -> Any:
-    """The result of a call: numbers where its inputs are and its result can be, else tensors."""
+    """The result of a call: numbers where its inputs are and its result can be, else tensors.
+
+    An attribute that nobody has asked for is refused: it would be ignored silently.
+    """
     row = NUMBERS.get(call.operation)
     if row is not None and not any(isinstance(value, Tensor) for value in call.inputs):
         numbers = row(call)
         if numbers is not NotImplemented:
             return numbers
-    return OPERATIONS[call.operation](call)
+    result = OPERATIONS[call.operation](call)
+    for name, value in call.attributes.items():
+        is_neutral = name in HARMLESS or (isinstance(value, list) and set(value) == {1})
+        if name not in call.asked and not is_neutral:
+            raise ModelError(f"{call.operation} with {name}={value} is not supported in ONNX files")
+    return result

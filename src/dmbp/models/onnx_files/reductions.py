@@ -20,6 +20,13 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Row:
     return row
 
 
+def _product(value: Tensor, axes: list[int], keep: bool) -> Tensor:
+    rank = value.dim()
+    for axis in sorted((axis % rank for axis in axes), reverse=True):
+        value = value.prod(axis, keep)
+    return value
+
+
 def _largest_index(function: Callable[..., Tensor]) -> Row:
     return lambda call: function(
         call.tensor(0), dim=call.attribute("axis", 0), keepdim=bool(call.attribute("keepdims", 1))
@@ -46,6 +53,7 @@ REDUCTIONS: Mapping[str, Row] = {
         lambda value, axes, keep: torch.linalg.vector_norm(value, 2, axes, keep)
     ),
     "ReduceSumSquare": _reduction(lambda value, axes, keep: value.square().sum(axes, keep)),
+    "ReduceProd": _reduction(_product),
     "ReduceLogSumExp": _reduction(lambda value, axes, keep: value.logsumexp(axes, keep)),
     "ArgMax": _largest_index(torch.argmax),
     "ArgMin": _largest_index(torch.argmin),

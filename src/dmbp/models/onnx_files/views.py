@@ -30,13 +30,12 @@ def _reshape(call: Call) -> Tensor:
 
 def _flatten(call: Call) -> Tensor:
     value, axis = call.tensor(0), call.attribute("axis", 1)
+    axis = axis + value.dim() if axis < 0 else axis
     if axis == 1:
         return value.flatten(1)
-    return (
-        value.reshape(1, -1)
-        if axis == 0
-        else value.flatten(axis).flatten(0, axis % value.dim() - 1)
-    )
+    if axis in (0, value.dim()):
+        return value.reshape((1, -1) if axis == 0 else (-1, 1))
+    return value.flatten(axis).flatten(0, axis - 1)
 
 
 def _transpose(call: Call) -> Tensor:
@@ -145,6 +144,8 @@ def _pad(call: Call) -> Tensor:
         axis % value.dim(): (pads[k], pads[k + len(axes)]) for k, axis in enumerate(axes)
     }
     first = min((axis for axis, pad in sides.items() if any(pad)), default=value.dim())
+    if call.attribute("mode", "constant") != "constant" and first < value.dim():
+        first = min(first, 2)  # torch pads all of the last two or three dimensions, if by nothing
     turned = [n for axis in reversed(range(first, value.dim())) for n in sides.get(axis, (0, 0))]
     mode = _PADDINGS[call.attribute("mode", "constant")]
     return F.pad(value, turned, mode, fill if mode == "constant" else None) if turned else value

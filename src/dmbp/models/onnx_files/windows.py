@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dmbp.errors import ModelError
 from dmbp.models.onnx_files.call import Call, Row
 
 _AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -63,7 +64,7 @@ def _max_pool(call: Call) -> Tensor:
     window = windows(call, activation, call.attribute("kernel_shape"))
     # The smallest number, not minus infinity: a linear network multiplies what it does not pick.
     activation, padding = padded(activation, window, fill=torch.finfo(activation.dtype).min)
-    return _LARGEST[len(window.shape)](
+    pooled = _LARGEST[len(window.shape)](
         activation,
         window.shape,
         window.strides,
@@ -71,19 +72,34 @@ def _max_pool(call: Call) -> Tensor:
         window.dilations,
         ceil_mode=bool(call.attribute("ceil_mode", 0)),
     )
+    return _started(pooled, window, call.tensor(0))
 
 
 def _average_pool(call: Call) -> Tensor:
     activation = call.tensor(0)
     window = windows(call, activation, call.attribute("kernel_shape"))
+    if set(window.dilations) != {1}:
+        raise ModelError("AveragePool with dilations is not supported in ONNX files")
     settings: dict[str, Any] = {"ceil_mode": bool(call.attribute("ceil_mode", 0))}
     pool, counts = _AVERAGES[len(window.shape)], bool(call.attribute("count_include_pad", 0))
     larger, padding = padded(activation, window, fill=0.0)
     settings |= {"kernel_size": window.shape, "stride": window.strides, "padding": padding}
     if larger is activation or counts:
-        return pool(larger, count_include_pad=counts, **settings)
+        return _started(pool(larger, count_include_pad=counts, **settings), window, activation)
     share, _ = padded(torch.ones_like(activation[:1, :1]), window, fill=0.0)
-    return pool(larger, **settings) / pool(share, **settings)
+    return _started(pool(larger, **settings) / pool(share, **settings), window, activation)
+
+
+def _started(pooled: Tensor, window: Windows, activation: Tensor) -> Tensor:
+    """Without the windows that start behind the activation, which rounding up may add."""
+    for dimension, size in enumerate(activation.shape[2:]):
+        reach = size + window.before[dimension]
+        pooled = pooled.narrow(
+            dimension + 2,
+            0,
+            min(pooled.shape[dimension + 2], -(-reach // window.strides[dimension])),
+        )
+    return pooled
 
 
 def _global_average(call: Call) -> Tensor:
