@@ -360,6 +360,15 @@ def test_a_wrapper_that_passes_everything_on() -> None:
     assert len(linearizer._captured) == 1
 
 
+def test_a_random_model_with_one_number_an_image() -> None:
+    class Weighed(nets.ResidualNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * x.mean((1, 2, 3)).relu()[:, None] + torch.rand(())
+
+    with pytest.raises(CaptureError, match="does forward.. use randomness"):
+        dmbp.linearize(Weighed().eval(), torch.randn(IMAGES), target=1)
+
+
 def test_infinite_values_are_named() -> None:
     class Hidden(nets.ResidualNet):
         def forward(self, x: Tensor) -> Tensor:

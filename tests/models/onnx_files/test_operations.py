@@ -254,11 +254,14 @@ def test_softmax_was_once_over_all_from_an_axis_on() -> None:
     assert torch.allclose(found.sum((2, 3)), torch.ones(2, 4))
 
 
-def test_neighbouring_channels_normalise() -> None:
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_neighbouring_channels_normalise(size: int) -> None:
     """Worked out here: onnx's reference leaves all images but the first few as they are."""
-    found = run(one_operation(("LRN", [], {"size": 3, "alpha": 0.3, "beta": 0.5, "bias": 2.0})))
-    squares = numpy.pad(X**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
-    total = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+    settings = {"size": size, "alpha": 0.1 * size, "beta": 0.5, "bias": 2.0}
+    found = run(one_operation(("LRN", [], settings)))
+    before, after = (size - 1) // 2, size // 2
+    squares = numpy.pad(X**2, ((0, 0), (before, after), (0, 0), (0, 0)))
+    total = sum(squares[:, k : k + X.shape[1]] for k in range(size))
     expected = X / numpy.sqrt(2.0 + 0.1 * total)
     assert numpy.allclose(found.numpy(), expected, rtol=FLOAT32, atol=FLOAT32)
 
