@@ -79,7 +79,7 @@ class LeakyNet(nn.Module):
 class MLP(nn.Sequential):
     """No image at all; a linear part in front."""
 
-    def __init__(self, width: int = 6) -> None:
+    def __init__(self, width: int = 24) -> None:  # of fewer, all may be closed
         super().__init__(
             nn.Linear(7, width),
             nn.Linear(width, width),

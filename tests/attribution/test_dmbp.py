@@ -180,7 +180,6 @@ def test_presets_and_overrides() -> None:
     assert dmbp.DMBP(model, preset="paper", iterations=7, reference="blur").settings.iterations == 7
 
 
-@pytest.mark.filterwarnings("ignore:.*maps are zero")  # of one of the four every gate is closed
 def test_inputs_that_are_no_images_are_compared_with_zero() -> None:
     model, inputs = nets.MLP().eval(), torch.randn(4, 7)
     d = dmbp.DMBP(model, iterations=5).explain(inputs, target=0)

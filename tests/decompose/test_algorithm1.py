@@ -44,7 +44,7 @@ def test_masked_forward_is_algorithm_1(make: type[nn.Module]) -> None:
 
 def test_terms_are_sums_over_paths() -> None:
     """y⁺, y⁻ and y~ against every path of every sign pattern of a small dense network."""
-    model = nets.MLP().double().eval()
+    model = nets.MLP(width=6).double().eval()
     x = torch.randn(7, dtype=torch.float64)
     # The oracle knows no linear-only part in front: fold it.
     front, first = model[0], model[1]

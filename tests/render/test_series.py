@@ -83,7 +83,7 @@ def test_the_strongest_are_shown_in_their_order() -> None:
         (Listener(12), (1, 12, 16)),
         (nets.MLP(), (2, 7)),
         (nn.Sequential(nn.Linear(40, 8), nn.ReLU(), nn.Linear(8, 3)), (1, 40)),
-        (nn.Sequential(nn.Conv1d(2, 4, 1), nn.ReLU(), nn.Flatten()), (1, 2, 1)),
+        (nn.Sequential(nn.Conv1d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)), (1, 2, 1)),
     ],
 )
 def test_what_is_no_image_is_explained_and_drawn(
