@@ -88,6 +88,7 @@ def randomise(model: nn.Module) -> None:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, 0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
+    model.train().eval()  # LeViT forgets there what it has kept of its weights
 
 
 def measure(name: str, make: Make) -> Row:
