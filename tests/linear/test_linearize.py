@@ -394,3 +394,37 @@ def test_a_model_that_takes_one_image_at_a_time() -> None:
     image = torch.randn(1, 3, 10, 10)
     assert torch.equal(dmbp.linearize(model, image, target=1).value(), model(image)[:, 1])
     assert dmbp.DMBP(model, iterations=3).attribute(image, target=1).shape == image.shape
+
+
+class Stem(nn.Module):
+    """A batch norm whose output is turned into tokens, as in LeViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.mix, self.fc = nn.Linear(8, 8), nn.Linear(8, 5)
+        nn.init.uniform_(self.norm.weight, 0.5, 2.0)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.norm(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.fc(torch.relu(self.mix(tokens)).square().mean(1))
+
+
+class BrokenUp(Stem):
+    """With an operation that has a rule only once it is broken up, and batch norm with it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.addcmul(x, x, torch.ones_like(x)))
+
+
+@pytest.mark.parametrize("make", [Stem, BrokenUp])
+def test_batch_norm_of_a_single_image(make: type[nn.Module]) -> None:
+    """PyTorch's own gradient is wrong there: against the difference of two outputs."""
+    model, image = make().double().eval(), torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    step = 1e-6 * torch.randn_like(image)
+    expected = (model(image + step) - model(image - step))[0, 1] / 2
+    slope = dmbp.linearize(model, image, target=1).pullback()
+    torch.testing.assert_close((slope * step).sum(), expected, rtol=1e-4, atol=0)
+    maps = dmbp.methods()["gradient"](model).attribute(image, target=1)
+    torch.testing.assert_close((maps / image * step).sum(), expected, rtol=1e-4, atol=0)

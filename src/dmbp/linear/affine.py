@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dmbp.linear.batch_norm import batch_norm, smaller_batch_norm
 from dmbp.linear.role import Role
 from dmbp.linear.rule import Call, Function, Place, Rule
 
@@ -96,7 +97,7 @@ AFFINE: Mapping[str, Affine] = {
         """
         conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
         conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default
-        linear.default _native_batch_norm_legit_no_training.default
+        linear.default
         """,
     ),
     **_rows(
@@ -139,9 +140,11 @@ AFFINE: Mapping[str, Affine] = {
     **_rows(Affine(function=_overwritten), "copy.default"),
     # A model may keep gradients out of a path in training; its value passes there all the same.
     **_rows(Affine(function=_passed_on), "detach.default"),
+    **_rows(replace(WEIGHTED, unless=_batch_statistics, function=batch_norm), "batch_norm.default"),
+    **_rows(replace(WEIGHTED, unless=_batch_statistics), "_native_batch_norm_legit.default"),
     **_rows(
-        replace(WEIGHTED, unless=_batch_statistics),
-        "batch_norm.default _native_batch_norm_legit.default",
+        replace(WEIGHTED, function=smaller_batch_norm),
+        "_native_batch_norm_legit_no_training.default",
     ),
     **_rows(
         replace(FIRST, unless=_random_in_training(2)),

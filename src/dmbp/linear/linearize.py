@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import CaptureError, InexactCapture, ModelError
 from dmbp.linear.adapted import Adapted
+from dmbp.linear.batch_norm import RightBatchNorm
 from dmbp.linear.capture import CapturedGraph, capture, first_line
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import FrozenGraph, freeze
@@ -279,8 +280,8 @@ class Linearizer:
     def _returned(self, inputs: Tensor) -> Any:
         """Whatever the model returns."""
         try:
-            # Some write into their input.
-            return self._callable(inputs.clone(), *self._held.beside(len(inputs)))
+            with RightBatchNorm():  # some write into their input
+                return self._callable(inputs.clone(), *self._held.beside(len(inputs)))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
