@@ -5,17 +5,15 @@ goes on where it was. A cell that succeeded is never written again; one that fai
 it is tried anew. Several processes may write to one file, and two files can be merged.
 """
 
-import json
 import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dmbp.bench.cell import Cell
+from dmbp.bench.row import COLUMNS, Row, row_of, values_of
 from dmbp.errors import InputError, OutputError
 
 VERSION = 1
@@ -35,12 +33,6 @@ CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, dige
 """
 
 
-_COLUMNS = (
-    "dataset, image, photo, target, model, weights, method, settings, scoring, "
-    "scores, curves, seconds, failure, written"
-)
-
-
 # The rows that stand: a cell has its photo's digest in its key, so a failure stays in the file when
 # another photo of that name has succeeded since.
 _QUESTION = "image, target, dataset, model, weights, method, settings, scoring"
@@ -49,21 +41,6 @@ _STANDING = (
     f"WHERE failure IS NULL GROUP BY {_QUESTION}) USING ({_QUESTION}) "
     "WHERE failure IS NULL OR repaired IS NULL OR repaired < written"
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """What came of a cell: scores by metric, their curves and the seconds, or why it failed.
-
-    `written` is when it was first written to a file, in seconds since 1970.
-    """
-
-    cell: Cell
-    scores: Mapping[str, float] = field(default_factory=dict)
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    seconds: float | None = None
-    failure: str | None = None
-    written: float | None = field(default=None, compare=False)
 
 
 class Store:
@@ -86,7 +63,7 @@ class Store:
     def add(self, rows: Iterable[Row]) -> None:
         """Write rows, all or none; what is done already stays as it is."""
         now = time.time()
-        values = [_values(row, row.written or now) for row in rows]
+        values = [values_of(row, row.written or now) for row in rows]
         marks = ", ".join("?" * 15)
         with self._transaction():
             self._connection.executemany(
@@ -109,16 +86,16 @@ class Store:
     def rows(self) -> Iterator[Row]:
         """Every row, a few at a time."""
         order = "ORDER BY model, dataset, image, target, method"
-        for values in self._read(f"SELECT {_COLUMNS} FROM rows {order}"):
-            yield _row(values)
+        for values in self._read(f"SELECT {COLUMNS} FROM rows {order}"):
+            yield row_of(values)
 
     def rows_of(self, keys: Iterable[str]) -> dict[str, Row]:
         """The rows of some cells, by their keys; of cells that were never tried there is none."""
         found: dict[str, Row] = {}
         for part in _parts(keys):
-            query = f"SELECT key, {_COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
+            query = f"SELECT key, {COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
             for key, *values in self._read(query, part):
-                found[key] = _row(values)
+                found[key] = row_of(values)
         return found
 
     def metrics(self) -> list[str]:
@@ -272,15 +249,6 @@ def _state(path: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _values(row: Row, written: float) -> tuple[Any, ...]:
-    cell = row.cell
-    names = (cell.dataset, cell.image, cell.photo, cell.target, cell.model, cell.weights)
-    texts = [cell.settings, cell.scoring, row.scores, row.curves]
-    settings, scoring, scores, curves = (_json(value) for value in texts)
-    results = (scores, curves, row.seconds, row.failure, written)
-    return (cell.key, *names, cell.method, settings, scoring, *results)
-
-
 def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
     """Keys, as many at a time as a query takes."""
     asked = list(keys)
@@ -290,14 +258,3 @@ def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
 
 def _marks(part: Sequence[str]) -> str:
     return ", ".join("?" * len(part))
-
-
-def _row(values: Sequence[Any]) -> Row:
-    dataset, image, photo, target, model, weights, method, *rest = values
-    settings, scoring, scores, curves = (json.loads(text) for text in rest[:4])
-    names = (dataset, image, photo, target, model, weights, method)
-    return Row(Cell(*names, settings, scoring), scores, curves, *rest[4:])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
