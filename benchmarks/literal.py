@@ -14,7 +14,7 @@ from dmbp.attribution.lpr import Ruled
 from dmbp.engine import Loss, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.biases import biases_of
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 
 class LiteralEngine:

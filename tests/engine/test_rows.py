@@ -11,7 +11,7 @@ from torch import Tensor
 from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.rows import layout_of
 from dmbp.engine.streams import Example
-from dmbp.linear.freeze import Slot, Step
+from dmbp.linear.step import Slot, Step
 
 aten: Any = torch.ops.aten
 Draw = Callable[[Tensor], tuple[Any, list[Any]]]

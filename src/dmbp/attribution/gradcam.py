@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from dmbp.attribution.method import Method, Question
-from dmbp.linear.freeze import Step
 from dmbp.linear.model import Model
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.outputs import Output
 from dmbp.linear.stage import last_stage, stage_of
+from dmbp.linear.step import Step
 
 
 class GradCAM(Method):

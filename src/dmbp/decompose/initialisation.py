@@ -18,8 +18,8 @@ from dmbp.engine import Logits
 from dmbp.engine.plan import plan_of
 from dmbp.engine.streams import by_stream
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
 
 START = 2.0
 """sigmoid(±2) ≈ 0.88, 0.12."""

@@ -39,8 +39,8 @@ from dmbp.engine.streams import Value, in_order, stacked
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
 from dmbp.linear.choices import Gather
-from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
 
 
 class FastEngine:

@@ -11,7 +11,7 @@ from dmbp.engine.masked_site import MaskedSite
 from dmbp.engine.operations import ConvolutionOperation, GatherOperation, Operation
 from dmbp.engine.pooled_site import PooledMaskedSite
 from dmbp.engine.streams import Value
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 
 class GateInstruction:

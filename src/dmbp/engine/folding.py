@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.freeze import FrozenGraph, Slot, Step, with_finished
+from dmbp.linear.step import FrozenGraph, Slot, Step, with_finished
 
 CONVOLUTION = "aten.conv2d.default"
 BATCH_NORM = "aten.batch_norm.default"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.streams import Apart, Example, Value, apart, stacked
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 
 class GeneralOperation:

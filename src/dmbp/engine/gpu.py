@@ -41,7 +41,7 @@ from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.engine.units import in_unit, unit_of
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 _rehearsed: set[Any] = set()
 """What programs have been compiled for, in this process."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
 from dmbp.linear.choices import Gather
-from dmbp.linear.freeze import Slot, Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Slot, Step
 
 MAX_POOL = "aten.max_pool2d.default"
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
 from dmbp.engine.streams import in_order
 from dmbp.engine.tail import Tail
-from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
 
 
 @dataclass(frozen=True)

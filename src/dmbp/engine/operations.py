@@ -15,7 +15,7 @@ from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, 
 from dmbp.engine.general import GeneralOperation, RowByRowOperation
 from dmbp.engine.streams import Example, Value, in_order, stacked
 from dmbp.linear.choices import Gather
-from dmbp.linear.freeze import Slot, Step
+from dmbp.linear.step import Slot, Step
 
 
 class Operation(Protocol):

@@ -22,7 +22,7 @@ from dmbp.engine.streams import Apart, Example, Value, apart, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
 from dmbp.engine.unread import without_unread
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 AtGate = Callable[[Step, Tensor], Tensor]
 """From both streams' gradients in what a gate puts out, stacked, to those in what it reads."""

@@ -11,8 +11,8 @@ from dmbp.engine.reference import masked_streams
 from dmbp.engine.streams import by_stream
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dmbp.linear.freeze import Step
+from dmbp.linear.step import Step
 
 Rule = Callable[[Step, Tensor, int], int | None]
 """From a step, what it reads first and the dimension of the rows in that, to the dimension of the

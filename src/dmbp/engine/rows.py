@@ -15,8 +15,8 @@ from torch import Tensor
 from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.row_rules import ROW_RULES
 from dmbp.engine.streams import Example
-from dmbp.linear.freeze import Step
 from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
 
 
 def layout_of(step: Step, examples: Sequence[Example], rows: int) -> Layout | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.linear import LinearNetwork
-from dmbp.linear.freeze import FrozenGraph, Step
+from dmbp.linear.step import FrozenGraph, Step
 
 
 @dataclass(frozen=True)

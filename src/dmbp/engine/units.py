@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION
 from dmbp.engine.merging import MAX_POOL
-from dmbp.linear.freeze import Slot, Step
+from dmbp.linear.step import Slot, Step
 
 UNIT = 2.0**-4
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from dmbp.linear.freeze import FrozenGraph, Step
+from dmbp.linear.step import FrozenGraph, Step
 
 LINEAR = "aten.linear.default"
 MOVES = {

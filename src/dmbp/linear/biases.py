@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.freeze import Step
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.precision import full_precision
+from dmbp.linear.step import Step
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture import CapturedGraph
-from dmbp.linear.freeze import FrozenGraph, Step, freeze
+from dmbp.linear.freeze import freeze
 from dmbp.linear.lines import Line, tangent
+from dmbp.linear.step import FrozenGraph, Step
 
 # A capture is wrong by a lot or not at all: rounding through a hundred layers stays two orders of
 # magnitude under these in float32 and float64 (measured on torchvision's networks).

@@ -19,7 +19,7 @@ from dmbp.linear.adapted import Adapted
 from dmbp.linear.batch_norm import RightBatchNorm
 from dmbp.linear.capture import CapturedGraph, capture, first_line
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
-from dmbp.linear.freeze import FrozenGraph, freeze
+from dmbp.linear.freeze import freeze
 from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
@@ -31,6 +31,7 @@ from dmbp.linear.quiet import quietly
 from dmbp.linear.regions import with_regions
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, patterns_of, with_sites
+from dmbp.linear.step import FrozenGraph
 from dmbp.linear.targets import Rows, Target, read_target
 
 IMAGES_AT_ONCE = 256

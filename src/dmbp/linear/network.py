@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.linear.freeze import FrozenGraph, Site, Step
 from dmbp.linear.precision import full_precision
+from dmbp.linear.step import FrozenGraph, Site, Step
 from dmbp.linear.targets import Rows
 
 Masks = Mapping[str, Tensor]

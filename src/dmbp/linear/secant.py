@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.freeze import FrozenGraph, Step
 from dmbp.linear.piece import Piece
 from dmbp.linear.rule import Function
+from dmbp.linear.step import FrozenGraph, Step
 
 ROUNDING = 4
 """Where z and z₀ differ by no more units in the last place, the slope is the gradient's."""

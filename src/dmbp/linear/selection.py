@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dmbp.errors import InputError, SiteError
-from dmbp.linear.freeze import FrozenGraph, Step
+from dmbp.linear.step import FrozenGraph, Step
 from dmbp.names import suggestion
 
 Selection = str | Sequence[str] | None

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.linear.freeze import Step
 from dmbp.linear.network import LinearNetwork, run
+from dmbp.linear.step import Step
 from dmbp.names import suggestion
 
 _REARRANGE = ("permute", "transpose", "view", "reshape", "flatten", "movedim", "squeeze", "numpy_T")
