@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dmbp.engine import Logits
+from dmbp.engine.gates import start_at_gate
 from dmbp.engine.plan import plan_of
-from dmbp.engine.streams import by_stream
 from dmbp.linear import LinearNetwork
 from dmbp.linear.piece import Piece
 from dmbp.linear.step import Step
@@ -34,13 +34,8 @@ def initial_logits(net: LinearNetwork) -> Logits:
         """Set σ by the signs of both gradients, then pass them through σ and 1−σ."""
         assert isinstance(step.function, Piece)
         assert step.site is not None
-        positive, negative = by_stream(gradient)
-        agree = torch.sign(positive) == torch.sign(negative)
-        logit = START * torch.sign(positive) * agree
-        logits[step.site.name] = logit
-        mask = torch.sigmoid(logit)
-        slope = step.function.slope
-        return torch.cat([positive * mask * slope, negative * (1 - mask) * slope])
+        logits[step.site.name], passed = start_at_gate(gradient, step.function.slope, START)
+        return passed
 
     plan_of(net).pull_back(at_gate)
     # What is overwritten later has no gradient, and no say.

@@ -1,13 +1,10 @@
 """Which engine learns the masks of a network."""
 
-import warnings
-from functools import cache
-from importlib.util import find_spec
-
 import torch
 
 from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
+from dmbp.engine.gates import has_triton
 from dmbp.engine.gpu import GpuEngine
 from dmbp.engine.loss import Loss
 from dmbp.engine.plan import plan_of
@@ -68,7 +65,7 @@ def engine_for(
             learning_rate=learning_rate,
             dtype=DTYPES[precision],
             allow_tf32=precision == "tf32",
-            triton=_has_triton(),
+            triton=has_triton(),
         )
     fast = device == "cpu" and own in (torch.float32, torch.float64) and by_row
     kind = FastEngine if fast else ReferenceEngine
@@ -88,14 +85,3 @@ def can_be_recorded(net: LinearNetwork) -> bool:
 def _is_for_gpu_engine(net: LinearNetwork) -> bool:
     on_gpu = net.inputs.is_cuda and net.inputs.dtype == torch.float32
     return on_gpu and plan_of(net).rows_first
-
-
-@cache
-def _has_triton() -> bool:
-    if find_spec("triton") is not None:
-        return True
-    warnings.warn(
-        "Triton is not installed: masks are learned by plain CUDA operations, several times slower",
-        stacklevel=2,
-    )
-    return False

@@ -34,7 +34,7 @@ from dmbp.engine.operations import (
 )
 from dmbp.engine.plan import Planned, added, last_reads, plan_of
 from dmbp.engine.pooled_site import PooledMaskedSite
-from dmbp.engine.readout import read_out
+from dmbp.engine.readout import past_masks, read_out
 from dmbp.engine.streams import Value, in_order, stacked
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork
@@ -82,7 +82,8 @@ class FastEngine:
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
-        return read_out(self._net, self.logits, self._output)
+        logits = self.logits
+        return read_out(self._net, self._output, lambda: logits, past_masks(logits))
 
     def is_in_range(self, past: Sequence[Terms]) -> bool:  # noqa: ARG002
         """The network's own precision holds what the network holds."""

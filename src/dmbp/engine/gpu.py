@@ -21,6 +21,7 @@ from torch import Tensor
 from dmbp.engine.arithmetic import sums_in_single_precision
 from dmbp.engine.engine import Logits
 from dmbp.engine.folding import CONVOLUTION, convolution_arguments
+from dmbp.engine.gates import pass_gate
 from dmbp.engine.gpu_program import (
     GpuSite,
     Instruction,
@@ -41,6 +42,7 @@ from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.engine.units import in_unit, unit_of
 from dmbp.linear import LinearNetwork
+from dmbp.linear.piece import Piece
 from dmbp.linear.step import Step
 
 _rehearsed: set[Any] = set()
@@ -101,6 +103,8 @@ class GpuEngine:
                 self._graph.replay()
             else:
                 self._rehearse()
+                # Kernels launched early must not follow on those that last moved their masks.
+                torch.zeros_like(self._learning.terms)
                 self._iterate()  # in which libraries choose their kernels
                 if self._stream is not None and not self._refuses:
                     self._record()
@@ -109,11 +113,9 @@ class GpuEngine:
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
-        see = None
         if self._learning.dtype == torch.float16:
             self._seen = GradientRange(self._learning.scales, self._learning.loss)
-            see = self._seen.see
-        return read_out(self._net, self.logits, self._output, see=see)
+        return read_out(self._net, self._output, lambda: self.logits, self._past_masks)
 
     def is_in_range(self, past: Sequence[Terms]) -> bool:
         """Whether float16 could hold what was met, by the terms of iterations and the read-out.
@@ -131,6 +133,16 @@ class GpuEngine:
     def is_recorded(self) -> bool:
         """Whether iterations are replayed from a graph by now."""
         return self._graph is not None
+
+    def _past_masks(self, step: Step, gradient: Tensor) -> Tensor:
+        """Both streams' gradients past a gate, with masks as they stand."""
+        assert isinstance(step.function, Piece)
+        assert step.site is not None
+        name = step.site.name
+        if name not in self._start:
+            return self._sites[name].past(gradient, step.function.slope, self._seen)
+        whole = plan_of(self._net).narrowed.whole(name, self._sites[name].logits, self._start[name])
+        return pass_gate(gradient, step.function.slope, whole, self._seen)
 
     def _rehearse(self) -> None:
         """See that all kernels are compiled."""

@@ -14,6 +14,7 @@ from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.operations import Operation
 from dmbp.engine.plan import added, transpose_both
+from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import Value, stacked
 
 
@@ -23,6 +24,10 @@ class GpuSite(Protocol):
     @property
     def logits(self) -> Tensor:
         """The learned scalars as they stand."""
+        ...
+
+    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
+        """Both streams' gradients, stacked and in single precision, past gate and masks."""
         ...
 
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dmbp.engine.gates import pass_gate
 from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
-from dmbp.engine.scaling import LARGEST
+from dmbp.engine.scaling import LARGEST, GradientRange
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Terms
@@ -35,6 +36,10 @@ class PlainSite:
     def logits(self) -> Tensor:
         """The learned scalars as they stand."""
         return self._logits
+
+    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
+        """Both streams' gradients past gate and masks."""
+        return pass_gate(gradient, slope, self._logits, seen)
 
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
         """Both streams past the activation and their masks."""

@@ -18,14 +18,18 @@ from dmbp.engine.layout import FIRST, Layout
 from dmbp.engine.narrowing import narrowed
 from dmbp.engine.operations import Operation, operation
 from dmbp.engine.rows import layout_of
-from dmbp.engine.streams import Apart, Example, Value, apart, stacked
+from dmbp.engine.streams import Apart, Example, Value, apart, in_order, stacked
 from dmbp.engine.tail import read_by, tail_of, tail_steps
 from dmbp.engine.unread import without_unread
 from dmbp.linear import LinearNetwork
-from dmbp.linear.step import Step
+from dmbp.linear.piece import Piece
+from dmbp.linear.step import FrozenGraph, Step
 
 AtGate = Callable[[Step, Tensor], Tensor]
 """From both streams' gradients in what a gate puts out, stacked, to those in what it reads."""
+
+AtStep = Callable[[Step, Value], None]
+"""Is shown both streams' gradients in what another step puts out."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Plan:
         self.frozen = folded(net.frozen)
         if net.inputs.device.type == "cpu":  # looking for them waits for a GPU
             self.frozen = without_unread(self.frozen)
+        else:
+            self.frozen = _in_order(self.frozen)
         self._weights = net.weights
         shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
         last = tail_steps(self.frozen)
@@ -110,7 +116,7 @@ class Plan:
             new if new.step.output in changed else old for new, old in zip(anew, rest, strict=True)
         ]
 
-    def pull_back(self, at_gate: AtGate) -> Tensor:
+    def pull_back(self, at_gate: AtGate, at_step: AtStep | None = None) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""
         gradients: dict[int, Value] = {
             self.frozen.result: torch.cat([self._weights, self._weights])
@@ -122,10 +128,23 @@ class Plan:
             if planned.operation is None:
                 found: Sequence[Any] = [at_gate(planned.step, stacked(gradient))]
             else:
+                if at_step is not None:
+                    at_step(planned.step, gradient)
                 found = transpose_both(planned.operation, gradient)
             for index, part in zip(planned.reads, found, strict=True):
                 gradients[index] = added(gradients.get(index), part)
         return stacked(gradients[0])
+
+
+def _in_order(frozen: FrozenGraph) -> FrozenGraph:
+    """The same with the slopes of gates in the order of memory that engines keep."""
+    steps = [
+        replace(step, function=replace(step.function, slope=in_order(step.function.slope)))
+        if step.site is not None and isinstance(step.function, Piece)
+        else step
+        for step in frozen.steps
+    ]
+    return replace(frozen, steps=steps)
 
 
 _PLANS: WeakKeyDictionary[LinearNetwork, Plan] = WeakKeyDictionary()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.loss import Loss
+from dmbp.engine.streams import by_stream
 from dmbp.engine.tail import Tail
 
 START = 2.0**6
@@ -37,22 +38,27 @@ def scales_of(tail: Tail, loss: Loss, dtype: torch.dtype) -> Tensor:
 
 
 class GradientRange:
-    """Counts, at masks that were learned, how gradients fit into float16; nothing asks the CPU."""
+    """Counts, at masks that were learned, how gradients fit into float16; nothing asks the CPU.
+
+    `largest` is the largest of all, times its row's scale, and `counts` are how many there are and
+    how many of them vanish.
+    """
 
     def __init__(self, scales: Tensor, loss: Loss) -> None:
-        self._scales = loss.largest_seed * torch.cat([scales, scales])
-        self._largest = scales.new_zeros(())
-        self._present = scales.new_zeros(())
-        self._vanished = scales.new_zeros(())
+        self.scales = loss.largest_seed * scales
+        self.largest = scales.new_zeros(1)
+        self.counts = scales.new_zeros(2, dtype=torch.int64)
 
     def see(self, gradient: Tensor) -> None:
         """Count a gradient of both streams, stacked, of the scores themselves."""
-        size = gradient.abs() * self._scales.view(-1, *(1,) * (gradient.dim() - 1))
-        self._largest = torch.maximum(self._largest, size.max())
-        self._present = self._present + (size > 0).sum()
-        self._vanished = self._vanished + ((size > 0) & (size < SMALLEST)).sum()
+        size = by_stream(gradient).abs() * self.scales.view(-1, *(1,) * (gradient.dim() - 1))
+        self.largest = torch.maximum(self.largest, size.max())
+        present = size > 0
+        self.counts = self.counts + torch.stack(
+            [present.sum(), (present & (size < SMALLEST)).sum()]
+        )
 
     def fits(self) -> Tensor:
         """Whether none was too large and few too small, as a tensor."""
-        few = self._vanished <= MAY_VANISH * self._present
-        return few & (self._largest <= LARGEST)
+        present, vanished = self.counts
+        return (vanished <= MAY_VANISH * present) & (self.largest[0] <= LARGEST)

@@ -16,7 +16,16 @@ and a dozen tensors at its end do not fit the registers together (ResNet50, batc
 import triton
 import triton.language as tl
 
-from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of, within
+from dmbp.engine.triton_state import (
+    CLOSED,
+    descend,
+    load,
+    load_logit,
+    load_square,
+    tile_of,
+    wait,
+    within,
+)
 
 
 @triton.jit(do_not_specialize=["pixels", "z1_streams", "z2_streams"])
@@ -25,7 +34,7 @@ def masked_forward(
     pixels, channels, h_stride, z1_stride, z2_stride,
     z1_streams, z2_streams, z2_channels, scale_channels, shift_channels,
     HAS_SLOPE: tl.constexpr, HAS_OFFSET: tl.constexpr, IS_COMPACT: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams of h = (slope ⊙ (scale z1 + z2 + shift) + offset) ⊙ mask.
 
@@ -39,14 +48,15 @@ def masked_forward(
     at = q * channels + c
     logit = load_logit(logits + first * channels, at, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
+    by = tl.load(scale + c, c < scale_channels, other=1.0)
+    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    wait(IS_EARLY)
     positive = load(z1 + first * z1_stride, q * z1_stride + c, ok)
     other = first + z1_streams * pixels.to(tl.int64)
     negative = load(z1 + other * z1_stride, q * z1_stride + c, ok)
-    by = tl.load(scale + c, c < scale_channels, other=1.0)
     positive *= by
     negative *= by
     other = first + z2_streams * pixels.to(tl.int64)
-    added = tl.load(shift + c, c < shift_channels, other=0.0)
     positive += added + tile_of(z2, first, q, c, ok, z2_stride, z2_channels)
     negative += added + tile_of(z2, other, q, c, ok, z2_stride, z2_channels)
     if HAS_SLOPE:
@@ -71,7 +81,7 @@ def masked_backward(
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
     dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
     HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
@@ -90,6 +100,7 @@ def masked_backward(
     squares += first * channels
     dz += first * channels
     logit = load_logit(logits, at, ok, IS_COMPACT)
+    square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
     by = tl.load(scale + c, c < scale_channels, other=1.0)
@@ -98,6 +109,7 @@ def masked_backward(
     by = tl.where(is_open, by, 0.0)
     onwards = ok & (c < dz_channels)
     kind = dz.dtype.element_ty
+    wait(IS_EARLY)
     last = tile_of(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
@@ -123,13 +135,13 @@ def masked_backward(
     change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
-    descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
+    descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
 
 
 @triton.jit(do_not_specialize=["rows", "first"])
 def partial_scores(
     sums, h, tail, elements, rows, first, parts_a_row,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    IS_EARLY: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums."""
     row = tl.program_id(0)
@@ -137,6 +149,7 @@ def partial_scores(
     total = tl.zeros((BLOCK,), tl.float32)
     start = row.to(tl.int64) * elements
     of = (row % rows).to(tl.int64) * elements
+    wait(IS_EARLY)
     for block in range(BLOCKS):
         k = (block * PARTS + part) * BLOCK + tl.arange(0, BLOCK)
         ok = k < elements
@@ -149,13 +162,14 @@ def partial_scores(
 def terms_and_seeds(
     terms, seeds, scales, streams, iteration, sums, constant, output, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
-    IS_BOTH: tl.constexpr, PARTS: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_EARLY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """y⁺ and y⁻ of a row from their partial sums, and what the loss asks of each stream."""
     row = tl.program_id(0)
     k = tl.arange(0, PARTS)
     ok = k < parts_a_row
     bias = tl.load(constant + row)
+    wait(IS_EARLY)
     positive = bias + tl.sum(tl.load(sums + row * parts_a_row + k, ok, other=0.0), 0)
     negative = bias + tl.sum(tl.load(sums + (rows + row) * parts_a_row + k, ok, other=0.0), 0)
     nuisance = tl.load(output + row) - positive - negative

@@ -8,7 +8,16 @@ Tensors and arguments are as in `triton_kernels`.
 import triton
 import triton.language as tl
 
-from dmbp.engine.triton_state import CLOSED, descend, load, load_logit, tile_of, within
+from dmbp.engine.triton_state import (
+    CLOSED,
+    descend,
+    load,
+    load_logit,
+    load_square,
+    tile_of,
+    wait,
+    within,
+)
 
 
 @triton.jit(do_not_specialize=["pixels", "windows", "height", "width", "out_height", "out_width",
@@ -18,7 +27,8 @@ def pooled_forward(
     pixels, windows, channels, height, width, out_height, out_width, z_stride,
     z_streams, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    AT_WINDOWS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    AT_WINDOWS: tl.constexpr, IS_COMPACT: tl.constexpr,
+    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams past a site and the max-pooling behind it: only x's winners are read.
 
@@ -44,6 +54,7 @@ def pooled_forward(
         logit = load_logit(logits + before * channels, source * channels + c, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
     added = tl.load(shift + c, c < shift_channels, other=0.0)
+    wait(IS_EARLY)
     positive = load(z + before * z_stride, source * z_stride + c, ok) + added
     before += z_streams * pixels.to(tl.int64)
     negative = load(z + before * z_stride, source * z_stride + c, ok) + added
@@ -61,7 +72,8 @@ def pooled_backward_by_window(
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
+    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that do not overlap: a window's winner gets all, the others nothing.
 
@@ -79,8 +91,11 @@ def pooled_backward_by_window(
     logits += first * channels
     squares += first * channels
     logit = load_logit(logits, at, ok, IS_COMPACT)
+    square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
+    won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
+    wait(IS_EARLY)
     last = tile_of(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
@@ -102,7 +117,6 @@ def pooled_backward_by_window(
         change = g * load(here, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
         passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
         passed_below = passed
-    won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
     first_row = tl.program_id(0) * TILE // per_row
     dz += first_row.to(tl.int64) * height * width * channels
     y0 = window // out_width % out_height * STRIDE - PADDING
@@ -119,7 +133,7 @@ def pooled_backward_by_window(
     change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
-    descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
+    descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
 
 
 @triton.jit
@@ -151,7 +165,8 @@ def pooled_backward_by_pixel(
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
+    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that overlap: every pixel gathers from the windows it won."""
     first = tl.program_id(0).to(tl.int64) * TILE
@@ -172,8 +187,10 @@ def pooled_backward_by_pixel(
     dz += first * channels
     winners += first_window * channels
     logit = load_logit(logits, at, ok, IS_COMPACT)
+    square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
+    wait(IS_EARLY)
     stream = tl.load(streams + row)
     if IS_BOTH:
         stream = stream * 0
@@ -202,4 +219,4 @@ def pooled_backward_by_pixel(
     change = tl.where(is_open, change / tl.load(products + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
-    descend(logits, squares, at, ok, logit, change, rate, element, now, IS_COMPACT)
+    descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)

@@ -9,7 +9,7 @@ from torch import Tensor
 from dmbp.engine import triton_kernels
 from dmbp.engine.learning import Learning
 from dmbp.engine.tail import Tail
-from dmbp.engine.triton_launch import launch
+from dmbp.engine.triton_launch import early, launch
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 
@@ -40,6 +40,7 @@ class TritonScores:
                 kernels.partial_scores, (2 * rows, PARTS),
                 self._sums, values[index], gradient, elements, rows, k * PARTS, width,
                 PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
+                **early(),
             )  # fmt: skip
         launch(
             kernels.terms_and_seeds, (rows,),
@@ -47,5 +48,5 @@ class TritonScores:
             self._sums, self._tail.constant, self._output, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
             NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
-            PARTS=1 << (width - 1).bit_length(),
+            PARTS=1 << (width - 1).bit_length(), **early(),
         )  # fmt: skip

@@ -10,8 +10,10 @@ from torch import Tensor
 from dmbp.engine import triton_kernels, triton_state
 from dmbp.engine.learning import Gradient, Learning, Shared
 from dmbp.engine.merging import Merged
+from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import in_order
-from dmbp.engine.triton_launch import launch
+from dmbp.engine.triton_gates import encoded, past
+from dmbp.engine.triton_launch import early, launch
 from dmbp.linear.piece import Piece
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
@@ -62,11 +64,9 @@ class MaskState:
 
     def __init__(self, logits: Tensor, is_open: Tensor, learning: Learning) -> None:
         if learning.is_compact:
-            codes = (logits * CODES).round().clamp(-CLOSED_CODE + 1, CLOSED_CODE - 1)
-            kept, closed = codes.to(torch.int16), CLOSED_CODE
+            self.logits = encoded(logits, is_open)
         else:
-            kept, closed = logits.float(), torch.inf
-        self.logits = in_order(torch.where(is_open, kept, torch.full_like(kept, closed)))
+            self.logits = in_order(torch.where(is_open, logits.float(), torch.inf))
         self.squares = torch.zeros_like(self.logits)
 
     def learned(self) -> Tensor:
@@ -104,6 +104,11 @@ class TritonSite:
         """The learned scalars as they stand."""
         return self._state.learned()
 
+    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
+        """Both streams' gradients past gate and masks; what is closed is marked in the state."""
+        is_plain = self._slope is None
+        return past(gradient, self._state.logits, None if is_plain else slope, seen)
+
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
         """Both streams past the activation and their masks."""
         shape = list(self._state.logits.shape)
@@ -119,7 +124,7 @@ class TritonSite:
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
             grid.channels if rest else 0, size_of(self._scale), size_of(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
-            IS_COMPACT=self._learning.is_compact, **tile(grid),
+            IS_COMPACT=self._learning.is_compact, **early(), **tile(grid),
         )  # fmt: skip
         self._out = out
         return out
@@ -140,7 +145,7 @@ class TritonSite:
             first[1], second[1], laid_out(out)[1].stride,
             *channels_of(grid, result, gradient), size_of(self._scale),
             HAS_SLOPE=self._slope is not None, IS_BOTH=learning.is_both,
-            IS_COMPACT=learning.is_compact, **tile(grid),
+            IS_COMPACT=learning.is_compact, **early(), **tile(grid),
         )  # fmt: skip
         self._out = None
         return result

@@ -38,7 +38,7 @@ def _noise(element, iteration):
 
 
 @triton.jit
-def _load_square(squares, at, ok, IS_COMPACT: tl.constexpr):
+def load_square(squares, at, ok, IS_COMPACT: tl.constexpr):
     if IS_COMPACT:
         code = tl.load(squares + at, ok, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
         square = ((code + SMALLEST) << 14).to(tl.float32, bitcast=True)
@@ -80,15 +80,22 @@ def _store_logit(logits, at, ok, value, noise, IS_COMPACT: tl.constexpr):
 
 @triton.jit
 def descend(
-    logits, squares, at, ok, logit, change, rate, element, iteration, IS_COMPACT: tl.constexpr
-):
+    logits, squares, at, ok, logit, square, change, rate, element, iteration,
+    IS_COMPACT: tl.constexpr,
+):  # fmt: skip
     """One step of RMSProp for a tile."""
     noise = _noise(element, iteration)
-    square = _load_square(squares, at, ok, IS_COMPACT)
     square = DECAY * square + (1 - DECAY) * change * change
     _store_square(squares, at, ok, square, noise, IS_COMPACT)
     moved = logit - rate * change / (tl.sqrt(square) + EPSILON)
     _store_logit(logits, at, ok & (logit < CLOSED), moved, noise, IS_COMPACT)
+
+
+@triton.jit
+def wait(IS_EARLY: tl.constexpr):
+    """Until the kernel before this one is done, where this one may start earlier."""
+    if IS_EARLY:
+        tl.extra.cuda.gdc_wait()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @triton.jit

@@ -1,0 +1,81 @@
+"""Gradients at gates in one kernel, against the same in plain operations."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine import gates
+from dmbp.engine.scaling import LARGEST, SMALLEST, GradientRange
+from dmbp.engine.streams import in_order
+from tests.tolerance import relative
+
+pytest.importorskip("triton")
+
+from dmbp.engine import triton_gates
+from dmbp.engine.triton_site import CLOSED_CODE, CODES
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+SHAPES = [(2, 5, 7, 6), (3, 1100), (2, 9, 4)]
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared with stays in plain operations, on a GPU too."""
+    monkeypatch.setattr(gates, "_is_for_triton", lambda gradient: False)  # noqa: ARG005
+
+
+def question(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of both streams, some of them zero, a gate and logits."""
+    gradient = torch.randn(2 * shape[0], *shape[1:]) * (torch.rand(2 * shape[0], *shape[1:]) > 0.2)
+    slope, logits = torch.rand(shape) > 0.5, 3 * torch.randn(shape)
+    return gradient.to(DEVICE), slope.to(DEVICE), logits.to(DEVICE)
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_where_masks_start(shape: tuple[int, ...], leaks: bool) -> None:
+    gradient, slope, _ = question(shape)
+    slope = slope * 0.9 + 0.1 if leaks else slope
+    logits, passed = triton_gates.started(gradient, slope, 2.0)
+    expected, passed_before = gates.start_at_gate(gradient, slope, 2.0)
+    assert torch.equal(logits, expected)
+    assert relative(passed, passed_before) <= 1e-6
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_past_masks(shape: tuple[int, ...], leaks: bool) -> None:
+    gradient, slope, logits = question(shape)
+    slope = slope * 0.9 + 0.1 if leaks else slope
+    expected = gates.pass_gate(gradient, slope, logits)
+    assert relative(triton_gates.past(gradient, logits, slope, None), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_past_masks_in_16_bits(shape: tuple[int, ...]) -> None:
+    gradient, slope, logits = question(shape)
+    codes = triton_gates.encoded(logits, slope)
+    kept = in_order((logits * CODES).round())
+    assert ((codes == CLOSED_CODE) == ~in_order(slope)).all()
+    assert (codes.float() - kept)[slope].abs().max() <= 1
+    expected = gates.pass_gate(gradient, slope, codes.float() / CODES)
+    assert relative(triton_gates.past(gradient, codes, None, None), expected) <= 1e-6
+
+
+@pytest.mark.parametrize("largest", [1.0, 2 * LARGEST])
+@pytest.mark.parametrize("lost", [0.0, 0.5])
+def test_what_is_seen_on_the_way(largest: float, lost: float) -> None:
+    gradient, slope, logits = question((2, 5, 7, 6))
+    gradient = gradient.sign()
+    gradient[torch.rand(gradient.shape, device=DEVICE) < lost] = SMALLEST / 16
+    gradient[3, 2, 1, 0] = largest
+    scales = torch.tensor([2.0, 1.0], device=DEVICE)
+    ranges = [GradientRange(scales, OBJECTIVES["all"]) for _ in range(2)]
+    triton_gates.past(gradient, logits, slope, ranges[0])
+    gates.pass_gate(gradient, slope, logits, ranges[1])
+    found, expected = ranges
+    assert torch.equal(found.counts, expected.counts)
+    assert torch.equal(found.largest, expected.largest)
+    assert bool(found.fits()) == bool(expected.fits()) == (largest == 1.0 and lost == 0.0)
