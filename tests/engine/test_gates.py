@@ -23,7 +23,7 @@ SHAPES = [(2, 5, 7, 6), (3, 1100), (2, 9, 4)]
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compared with stays in plain operations, on a GPU too."""
-    monkeypatch.setattr(gates, "_is_for_triton", lambda gradient: False)  # noqa: ARG005
+    monkeypatch.setattr(gates, "_is_for_triton", lambda gradient: False)
 
 
 def question(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
