@@ -74,6 +74,18 @@ def test_what_is_out_of_range_is_learned_in_bfloat16(model: nn.Module) -> None:
     assert found.settings.precision == "float16"
 
 
+def test_by_itself_it_says_nothing() -> None:
+    """Who asks for no precision gets the best that there is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [explained(Sized(size), images(), "auto") for size in (1.0, 1e6)]
+    expected = [explained(Sized(1.0), images(), "float16")]
+    expected += [explained(Sized(1e6), images(), "bfloat16")]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one.attribution, other.attribution, rtol=1e-4, atol=1e-6)
+        assert one.settings.precision == "auto"
+
+
 def test_what_is_in_range_stays_in_float16() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -84,7 +96,7 @@ def test_what_is_in_range_stays_in_float16() -> None:
 
 
 @pytest.mark.parametrize(("largest", "fits"), [(1e5, True), (1e7, False)])
-def test_activations_are_in_sixteenths(largest: float, fits: bool) -> None:
+def test_activations_have_a_unit(largest: float, fits: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(392, 4))
     model = nn.Sequential(*model, nn.ReLU(), nn.Linear(4, 4))

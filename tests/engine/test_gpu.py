@@ -272,6 +272,21 @@ def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
     assert abs(moved / expected - 1) <= 0.01
 
 
+def test_scales_follow_the_terms_in_kernels_too() -> None:
+    pytest.importorskip("triton")
+    net = network(nets.VGGLike)
+    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.5, "dtype": torch.float16}
+    engines = [GpuEngine(net, initial_logits(net), **settings, triton=t) for t in (False, True)]
+    plain, fused = (engine._learning for engine in engines)  # pyright: ignore[reportPrivateUsage]
+    for engine, learning in zip(engines, (plain, fused), strict=True):
+        engine.step()
+        learning.sizes.mul_(0.01)  # as if terms had grown a hundredfold
+        engine.step()
+    assert (fused.scales < fused.starts).any()
+    assert torch.equal(fused.scales, plain.scales)
+    assert torch.equal(fused.products, plain.products)
+
+
 def test_what_is_merged_into_a_site() -> None:
     plan = plan_of(network(nets.ResidualNet))
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}

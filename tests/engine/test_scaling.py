@@ -3,7 +3,7 @@
 import torch
 
 from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine.scaling import LARGEST, SMALLEST, START, GradientRange, scales_of
+from dmbp.engine.scaling import LARGEST, SMALLEST, START, GradientRange, followed, scales_of
 from dmbp.engine.tail import Tail
 
 LOSS = OBJECTIVES["all"]
@@ -28,6 +28,17 @@ def test_scales_are_undone_without_a_trace() -> None:
 
 def test_other_precisions_are_not_scaled() -> None:
     assert (scales_of(tail(), LOSS, torch.bfloat16) == 1).all()
+
+
+def test_scales_follow_the_terms_half_the_way() -> None:
+    """Row by row, from the first terms on, and never above where they start."""
+    starts, sizes = torch.tensor([4.0, 8.0]), torch.zeros(2)
+    first = torch.tensor([[1.0, -2.0], [-1.0, 2.0]])
+    assert followed(starts, sizes, first).tolist() == [4.0, 8.0]
+    assert sizes.tolist() == [2.0, 4.0]
+    grown = first * torch.tensor([40.0, 0.1])
+    assert followed(starts, sizes, grown).tolist() == [1.0, 8.0]  # 2^(5.3 / 2), rounded down
+    assert sizes.tolist() == [2.0, 4.0]
 
 
 def seen(*sizes: float, scale: float = 1.0) -> bool:

@@ -37,7 +37,8 @@ def decompose(
     """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
     with suppress(OutOfRange):
         return attempt(net, settings, on_iteration=on_iteration)
-    warnings.warn(TOO_NARROW, stacklevel=2)
+    if settings.precision != "auto":
+        warnings.warn(TOO_NARROW, stacklevel=2)
     return replace(attempt(net, widened(settings)), settings=settings)
 
 
@@ -63,7 +64,7 @@ def attempt(
 
 def widened(settings: Settings) -> Settings:
     """The settings with bfloat16's range in place of float16's, on a GPU."""
-    is_narrow = settings.precision == "float16"
+    is_narrow = settings.precision in ("auto", "float16")
     return replace(settings, precision="bfloat16") if is_narrow else settings
 
 

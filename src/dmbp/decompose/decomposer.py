@@ -68,7 +68,8 @@ class Decomposer:
         with suppress(OutOfRange):
             found = self._decompose(linearizer, question, chosen, on_iteration=on_iteration)
             return replace(found, settings=settings)
-        warnings.warn(TOO_NARROW, stacklevel=2)
+        if settings.precision != "auto":
+            warnings.warn(TOO_NARROW, stacklevel=2)
         self._is_wide = True
         self.forget()
         return replace(self._decompose(linearizer, question, widened(settings)), settings=settings)

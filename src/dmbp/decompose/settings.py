@@ -24,8 +24,8 @@ class Settings:
     `combine`: "sum" adds the two streams' attributions (the paper's a(x), Eq. 8); "own_signs" lets
     the positive stream keep only pixels that speak for the target and the negative stream only
     those that speak against it. `precision` is what masks are learned in: "auto" is the model's
-    own, but on GPUs bfloat16, whose masks correlate 0.9998 with single precision's. "float16" is
-    nearer; where its range is too small the engine notices, and bfloat16 is taken in its place.
+    own, but on GPUs float16, or bfloat16 where a model's numbers are beyond float16's range, which
+    the engine notices. Masks correlate 0.99997 with single precision's, or 0.9998.
     """
 
     objective: str = "all"

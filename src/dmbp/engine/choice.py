@@ -14,7 +14,7 @@ from dmbp.linear import LinearNetwork
 from dmbp.names import known
 
 DTYPES = {
-    "auto": torch.bfloat16,
+    "auto": torch.float16,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "tf32": torch.float32,
@@ -23,7 +23,7 @@ DTYPES = {
 """Of activations and gradients on a GPU, by precision."""
 
 PRECISIONS = tuple(DTYPES)
-"""In which masks are learned: "auto" is bfloat16 on GPUs for networks in single precision, and the
+"""In which masks are learned: "auto" is float16 on GPUs for networks in single precision, and the
 network's own precision elsewhere. Where masks start and how maps are read is never affected."""
 
 

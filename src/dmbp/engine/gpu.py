@@ -103,8 +103,6 @@ class GpuEngine:
                 self._graph.replay()
             else:
                 self._rehearse()
-                # Kernels launched early must not follow on those that last moved their masks.
-                torch.zeros_like(self._learning.terms)
                 self._iterate()  # in which libraries choose their kernels
                 if self._stream is not None and not self._refuses:
                     self._record()

@@ -25,15 +25,17 @@ class Learning:
 
     `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks, times the row's scale: of the
     stream that `streams` names, (rows,), or of both in turn, (2 · rows,), where `is_both`. All
-    gradients carry their row's scale, a power of two (`scaling`), activations a `unit` (`units`),
-    and what is a product of both carries both (`products`). `dtype` is that of activations and
-    gradients.
+    gradients carry their row's scale, a power of two that follows the terms from where it `starts`
+    (`scaling`; `sizes` are those of the first terms), activations a `unit` (`units`), and what is a
+    product of both carries both (`products`). `dtype` is that of activations and gradients.
     """
 
     loss: Loss
     rate: float
     dtype: torch.dtype
     unit: float
+    starts: Tensor
+    sizes: Tensor
     scales: Tensor
     products: Tensor
     terms: Tensor
@@ -45,6 +47,11 @@ class Learning:
     def is_compact(self) -> bool:
         """Whether masks are kept in 16 bits, as activations are."""
         return self.dtype.itemsize == 2
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether gradients need a scale."""
+        return self.dtype == torch.float16
 
     @property
     def is_both(self) -> bool:
@@ -66,7 +73,9 @@ def start(loss: Loss, rate: float, *, dtype: torch.dtype, unit: float, tail: Tai
         rate=rate,
         dtype=dtype,
         unit=unit,
-        scales=scales,
+        starts=scales,
+        sizes=torch.zeros_like(scales),
+        scales=scales.clone(),
         products=scales * unit,
         terms=torch.zeros(2, rows, device=device),
         seeds=torch.zeros(rows if loss.touches_one_stream else 2 * rows, device=device),

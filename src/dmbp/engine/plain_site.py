@@ -8,7 +8,7 @@ from torch import Tensor
 from dmbp.engine.gates import pass_gate
 from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
-from dmbp.engine.scaling import LARGEST, GradientRange
+from dmbp.engine.scaling import LARGEST, GradientRange, followed
 from dmbp.engine.streams import by_stream, in_order
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Terms
@@ -113,6 +113,9 @@ class PlainScores:
         learning = self._learning
         scores = self._tail.scores(values)
         learning.terms.copy_(scores)
+        if learning.is_scaled:
+            learning.scales.copy_(followed(learning.starts, learning.sizes, scores))
+            torch.mul(learning.scales, learning.unit, out=learning.products)
         seeds = learning.loss.seeds(Terms(self._output, scores[0], scores[1]))
         learning.streams.copy_((seeds[0] == 0).int())
         one = torch.where(seeds[0] != 0, seeds[0], seeds[1])

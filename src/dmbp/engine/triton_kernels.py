@@ -23,7 +23,6 @@ from dmbp.engine.triton_state import (
     load_logit,
     load_square,
     tile_of,
-    wait,
     within,
 )
 
@@ -34,7 +33,7 @@ def masked_forward(
     pixels, channels, h_stride, z1_stride, z2_stride,
     z1_streams, z2_streams, z2_channels, scale_channels, shift_channels,
     HAS_SLOPE: tl.constexpr, HAS_OFFSET: tl.constexpr, IS_COMPACT: tl.constexpr,
-    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams of h = (slope ⊙ (scale z1 + z2 + shift) + offset) ⊙ mask.
 
@@ -50,7 +49,6 @@ def masked_forward(
     mask = 1.0 / (1.0 + tl.exp(-logit))
     by = tl.load(scale + c, c < scale_channels, other=1.0)
     added = tl.load(shift + c, c < shift_channels, other=0.0)
-    wait(IS_EARLY)
     positive = load(z1 + first * z1_stride, q * z1_stride + c, ok)
     other = first + z1_streams * pixels.to(tl.int64)
     negative = load(z1 + other * z1_stride, q * z1_stride + c, ok)
@@ -81,7 +79,7 @@ def masked_backward(
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
     dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
     HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
-    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
@@ -109,7 +107,6 @@ def masked_backward(
     by = tl.where(is_open, by, 0.0)
     onwards = ok & (c < dz_channels)
     kind = dz.dtype.element_ty
-    wait(IS_EARLY)
     last = tile_of(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
@@ -141,7 +138,7 @@ def masked_backward(
 @triton.jit(do_not_specialize=["rows", "first"])
 def partial_scores(
     sums, h, tail, elements, rows, first, parts_a_row,
-    IS_EARLY: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums."""
     row = tl.program_id(0)
@@ -149,7 +146,6 @@ def partial_scores(
     total = tl.zeros((BLOCK,), tl.float32)
     start = row.to(tl.int64) * elements
     of = (row % rows).to(tl.int64) * elements
-    wait(IS_EARLY)
     for block in range(BLOCKS):
         k = (block * PARTS + part) * BLOCK + tl.arange(0, BLOCK)
         ok = k < elements
@@ -160,16 +156,19 @@ def partial_scores(
 
 @triton.jit(do_not_specialize=["rows"])
 def terms_and_seeds(
-    terms, seeds, scales, streams, iteration, sums, constant, output, rows, parts_a_row,
+    terms, seeds, starts, sizes, scales, products, streams, iteration, sums, constant, output,
+    unit, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_EARLY: tl.constexpr, PARTS: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_SCALED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """y⁺ and y⁻ of a row from their partial sums, and what the loss asks of each stream."""
+    """y⁺ and y⁻ of a row from their partial sums, and what the loss asks of each stream.
+
+    Where gradients are scaled, their scale follows the terms (`scaling.followed`).
+    """
     row = tl.program_id(0)
     k = tl.arange(0, PARTS)
     ok = k < parts_a_row
     bias = tl.load(constant + row)
-    wait(IS_EARLY)
     positive = bias + tl.sum(tl.load(sums + row * parts_a_row + k, ok, other=0.0), 0)
     negative = bias + tl.sum(tl.load(sums + (rows + row) * parts_a_row + k, ok, other=0.0), 0)
     nuisance = tl.load(output + row) - positive - negative
@@ -180,7 +179,16 @@ def terms_and_seeds(
     tl.store(terms + rows + row, negative)
     stream = tl.where(above != 0, 0, 1)
     tl.store(streams + row, stream)
-    by = tl.load(scales + row)
+    by = tl.load(starts + row)
+    if IS_SCALED:
+        size = tl.abs(positive) + tl.abs(negative)
+        first = tl.load(sizes + row)
+        first = tl.where(first > 0, first, size)
+        growth = tl.maximum(size / tl.maximum(first, 1e-30), 1.0)
+        by *= tl.exp2(-tl.floor(tl.log2(growth) / 2))
+        tl.store(sizes + row, first)
+        tl.store(scales + row, by)
+        tl.store(products + row, by * unit)
     if IS_BOTH:
         tl.store(seeds + row, above * by)
         tl.store(seeds + rows + row, below * by)

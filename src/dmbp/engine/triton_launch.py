@@ -1,8 +1,4 @@
-"""Launching kernels, early where the GPU can, and compiling them beforehand, several at a time.
-
-A kernel that may be launched early comes up while the one before it ends: it reads what is older,
-its masks and RMSProp's state, and waits (`triton_state.wait`) before anything else. In a graph of
-two hundred short kernels that counts.
+"""Launching kernels, and compiling them beforehand, several at a time.
 
 Triton compiles a kernel when it first meets the kinds of arguments it is given, half a second each,
 one after the other. In a rehearsal nothing is launched: what would be is compiled, all at once.
@@ -11,10 +7,8 @@ one after the other. In a rehearsal nothing is launched: what would be is compil
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 _rehearsal: "dict[Any, Future[Any]] | None" = None
@@ -29,17 +23,6 @@ def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: 
     key = (kernel.__name__, tuple(map(_kind, arguments)), tuple(settings.items()))
     if key not in _rehearsal:
         _rehearsal[key] = _compilers.submit(kernel.warmup, *arguments, grid=programs, **settings)
-
-
-@cache
-def early() -> dict[str, bool]:
-    """The settings of kernels that may be launched early."""
-    if not torch.cuda.is_available() or torch.version.hip is not None:
-        return {"IS_EARLY": False}
-    from triton.backends.nvidia.compiler import CUDAOptions
-
-    can = torch.cuda.get_device_capability() >= (9, 0) and hasattr(CUDAOptions, "launch_pdl")
-    return {"IS_EARLY": True, "launch_pdl": True} if can else {"IS_EARLY": False}
 
 
 def _kind(argument: Any) -> Any:

@@ -15,7 +15,6 @@ from dmbp.engine.triton_state import (
     load_logit,
     load_square,
     tile_of,
-    wait,
     within,
 )
 
@@ -27,8 +26,7 @@ def pooled_forward(
     pixels, windows, channels, height, width, out_height, out_width, z_stride,
     z_streams, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    AT_WINDOWS: tl.constexpr, IS_COMPACT: tl.constexpr,
-    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    AT_WINDOWS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams past a site and the max-pooling behind it: only x's winners are read.
 
@@ -54,7 +52,6 @@ def pooled_forward(
         logit = load_logit(logits + before * channels, source * channels + c, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
     added = tl.load(shift + c, c < shift_channels, other=0.0)
-    wait(IS_EARLY)
     positive = load(z + before * z_stride, source * z_stride + c, ok) + added
     before += z_streams * pixels.to(tl.int64)
     negative = load(z + before * z_stride, source * z_stride + c, ok) + added
@@ -72,8 +69,7 @@ def pooled_backward_by_window(
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
-    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that do not overlap: a window's winner gets all, the others nothing.
 
@@ -95,7 +91,6 @@ def pooled_backward_by_window(
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
     won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
-    wait(IS_EARLY)
     last = tile_of(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
@@ -165,8 +160,7 @@ def pooled_backward_by_pixel(
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
-    IS_EARLY: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Back through windows that overlap: every pixel gathers from the windows it won."""
     first = tl.program_id(0).to(tl.int64) * TILE
@@ -190,7 +184,6 @@ def pooled_backward_by_pixel(
     square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    wait(IS_EARLY)
     stream = tl.load(streams + row)
     if IS_BOTH:
         stream = stream * 0

@@ -12,7 +12,7 @@ from dmbp.engine.merging import Merged
 from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import in_order
 from dmbp.engine.triton_gates import past
-from dmbp.engine.triton_launch import early, launch
+from dmbp.engine.triton_launch import launch
 from dmbp.engine.triton_site import (
     Grid,
     MaskState,
@@ -89,7 +89,7 @@ class PooledTritonSite:
             out, z, either(self._shift, out), self._state.logits, self._winners,
             *self._sizes(), stride, streams, size_of(self._shift),
             **self._windows(), AT_WINDOWS=not self._pooling.overlaps,
-            IS_COMPACT=self._learning.is_compact, **early(), **tile(grid),
+            IS_COMPACT=self._learning.is_compact, **tile(grid),
         )  # fmt: skip
         self._given, self._out = term, out
         return out
@@ -119,7 +119,7 @@ class PooledTritonSite:
             self._winners, learning.iteration, learning.rate, pixels, windows, len(self._winners),
             channels, *sides, first[1], second[1], *channels_of(grid, result, gradient),
             **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
-            **early(), **tile(grid),
+            **tile(grid),
         )  # fmt: skip
 
     def _by_pixel(self, gradient: Gradient, result: Tensor | None) -> None:
@@ -142,7 +142,7 @@ class PooledTritonSite:
             *sides, first[1], second[1], stride, streams,
             0 if result is None else channels, channels if len(parts) > 1 else 0,
             size_of(self._shift), **self._windows(), IS_BOTH=learning.is_both,
-            IS_COMPACT=learning.is_compact, **early(), **tile(grid),
+            IS_COMPACT=learning.is_compact, **tile(grid),
         )  # fmt: skip
 
     def _result(self) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from dmbp.engine import triton_kernels
 from dmbp.engine.learning import Learning
 from dmbp.engine.tail import Tail
-from dmbp.engine.triton_launch import early, launch
+from dmbp.engine.triton_launch import launch
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 
@@ -40,13 +40,14 @@ class TritonScores:
                 kernels.partial_scores, (2 * rows, PARTS),
                 self._sums, values[index], gradient, elements, rows, k * PARTS, width,
                 PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
-                **early(),
             )  # fmt: skip
         launch(
             kernels.terms_and_seeds, (rows,),
-            learning.terms, learning.seeds, learning.scales, learning.streams, learning.iteration,
-            self._sums, self._tail.constant, self._output, rows, width,
+            learning.terms, learning.seeds, learning.starts, learning.sizes, learning.scales,
+            learning.products, learning.streams, learning.iteration, self._sums,
+            self._tail.constant, self._output, learning.unit, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
             NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
-            PARTS=1 << (width - 1).bit_length(), **early(),
+            IS_SCALED=learning.is_scaled,
+            PARTS=1 << (width - 1).bit_length(),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from dmbp.engine.merging import Merged
 from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import in_order
 from dmbp.engine.triton_gates import encoded, past
-from dmbp.engine.triton_launch import early, launch
+from dmbp.engine.triton_launch import launch
 from dmbp.linear.piece import Piece
 
 kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
@@ -124,7 +124,7 @@ class TritonSite:
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
             grid.channels if rest else 0, size_of(self._scale), size_of(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
-            IS_COMPACT=self._learning.is_compact, **early(), **tile(grid),
+            IS_COMPACT=self._learning.is_compact, **tile(grid),
         )  # fmt: skip
         self._out = out
         return out
@@ -145,7 +145,7 @@ class TritonSite:
             first[1], second[1], laid_out(out)[1].stride,
             *channels_of(grid, result, gradient), size_of(self._scale),
             HAS_SLOPE=self._slope is not None, IS_BOTH=learning.is_both,
-            IS_COMPACT=learning.is_compact, **early(), **tile(grid),
+            IS_COMPACT=learning.is_compact, **tile(grid),
         )  # fmt: skip
         self._out = None
         return result

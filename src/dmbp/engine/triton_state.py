@@ -92,13 +92,6 @@ def descend(
 
 
 @triton.jit
-def wait(IS_EARLY: tl.constexpr):
-    """Until the kernel before this one is done, where this one may start earlier."""
-    if IS_EARLY:
-        tl.extra.cuda.gdc_wait()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@triton.jit
 def load(tensor, at, ok):
     return tl.load(tensor + at, ok, other=0.0).to(tl.float32)
 

@@ -1,11 +1,11 @@
-"""Activations in float16, in sixteenths: a network of affine steps may be run in any unit.
+"""Activations in float16, in sixty-fourths: a network of affine steps may be run in any unit.
 
     s (W h + b) = W (s h) + s b
 
 Weights stay as they are; what is added is scaled. That is known of some steps (`added`); a
 network with any other is run in its own unit. Activations grow with the terms while masks are
-learned, to 9 000 after 200 iterations of ResNet50, and float16 ends at 65 504; at the other end
-most are above 0.1, and it has 20 powers of two below that.
+learned, to 530 000 in ResNet50 (50 iterations at a rate of 0.05), and float16 ends at 65 504; at
+the other end most are above 0.1, and in the unit it keeps all its bits down to 0.004.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from dmbp.engine.added import ADDED, is_known
 from dmbp.linear.step import Step
 
-UNIT = 2.0**-4
+UNIT = 2.0**-6
 
 
 def unit_of(steps: Sequence[Step], dtype: torch.dtype) -> float:

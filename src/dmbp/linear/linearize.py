@@ -8,6 +8,7 @@ A `Linearizer` keeps the captured graph of one model, so that asking again costs
 
 import copy
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -281,7 +282,8 @@ class Linearizer:
     def _returned(self, inputs: Tensor) -> Any:
         """Whatever the model returns."""
         try:
-            with RightBatchNorm():  # some write into their input
+            with RightBatchNorm() if torch.is_grad_enabled() else nullcontext():
+                # A copy: some write into their input.
                 return self._callable(inputs.clone(), *self._held.beside(len(inputs)))
         except torch.OutOfMemoryError:
             raise
