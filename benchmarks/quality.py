@@ -11,7 +11,6 @@ thousands of masked images in half precision. Needs the folder of real weights a
 """
 
 import argparse
-import copy
 import json
 import sys
 import time
@@ -151,8 +150,7 @@ def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[s
         if options.rise_masks:
             settings["masks"] = options.rise_masks
         if options.rise_bfloat16:
-            module = copy.deepcopy(module).bfloat16().to(memory_format=torch.channels_last)
-            inputs = inputs.bfloat16()
+            settings["precision"] = "bfloat16"
     method = row(module, **settings)
     batch = options.sampling_batch if row.probabilistic else options.batch
     started = _clock(inputs)

@@ -44,6 +44,32 @@ def test_the_model_runs_in_full_precision() -> None:
     assert tf32() == before
 
 
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [("float32", (False, False)), ("tf32", (True, True)), ("bfloat16", (True, True))],
+)
+def test_rise_sees_masked_images_in_a_rougher_precision(
+    precision: str, expected: tuple[bool, bool]
+) -> None:
+    seen: list[tuple[tuple[bool, bool], bool]] = []
+
+    class Watched(nets.ResidualNet):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((tf32(), torch.is_autocast_enabled("cpu")))
+            return super().forward(x)
+
+    before = tf32()
+    inputs = torch.randn(1, 3, 8, 8)
+    rise = METHODS["rise"](Watched().eval(), masks=8, precision=precision)
+    found = rise.attribute(inputs, target=0)
+    assert seen[-1] == (expected, precision == "bfloat16")
+    assert seen[0] == ((False, False), False)  # what is asked about, when the class is chosen
+    assert tf32() == before
+    single = METHODS["rise"](rise.linearizer.model, masks=8, precision="float32")
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, single.attribute(inputs, target=0), rtol=0.02, atol=1e-3)
+
+
 SMALLER = {"rise": {"masks": 8}, "lpr": {"iterations": 2}, "blur_ig": {"steps": 3}}
 
 

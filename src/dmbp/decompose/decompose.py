@@ -131,8 +131,6 @@ def _history(past: list[Terms], net: LinearNetwork) -> History:
     if not past:
         nothing = net.inputs.new_zeros((0, len(net.rows.labels)))
         return History(nothing, nothing, nothing)
-    return History(
-        torch.stack([terms.positive for terms in past]),
-        torch.stack([terms.negative for terms in past]),
-        torch.stack([terms.nuisance for terms in past]),
-    )
+    positive = torch.stack([terms.positive for terms in past])
+    negative = torch.stack([terms.negative for terms in past])
+    return History(positive, negative, past[0].output - positive - negative)

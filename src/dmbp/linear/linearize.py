@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import CaptureError, InexactCapture, ModelError
+from dmbp.errors import InexactCapture, ModelError
 from dmbp.linear.adapted import Adapted
 from dmbp.linear.batch_norm import RightBatchNorm
 from dmbp.linear.capture import CapturedGraph, capture, first_line
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import freeze
 from dmbp.linear.held import Held
+from dmbp.linear.independence import as_taken, check_independence
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
 from dmbp.linear.model import Model, evaluating, unwrapped
@@ -99,34 +100,9 @@ class Linearizer:
         return asked.freeze(inputs[images], outputs[images], rows)
 
     def held(self, given: Any, inputs: Tensor) -> Held:
-        """The model's other inputs: of those that count the images, what the model takes them for.
-
-        A weight for each of five classes beside five images must not be cut into images: a few
-        copies of the first image, with its share of what is given, have to give its output again,
-        and so have all images in another order.
-        """
-        held = Held.of(given, images=len(inputs))
-        if not held.by_image:
-            return held
-        copies = inputs[:1].expand(3 if len(inputs) == 2 else 2, *inputs.shape[1:])
+        """The model's other inputs, as it takes them: for all images alike, or one by one."""
         with quietly(), evaluating(self.model):
-            outputs = self.holding(held).outputs(inputs)
-            first, turned = outputs[:1].expand(len(copies), -1), outputs.flip(0)
-            order = range(len(inputs) - 1, -1, -1)
-            agree = (
-                reading
-                for reading in held.readings()
-                if self._gives(first, copies, reading.pick([0]))
-                and self._gives(turned, inputs.flip(0), reading.pick(order))
-            )
-            return next(agree, held)
-
-    def _gives(self, expected: Tensor, inputs: Tensor, held: Held) -> bool:
-        try:
-            found = self.holding(held).outputs(inputs)
-        except ModelError:
-            return False
-        return relative_error(found, expected) <= TOLERANCE[inputs.dtype]
+            return as_taken(self._outputs_beside, inputs, Held.of(given, images=len(inputs)))
 
     def described(self) -> dict[str, str]:
         """How the model is frozen, as plain values for a file or a report."""
@@ -232,7 +208,7 @@ class Linearizer:
                 del self._captured[self._form(inputs)]
         captured = with_regions(capture(self._adapted(inputs), inputs, held=self._held))
         frozen, exactness = self._checked_frozen(captured, inputs, outputs)
-        self._check_independence(inputs, outputs)
+        check_independence(self._outputs_beside, inputs, self._held, outputs)
         self._captured[self._form(inputs)] = captured
         return frozen, exactness
 
@@ -273,6 +249,10 @@ class Linearizer:
     @full_precision()
     def run(self, inputs: Tensor) -> Tensor:
         """Like `outputs`, where gradients may pass."""
+        return self.run_as_set(inputs)
+
+    def run_as_set(self, inputs: Tensor) -> Tensor:
+        """Like `run`, in whatever precision PyTorch is set to."""
         returned = self._returned(inputs)
         choice = self._choice(returned, len(inputs))
         outputs = picked(returned, choice)
@@ -296,20 +276,8 @@ class Linearizer:
     def _choice(self, returned: Any, images: int) -> Output:
         return choice_among(returned, images=images) if self._output is None else self._output
 
-    def _check_independence(self, inputs: Tensor, outputs: Tensor) -> None:
-        """Refuse a model that lets the images of a batch see each other."""
-        try:
-            first = self.holding(self._held.pick([0]))
-            beside_another = first.outputs(torch.cat([inputs[:1], -inputs[:1].flip(-1)]))[:1]
-            alone = first.outputs(inputs[:1])
-        except ModelError:
-            return  # it takes batches of one size only, and was run on that
-        tolerance = TOLERANCE[inputs.dtype]
-        if max(relative_error(other, alone) for other in (beside_another, outputs[:1])) > tolerance:
-            raise CaptureError(
-                "an image's output changes with the other images of its batch, so no explanation "
-                "of one image exists; does forward() average or mix over the batch?"
-            )
+    def _outputs_beside(self, inputs: Tensor, held: Held) -> Tensor:
+        return self.holding(held).outputs(inputs)
 
     def _checked(self, inputs: Tensor) -> Tensor:
         check_batch(inputs)

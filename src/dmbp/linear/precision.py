@@ -7,12 +7,27 @@ has switched on `torch.autocast`: a model is explained in the precision of its w
 """
 
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import backends
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+
+ROUGHER = ("float32", "tf32", "bfloat16")
+"""What single precision may be rounded to where thousands of results are averaged."""
+
+
+@contextmanager
+def rough_precision(rougher: str, device: str) -> Generator[None]:
+    """Inside, single precision is rounded to another on a device, where that has it."""
+    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+    try:
+        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = rougher != "float32"
+        with torch.autocast(device, torch.bfloat16) if rougher == "bfloat16" else nullcontext():
+            yield
+    finally:
+        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
 
 
 @contextmanager
