@@ -5,12 +5,13 @@ A driver that hands its work to others loads a model once, notes this of it and 
 
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from dmbp.bench.plan import Task
@@ -61,10 +62,19 @@ def weights_digest(classifier: Classifier) -> str:
     digest = hashlib.sha256()
     for line in _architecture(classifier.module):
         digest.update(line.encode())
-    for name, tensor in sorted(classifier.module.state_dict().items()):
+    for name, tensor in sorted(_tensors(classifier.module).items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All tensors of a module: its state, buffers that are not saved, and plain attributes."""
+    found: dict[str, Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
+    for name, part in module.named_modules():
+        own = {f"{name}.{k}": v for k, v in vars(part).items() if isinstance(v, Tensor)}
+        found |= own
+    return found
 
 
 LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
@@ -75,10 +85,33 @@ def _architecture(module: nn.Module) -> Iterator[str]:
     """Every part of a module by name, kind and settings; a user's kinds with their source."""
     for name, part in module.named_modules():
         kind = type(part)
-        yield f"{name} {kind.__module__}.{kind.__qualname__} {part.extra_repr()}"
+        yield f"{name} {kind.__module__}.{kind.__qualname__} {_settings(part)}"
         if isinstance(part, GraphModule):
             yield part.code
         for base in kind.__mro__:
             if base.__module__.split(".")[0] not in LIBRARIES:
                 with suppress(OSError, TypeError):  # typed in, and nowhere to be read
                     yield inspect.getsource(base)
+
+
+PLAIN = (bool, int, float, str, torch.dtype)
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+def _settings(module: nn.Module) -> list[tuple[str, str]]:
+    """A module's plain attributes: not its printed form, which changes with torch's versions."""
+    library = type(module).__module__.split(".")[0] in LIBRARIES
+    return sorted(
+        (name, repr(value))
+        for name, value in vars(module).items()
+        if name not in _OF_EVERY_MODULE
+        and not (library and name.startswith("_"))
+        and _is_plain(value)
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in cast("Sequence[Any]", value))
+    return value is None or isinstance(value, PLAIN)
