@@ -37,7 +37,7 @@ def initial_logits(net: LinearNetwork) -> Logits:
         logits[step.site.name], passed = start_at_gate(gradient, step.function.slope, START)
         return passed
 
-    plan_of(net).pull_back(at_gate)
+    plan_of(net).visit_gates(at_gate)
     # What is overwritten later has no gradient, and no say.
     return {
         site.name: logits.get(site.name, net.inputs.new_zeros(site.shape)) for site in net.sites

@@ -118,10 +118,20 @@ class Plan:
 
     def pull_back(self, at_gate: AtGate, at_step: AtStep | None = None) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""
+        return stacked(self._back(self.steps, at_gate, at_step)[0])
+
+    def visit_gates(self, at_gate: AtGate) -> None:
+        """The same way back, as far as the first site."""
+        self._back([step for step in self.steps if not step.is_constant], at_gate, None)
+
+    def _back(
+        self, steps: Sequence[Planned], at_gate: AtGate, at_step: AtStep | None
+    ) -> dict[int, Value]:
+        """The gradients of what some steps read and none of them puts out."""
         gradients: dict[int, Value] = {
             self.frozen.result: torch.cat([self._weights, self._weights])
         }
-        for planned in reversed(self.steps):
+        for planned in reversed(steps):
             gradient = gradients.pop(planned.step.output, None)
             if gradient is None:
                 continue
@@ -133,7 +143,7 @@ class Plan:
                 found = transpose_both(planned.operation, gradient)
             for index, part in zip(planned.reads, found, strict=True):
                 gradients[index] = added(gradients.get(index), part)
-        return stacked(gradients[0])
+        return gradients
 
 
 def _in_order(frozen: FrozenGraph) -> FrozenGraph:
