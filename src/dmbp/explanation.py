@@ -111,16 +111,20 @@ class Explanation:
 
     def report_photo(self) -> ReportPhoto:
         """The photo's part of a report."""
-        history = self.decomposition.history
+        found = self.decomposition
+        ends = {
+            "y⁺": (found.history.positive, found.positive_output),
+            "y⁻": (found.history.negative, found.negative_output),
+            "y~": (found.history.nuisance, found.nuisance_output),
+        }
         targets = [
             ReportTarget(
                 row=panel_row,
                 name=self.question.classifier.class_name(target),
                 probability=self.question.probability(target),
                 history={
-                    "y⁺": history.positive[:, row].tolist(),
-                    "y⁻": history.negative[:, row].tolist(),
-                    "y~": history.nuisance[:, row].tolist(),
+                    name: [*before[:, row].tolist(), float(last[row])]
+                    for name, (before, last) in ends.items()
                 },
                 insertion=self._insertion[row],
                 insertion_score=float(area(torch.tensor(self._insertion[row])[None])),

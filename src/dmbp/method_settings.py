@@ -67,7 +67,7 @@ def _value(text: str, method: str, setting: str) -> Any:
     """What was typed, as the kind of value that the setting takes."""
     wanted = _parameters(method)[setting].annotation
     kinds = [wanted, *get_args(wanted)]
-    literals = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
+    literals = _choices(wanted)
     if str in kinds or text in literals:
         return text
     value = _literal(text)
@@ -81,6 +81,21 @@ def _value(text: str, method: str, setting: str) -> Any:
         named = [_KINDS[kind] for kind in kinds if kind in _KINDS] + literals
         raise InputError(f"{method}.{setting} is {' or '.join(named)}, not {text!r}")
     return value
+
+
+def check_kind(value: Any, method: str, setting: str) -> None:
+    """Refuse a text where a setting takes numbers or truth values alone."""
+    wanted = _parameters(method)[setting].annotation
+    kinds = {kind for kind in (wanted, *get_args(wanted)) if kind in (int, float, bool, str)}
+    if isinstance(value, str) and kinds and str not in kinds and not _choices(wanted):
+        named = " or ".join(_KINDS[kind] for kind in _KINDS if kind in kinds)
+        raise InputError(f"{method}.{setting} is {named}, not {value!r}")
+
+
+def _choices(wanted: Any) -> list[str]:
+    """The texts that an annotation lists."""
+    kinds = [wanted, *get_args(wanted)]
+    return [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "True or False"}

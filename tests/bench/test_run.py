@@ -80,6 +80,17 @@ def test_a_method_that_raises_on_one_image(plan: Path, monkeypatch: pytest.Monke
     assert Store(store).failures() == [("a kernel failed", 1)]
 
 
+def test_a_run_says_why_something_failed(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> object:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.chdir(plan.parent)
+    monkeypatch.setattr("dmbp.attribution.gradcam.GradCAM.attribute", never)
+    said = CliRunner().invoke(app, ["bench", "run", "plan.toml"]).output
+    assert "12 computed, 0 there already, 6 failed" in said
+    assert "6 × a kernel failed" in said
+
+
 def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plan.parent)
     runner = CliRunner()
@@ -124,7 +135,10 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("[[tasks]]", "paper = 'tables'\n[[tasks]]"), "no table of the paper 'tables'"),
         (('"IM"', '"IM", "IM"'), "task 'VOC/RN50' needs a metric, each once"),
         (('"random"', "{ name = 'dmbp', settings = { iterations = -1 } }"), "iterations must be"),
-        (('"random"', "{ name = 'dmbp', settings = { iterations = 'x' } }"), "iterations must be"),
+        (
+            ('"random"', "{ name = 'dmbp', settings = { iterations = 'x' } }"),
+            "iterations is a whole",
+        ),
     ],
 )
 def test_plans_that_are_not_right(plan: Path, change: tuple[str, str], said: str) -> None:

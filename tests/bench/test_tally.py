@@ -28,11 +28,15 @@ def test_the_pace_is_of_what_was_computed() -> None:
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.progress.SECONDS_BETWEEN_LINES", 0.0)
     said = io.StringIO()
     with progress(Console(file=said), quiet=False) as told:
         told(Tally(total=4, done=1, kept=1))
-    assert said.getvalue().startswith("2 of 4: ")
+        told(Tally(total=4, done=2, kept=1))
+        assert said.getvalue().startswith("2 of 4: ")  # the first at once
+        assert "3 of 4" not in said.getvalue()
+        monkeypatch.setattr("dmbp.bench.progress.SECONDS_BETWEEN_LINES", 0.0)
+        told(Tally(total=4, done=3, kept=1))
+    assert "4 of 4: " in said.getvalue()
     with progress(Console(file=said), quiet=True) as told:
         told(Tally(total=4, done=3))
     assert "3 of 4" not in said.getvalue()

@@ -1,6 +1,7 @@
 """Models by name, from a file, from a user's own module; and all the ways that goes wrong."""
 
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     Image.new("RGB", (50, 50)).save(tmp_path / "photo.pth", "JPEG")
     torch.save(squeezenet(), tmp_path / "pickled.pth")
     torch.save([1, 2], tmp_path / "list.pth")
+    with zipfile.ZipFile(tmp_path / "script.pth", "w") as archive:  # as torch.jit.save makes them
+        archive.writestr("script/constants.pkl", "")
+        archive.writestr("script/version", "3")
     for name, sentence in [
         ("missing.pth", "there is no weights file"),
         ("text.pth", "not a file of weights"),
@@ -83,6 +87,7 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
         (".", "is a folder"),
         ("pickled.pth", "holds Python objects"),
         ("list.pth", "holds no state dict"),
+        ("script.pth", "is a TorchScript program, not a file of weights; save those with"),
     ]:
         with pytest.raises(WeightsError, match=sentence):
             load_model("squeezenet1_1", weights=tmp_path / name)
@@ -171,6 +176,7 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("her_modls:plain", "cannot import 'her_modls'"),
         ("her_bug:plain", "raised ZeroDivisionError"),
         (":plain", "not of the form"),
+        ("my_nets.py:plain", "names a file; write the module's name, my_nets:plain"),
     ]:
         with pytest.raises(ModelError, match=sentence):
             load_model(name)

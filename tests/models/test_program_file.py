@@ -1,6 +1,7 @@
 """Programs of `torch.export`: a file or a factory's gives the maps of the module it was made of."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_the_commands_take_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     correlation = json.loads(Path("dmbp-out/photo-sanity.json").read_text())["correlation"]
     assert correlation["random"] == pytest.approx(1.0)
     assert abs(correlation["gradient"]) < 0.999
+
+
+def test_a_damaged_program_is_one_sentence(tmp_path: Path) -> None:
+    """torch logs a traceback of its own, which a fresh process would print."""
+    (tmp_path / "text.pt2").write_text("hello")
+    program = "from dmbp.cli import app; app()"
+    run = [sys.executable, "-c", program, "doctor", str(tmp_path / "text.pt2")]
+    found = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1, found.stderr
 
 
 def test_programs_that_cannot_be_used(tmp_path: Path) -> None:

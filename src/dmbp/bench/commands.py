@@ -2,12 +2,15 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmbp.errors import InputError
 from dmbp.terminal import one_sentence, output
+
+if TYPE_CHECKING:
+    from dmbp.bench.store import Store
 
 bench_app = typer.Typer(
     help="Run many methods on many photos, and make tables of their scores.",
@@ -53,6 +56,7 @@ def run(
     from dmbp.bench.plan import read_plan
     from dmbp.bench.progress import progress, summary
     from dmbp.bench.run import RunOptions, run_plan
+    from dmbp.bench.store import Store
 
     with one_sentence():
         if ray is not None and (device, workers) != ("cpu", 1):
@@ -64,8 +68,19 @@ def run(
             tally = run_plan(read_plan(plan), store, options, told)
         if not quiet:
             output.print(summary(tally, plan, store))
+            if tally.failed:
+                _say_failures(Store(store, reading=True))
         if tally.failed and not tally.done:
             raise typer.Exit(1)  # a batch queue should know
+
+
+def _say_failures(results: "Store") -> None:
+    """What failed, the most frequent first."""
+    failures = results.failures()
+    for failure, count in failures[:SHOWN]:
+        output.print(f"{count} × {failure}")
+    if len(failures) > SHOWN:
+        output.print(f"and {len(failures) - SHOWN} more; all: dmbp bench export")
 
 
 @bench_app.command()
@@ -86,11 +101,7 @@ def status(
         for model, dataset, method, count, failed in results.counts():
             note = f", {failed} failed" if failed else ""
             output.print(f"{model}, {dataset}, {method}: {count - failed} done{note}")
-        failures = results.failures()
-        for failure, count in failures[:SHOWN]:
-            output.print(f"{count} × {failure}")
-        if len(failures) > SHOWN:
-            output.print(f"and {len(failures) - SHOWN} more; all: dmbp bench export")
+        _say_failures(results)
         if plan is not None:
             tally = what_is_left(read_plan(plan), store)
             failed = f", {tally.failed_before} failed" if tally.failed_before else ""

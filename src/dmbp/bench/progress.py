@@ -1,5 +1,6 @@
 """What a run says of itself: a line that moves on a terminal, a line now and then in a log."""
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], No
     shown = console.is_terminal and not quiet
     with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         line = bar.add_task("loading", total=None)
-        last = started
+        last = -math.inf  # the first line at once
 
         def told(tally: Tally) -> None:
             nonlocal last

@@ -16,7 +16,7 @@ from torch import nn
 
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError
-from dmbp.method_settings import setting_names
+from dmbp.method_settings import check_kind, setting_names
 from dmbp.names import known
 
 
@@ -45,5 +45,6 @@ def variant(method: str, settings: Mapping[str, Any], *, label: str | None = Non
 def check_settings(method: str, settings: Mapping[str, Any]) -> None:
     """Refuse settings that a method does not take."""
     known("method", method, METHODS)
-    for setting in settings:
+    for setting, value in settings.items():
         known(f"setting of {method}", setting, setting_names(method))
+        check_kind(value, method, setting)

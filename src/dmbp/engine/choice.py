@@ -52,10 +52,8 @@ def engine_for(
     device, own = net.inputs.device.type, net.inputs.dtype
     is_own = precision == "auto" or (device, precision, own) == ("cpu", "float32", torch.float32)
     if not is_own and (own != torch.float32 or device != "cuda"):
-        raise InputError(
-            f"precision {precision!r} is for GPUs and models in float32; this one is {own} on "
-            f"{device}: leave it at 'auto'"
-        )
+        why = f"GPUs, not {device}" if device != "cuda" else f"models in float32, not {own}"
+        raise InputError(f"precision {precision!r} is for {why}: leave it at 'auto'")
     by_row = plan_of(net).rows_known
     if _is_for_gpu_engine(net):
         return GpuEngine(

@@ -53,6 +53,10 @@ def _find(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ModelError(f"{name!r} is not of the form package.module:factory")
+    if module_name.endswith(".py"):
+        raise ModelError(
+            f"{name!r} names a file; write the module's name, {module_name[:-3]}:{attribute}"
+        )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     if torch.version.cuda is None:  # where transformers cannot import torchvision without help

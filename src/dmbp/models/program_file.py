@@ -8,7 +8,6 @@ number of images if the batch was a dynamic dimension (`dynamic_shapes=({0: Dim.
 one after the other.
 """
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
+from dmbp.linear.quiet import quietly
 from dmbp.models.classifier import Classifier
 from dmbp.models.input_form import classifier_of, read_form
 
@@ -34,14 +34,13 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
 
 
 def _loaded(path: Path) -> ExportedProgram:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's remarks about its own format
-        try:
+    try:
+        with quietly():  # torch's remarks about its own format
             return torch.export.load(path)
-        except Exception as error:  # a foreign file makes the reader raise almost anything
-            raise ModelError(
-                f"{path} is damaged, or no program that torch.export.save wrote"
-            ) from error
+    except Exception as error:  # a foreign file makes the reader raise almost anything
+        raise ModelError(
+            f"{path} is damaged, or no program that torch.export.save wrote"
+        ) from error
 
 
 def _shape(value: Any) -> list[int | None]:

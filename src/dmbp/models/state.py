@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
+from dmbp.linear.quiet import quietly
 
 State = Mapping[str, Tensor]
 
@@ -27,8 +28,14 @@ def read_state(path: Path) -> State:
         if path.suffix == ".safetensors":
             found: Any = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            with quietly():  # a remark on what is no file of weights
+                found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file makes the readers raise almost anything
+        if "TorchScript" in str(error):
+            raise WeightsError(
+                f"{path} is a TorchScript program, not a file of weights; save those with "
+                "torch.save(model.state_dict(), ...)"
+            ) from error
         if not isinstance(error, pickle.UnpicklingError) or "GLOBAL" not in str(error):
             raise WeightsError(f"{path} is not a file of weights that can be read") from error
         raise WeightsError(
