@@ -1,6 +1,5 @@
 """Plots of a plan: what they show is what the store has, and names do not cover each other."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from dmbp.bench.plot import _task_plot
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.cli import app
-from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark, method_colours, spread
+from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark, method_colours
 
 
 def test_the_commands_picture(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +74,3 @@ def test_ours_have_colours_first_then_the_best() -> None:
     colours = method_colours([TaskPlot("t", "IM", 3, marks)])
     assert list(colours) == ["DMBP", "M8", "M7", "M6", "M5", "M4"]
     assert len(set(colours.values())) == 6
-
-
-def test_names_are_moved_apart() -> None:
-    heights = [0.5, 0.52, 0.9, 0.51, 0.1]
-    moved = spread(heights, 0.06)
-    order = sorted(range(5), key=heights.__getitem__)
-    gaps = [moved[b] - moved[a] for a, b in pairwise(order)]
-    assert min(gaps) >= 0.06 - 1e-9
-    assert (moved[2], moved[4]) == (0.9, 0.1)  # those far from others stay

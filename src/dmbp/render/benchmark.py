@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from dmbp.render.colour import Array
+from dmbp.render.labels import Point, placed
 
 # Okabe and Ito's set, and the red of the other figures.
 COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
@@ -37,6 +38,9 @@ _CURVES = {
 }
 LINE = 0.062
 """A line of text, as a part of an axis's height."""
+
+LETTER = 0.021
+"""A letter, as a part of an axis's width."""
 
 
 @dataclass(frozen=True)
@@ -141,51 +145,38 @@ def _set_limits(axis: Axes, seconds: Array, scores: Array, errors: Array) -> Non
 def _name_points(
     axis: Axes, marks: Sequence[MethodMark], seconds: Array, colours: Mapping[str, str]
 ) -> None:
-    """A name beside each point, with a thin line where it had to move away from others."""
+    """A name beside each point, with a thin line to it; those with a colour choose first."""
     left, right = numpy.log(axis.get_xlim())
     bottom, top = axis.get_ylim()
-    places = (numpy.log(seconds) - left) / (right - left)
-    heights = [(mark.score - bottom) / (top - bottom) for mark in marks]
+
+    def up(score: float) -> float:
+        return float((score - bottom) / (top - bottom))
+
+    order = sorted(range(len(marks)), key=lambda k: marks[k].label not in colours)
+    points = [
+        Point(
+            float((numpy.log(seconds[k]) - left) / (right - left)),
+            up(marks[k].score),
+            up(marks[k].score - marks[k].error),
+            up(marks[k].score + marks[k].error),
+            LETTER * len(marks[k].label),
+            LINE,
+        )
+        for k in order
+    ]
     halo = [withStroke(linewidth=2.5, foreground="white")]  # legible across error bars
-    for mark, place, second, height in zip(
-        marks, places, seconds, spread(heights, LINE), strict=True
-    ):
-        before = place > 0.5
+    for k, (box, is_left) in zip(order, placed(points), strict=True):
+        label = marks[k].label
         axis.annotate(
-            mark.label,
-            (second, mark.score),
-            (place + (-0.035 if before else 0.035), height),
+            label,
+            (seconds[k], marks[k].score),
+            (box.right if is_left else box.left, (box.bottom + box.top) / 2),
             textcoords="axes fraction",
-            ha="right" if before else "left",
+            ha="right" if is_left else "left",
             va="center",
             fontsize=9,
-            fontweight="bold" if mark.label in colours else "normal",
-            color=colours.get(mark.label, TEXT_GREY),
+            fontweight="bold" if label in colours else "normal",
+            color=colours.get(label, TEXT_GREY),
             arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkB": 3},
             path_effects=halo,
         )
-
-
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights from 0 to 1 moved apart to at least `gap`, in their order.
-
-    >>> [round(height, 3) for height in spread([0.5, 0.5, 0.1], 0.1)]
-    [0.45, 0.55, 0.1]
-    """
-    order = sorted(range(len(heights)), key=lambda k: heights[k])
-    blocks: list[list[float]] = []  # each a middle and the number of names around it
-    for k in order:
-        blocks.append([heights[k], 1])
-        while len(blocks) > 1 and _touch(blocks[-2], blocks[-1], gap):
-            (one, few), (other, more) = blocks[-2:]
-            blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]
-    placed = [
-        middle + gap * (step - (count - 1) / 2)
-        for middle, count in blocks
-        for step in range(int(count))
-    ]
-    return [placed[order.index(k)] for k in range(len(heights))]
-
-
-def _touch(below: Sequence[float], above: Sequence[float], gap: float) -> bool:
-    return above[0] - below[0] < gap * (below[1] + above[1]) / 2
