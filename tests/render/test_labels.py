@@ -23,7 +23,7 @@ def test_at_the_edge_it_stands_to_the_left() -> None:
 
 
 def test_names_cover_neither_each_other_nor_points() -> None:
-    points = [point(0.5 + 0.02 * k, 0.5 + 0.01 * k, error=0.05) for k in range(5)]
+    points = [point(0.4 + 0.04 * k, 0.5 + 0.03 * k, error=0.05) for k in range(5)]
     names = [box for box, _ in placed(points)]
     for one, other in combinations(names, 2):
         assert one.covers(other) == 0
