@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
-from dmbp.render.panel import PanelStyle, draw_legend, show_image
+from dmbp.render.panel import PanelStyle, draw_legend, show_image, write_note
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,6 @@ def draw_comparison(
             "sorted by insertion score, higher is better; each map on its own colour scale",
         )
     return figure
-
-
-def write_note(axis: Axes, text: str) -> None:
-    """A line of text beside the legend, which may run on under the next columns."""
-    axis.set_axis_off()
-    axis.text(0, 0.5, text, va="center", fontsize=10).set_in_layout(False)
 
 
 def duration(seconds: float) -> str:

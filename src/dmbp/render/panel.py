@@ -119,6 +119,8 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
+    if len(rows) > 1:
+        write_note(figure.add_subplot(grid[-1, 2]), "one colour scale for all rows")
     return figure
 
 
@@ -168,3 +170,9 @@ def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
     bar.outline.set_visible(False)
+
+
+def write_note(axis: Axes, text: str) -> None:
+    """A line of text beside the legend, which may run on under the next columns."""
+    axis.set_axis_off()
+    axis.text(0, 0.5, text, va="center", fontsize=10).set_in_layout(False)

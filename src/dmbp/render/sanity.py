@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
-from dmbp.render.comparison import from_nothing, write_note
-from dmbp.render.panel import PanelStyle, draw_legend, show_image
+from dmbp.render.comparison import from_nothing
+from dmbp.render.panel import PanelStyle, draw_legend, show_image, write_note
 
 
 @dataclass(frozen=True)
