@@ -6,7 +6,7 @@ Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 # Threads of torch's that wait for others would keep a core busy for milliseconds; beside another
 # program that slows an explanation down twentyfold. Read when torch is first imported.
@@ -35,6 +35,7 @@ from dmbp.options import (
     Sites,
     Smooth,
     Weights,
+    given,
 )
 from dmbp.terminal import one_sentence, output
 
@@ -103,14 +104,14 @@ def explain(
     from dmbp.render import PALETTES, PanelStyle
 
     _say_default(model, quiet)
-    settings = _given(
+    settings = given(
         objective=None if objective is None else objective.value,
         iterations=iterations,
         learning_rate=learning_rate,
         smooth=smooth,
         sites=sites,
     )
-    looks = _given(faint=overlay, smoothing=soften)
+    looks = given(faint=overlay, smoothing=soften)
     request = ExplainRequest(
         photos=photos,
         choice=ModelChoice(model, weights, classes, device),
@@ -160,7 +161,7 @@ def compare(
     console = None if quiet else output
     with one_sentence():
         names = method_names(methods)
-        own = _given(smooth=smooth, sites=sites)
+        own = given(smooth=smooth, sites=sites)
         settings = with_dmbp(read_settings(setting or [], names), names, own)
         question = _question(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
@@ -197,7 +198,7 @@ def sanity(
     console = None if quiet else output
     with one_sentence():
         names = method_names(methods or DEFAULT_METHODS)
-        settings = with_dmbp({}, names, _given(smooth=smooth, sites=sites))
+        settings = with_dmbp({}, names, given(smooth=smooth, sites=sites))
         question = _question(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet
         )
@@ -219,11 +220,6 @@ def _question(
     check_folder(out)
     _say_default(choice.model, quiet)
     return ask(picture, str(photo), choice.load(), [] if target is None else [target])
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given; of an option that may be repeated, one was."""
-    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def _say_default(model: str | None, quiet: bool) -> None:
@@ -273,7 +269,7 @@ def doctor(
 
     with one_sentence():
         choice = ModelChoice(model, weights, None, device, untrained=True)
-        diagnosis = see(choice, size=size, frozen=_given(smooth=smooth, sites=sites))
+        diagnosis = see(choice, size=size, frozen=given(smooth=smooth, sites=sites))
     if as_json:
         output.print(diagnosis.json())
     else:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,3 +77,8 @@ OneTarget = Annotated[
     str | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
 ]
 OUT = Path("dmbp-out")
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given; of an option that may be repeated, one was."""
+    return {name: value for name, value in options.items() if value not in (None, [])}

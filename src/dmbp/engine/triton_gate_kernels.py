@@ -9,10 +9,10 @@ takes `BLOCK` elements of both.
 import triton
 import triton.language as tl
 
+from dmbp.engine import scaling
 from dmbp.engine.triton_state import CLOSED, CLOSED_CODE, CODES, load, load_logit
 
-SMALLEST = tl.constexpr(2.0**-25)
-"""Of float16: below, a number is rounded to zero."""
+SMALLEST = tl.constexpr(scaling.SMALLEST)
 
 
 @triton.jit(do_not_specialize=["elements"])
