@@ -26,6 +26,9 @@ FEW_CHANNELS = 4
 Run = Callable[[Tensor, Tensor | None], Tensor]
 """A convolution of an activation, times a mask where one is given."""
 
+Settings = tuple[list[int], list[int], list[int], int]
+"""Stride, padding, dilation and groups."""
+
 
 class Convolution:
     """y = W ∗ x + b, and its transpose; `example` is what one stream reads."""
@@ -45,8 +48,10 @@ class Convolution:
         settings = (stride, padding, dilation, groups)
         both = (2 * len(example), *example.shape[1:])
         self._input_shape = example.shape[1:]
-        self._settings = settings
-        self._weight = weight.contiguous(memory_format=CHANNELS_LAST)
+        self.input_size = example.shape[2:]
+        self.settings: Settings = settings
+        self.is_biased = bias is not None
+        self.weight = weight.contiguous(memory_format=CHANNELS_LAST)
         self._forward = _runner(weight, None if bias is None else bias.detach(), settings, both)
         to_image = example.is_cuda and example.shape[1] <= FEW_CHANNELS and groups == 1
         self._backward = self._folded(weight) if to_image else self._flipped(weight, example)
@@ -59,7 +64,7 @@ class Convolution:
         """The gradient in the input, from that in the output."""
         if self._backward is not None:
             return self._backward(gradient, None)
-        stride, padding, dilation, groups = self._settings
+        stride, padding, dilation, groups = self.settings
         like = torch.empty(
             (len(gradient), *self._input_shape),
             dtype=gradient.dtype,
@@ -69,7 +74,7 @@ class Convolution:
         return aten.convolution_backward(
             gradient,
             like,
-            self._weight,
+            self.weight,
             None,
             stride,
             padding,
@@ -82,7 +87,7 @@ class Convolution:
 
     def _folded(self, weight: Tensor) -> Run:
         """The transpose as a product, every pixel's share of its window, and a sum of windows."""
-        stride, padding, dilation, _ = self._settings
+        stride, padding, dilation, _ = self.settings
         shares = weight.flatten(1).T.contiguous()
         size, window = tuple(self._input_shape[1:]), tuple(weight.shape[2:])
 
@@ -94,22 +99,28 @@ class Convolution:
 
     def _flipped(self, weight: Tensor, example: Tensor) -> Run | None:
         """The transpose as a convolution, where it is one and that is faster."""
-        stride, padding, dilation, groups = self._settings
-        kernel = list(weight.shape[2:])
-        around = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
-        plain = stride == [1, 1] and dilation == [1, 1] and groups == 1 and min(around) >= 0
-        if not plain or not (can_pack(example) or example.device.type == "cuda"):
+        flipped = flip(weight, self.settings)
+        if flipped is None or not (can_pack(example) or example.device.type == "cuda"):
             return None
+        _, padding, _, _ = self.settings
         height, width = (
             side + 2 * p - k + 1
-            for side, p, k in zip(self._input_shape[1:], padding, kernel, strict=True)
+            for side, p, k in zip(self._input_shape[1:], padding, weight.shape[2:], strict=True)
         )
         shape = (len(example), weight.shape[0], height, width)
-        flipped = weight.flip(2, 3).transpose(0, 1).contiguous()
-        return _runner(flipped, None, ([1, 1], around, [1, 1], 1), shape)
+        return _runner(flipped[0], None, flipped[1], shape)
 
 
-def _runner(weight: Tensor, bias: Tensor | None, settings: Any, shape: tuple[int, ...]) -> Run:
+def flip(weight: Tensor, settings: Settings) -> tuple[Tensor, Settings] | None:
+    """The convolution that is the transpose of one, where there is such a convolution."""
+    stride, padding, dilation, groups = settings
+    around = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
+    if stride != [1, 1] or dilation != [1, 1] or groups != 1 or min(around) < 0:
+        return None
+    return weight.flip(2, 3).transpose(0, 1).contiguous(), ([1, 1], around, [1, 1], 1)
+
+
+def _runner(weight: Tensor, bias: Tensor | None, settings: Settings, shape: tuple[int, ...]) -> Run:
     """The fastest way to run a convolution of inputs of `shape`."""
     stride, padding, _, groups = settings
     if can_pack(weight):

@@ -29,9 +29,9 @@ from dmbp.engine.gpu_program import (
     SiteInstruction,
     both_streams,
 )
-from dmbp.engine.learning import Gradient, Shared, start
+from dmbp.engine.learning import Gradient, Shared, Split, start
 from dmbp.engine.loss import Loss
-from dmbp.engine.merging import Merged, merging_of
+from dmbp.engine.merging import Merged, Merging, merging_of
 from dmbp.engine.operations import operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
 from dmbp.engine.plan import last_reads, plan_of, walk
@@ -196,9 +196,19 @@ class GpuEngine:
                 biased = step.output not in merging.unbiased
                 chosen = operation(_cast(in_unit(step, unit), dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
+        if self._triton and self._learning.is_compact:
+            self._split(merging)
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
         self._constants = {k: _constant(v, dtype, unit) for k, v in values.items() if k in read}
         self._finish(plan.tail)
+
+    def _split(self, merging: Merging) -> None:
+        """Split convolutions before a site and after one, where that is faster."""
+        from dmbp.engine.splitting import split
+
+        sites = [merged for merged in merging.gates.values() if merged.pooling is None]
+        ends = set(plan_of(self._net).tail.gradients)
+        self._program = split(self._program, sites, ends=ends, learning=self._learning)
 
     def _finish(self, tail: Tail) -> None:
         """Know when values are done with, and how they end."""
@@ -243,18 +253,24 @@ class GpuEngine:
             tail = self._tail.gradients.get(instruction.output)
             if not parts and tail is None:
                 continue
+            gradient = Gradient(parts, tail)
             if isinstance(instruction, SiteInstruction):
-                parts = _at_most_two([stacked(part) for part in parts])
-            found = instruction.backward(Gradient(parts, tail))
+                gradient = _at_most_two(parts, tail, self._learning.dtype)
+            found = instruction.backward(gradient)
             for index, part in zip(instruction.reads, found, strict=True):
                 if index not in self._constants and part is not None:
                     gradients.setdefault(index, []).append(part)
 
 
-def _at_most_two(parts: list[Tensor]) -> list[Tensor]:
-    while len(parts) > 2:
-        parts = [parts[0] + parts[1], *parts[2:]]
-    return parts
+def _at_most_two(parts: list[Any], tail: Tensor | None, dtype: torch.dtype) -> Gradient:
+    """A gradient of two parts, of which one may be split."""
+    split, *more = [part for part in parts if isinstance(part, Split)] or [None]
+    whole = [stacked(part) for part in parts if not isinstance(part, Split)]
+    whole += [part.whole(dtype) for part in more if part is not None]
+    most = 2 if split is None else 1
+    while len(whole) > most:
+        whole = [whole[0] + whole[1], *whole[2:]]
+    return Gradient(whole, tail, split)
 
 
 def _constant(value: Any, dtype: torch.dtype, unit: float) -> Shared | Apart:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dmbp.engine.learning import Gradient, Learning, Shared, seeded
+from dmbp.engine.learning import Gradient, Learning, Shared, Split, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.operations import Operation
 from dmbp.engine.plan import added, transpose_both
@@ -30,7 +30,7 @@ class GpuSite(Protocol):
         """Both streams' gradients, stacked and in single precision, past gate and masks."""
         ...
 
-    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
+    def forward(self, terms: Sequence[Any]) -> Tensor:
         """Both streams past it."""
         ...
 
@@ -64,12 +64,12 @@ class PlainInstruction:
     def __init__(self, operation: Operation, output: int, learning: Learning) -> None:
         self.reads = operation.reads
         self.output = output
-        self._operation = operation
+        self.operation = operation
         self._learning = learning
 
-    def forward(self, values: Mapping[int, Any]) -> Value:
+    def forward(self, values: Mapping[int, Any]) -> Value | Split:
         """Both streams' result."""
-        return self._operation.forward([both_streams(values[index]) for index in self.reads])
+        return self.operation.forward([both_streams(values[index]) for index in self.reads])
 
     def backward(self, gradient: Gradient) -> Sequence[Any]:
         """The gradient in each value read."""
@@ -80,8 +80,8 @@ class PlainInstruction:
         for part in parts[1:]:
             total = added(total, part)
         if self._learning.is_both:
-            return transpose_both(self._operation, total)
-        return self._operation.transpose(total)
+            return transpose_both(self.operation, total)
+        return self.operation.transpose(total)
 
 
 Instruction = SiteInstruction | PlainInstruction
@@ -94,5 +94,5 @@ def both_streams(value: Any) -> Value:
     return value
 
 
-def _tensor(value: Any) -> Tensor | Shared:
-    return value if isinstance(value, Shared) else stacked(value)
+def _tensor(value: Any) -> Tensor | Shared | Split:
+    return value if isinstance(value, Shared | Split) else stacked(value)

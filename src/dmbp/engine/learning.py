@@ -20,6 +20,17 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Images as summands still to be added: (summands, rows, height, width, channels)."""
+
+    summands: Tensor
+
+    def whole(self, dtype: torch.dtype) -> Tensor:
+        """The sum, in channels-last order."""
+        return self.summands.sum(0).permute(0, 3, 1, 2).to(dtype)
+
+
+@dataclass(frozen=True)
 class Learning:
     """Settings, and the state of the current iteration, on the device.
 
@@ -90,6 +101,7 @@ class Gradient:
 
     parts: Sequence[Tensor]
     tail: Tensor | None = None
+    split: Split | None = None
 
 
 def seeded(tail: Tensor, learning: Learning) -> Tensor:

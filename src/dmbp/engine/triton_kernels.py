@@ -31,13 +31,14 @@ from dmbp.engine.triton_state import (
 def masked_forward(
     h, z1, z2, scale, shift, logits, slope, offset,
     pixels, channels, h_stride, z1_stride, z2_stride,
-    z1_streams, z2_streams, z2_channels, scale_channels, shift_channels,
+    z1_streams, z2_streams, z1_apart, z2_channels, scale_channels, shift_channels,
     HAS_SLOPE: tl.constexpr, HAS_OFFSET: tl.constexpr, IS_COMPACT: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    SUMMANDS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Both streams of h = (slope ⊙ (scale z1 + z2 + shift) + offset) ⊙ mask.
 
-    `z1_streams`, `z2_streams`: one, or zero where both streams share the value.
+    `z1_streams`, `z2_streams`: one, or zero where both streams share the value. z1 comes as
+    `SUMMANDS` tensors, `z1_apart` elements one from the next.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     below = pixels.to(tl.int64) + first
@@ -52,6 +53,10 @@ def masked_forward(
     positive = load(z1 + first * z1_stride, q * z1_stride + c, ok)
     other = first + z1_streams * pixels.to(tl.int64)
     negative = load(z1 + other * z1_stride, q * z1_stride + c, ok)
+    for k in tl.static_range(1, SUMMANDS):
+        more = z1 + k * z1_apart
+        positive += load(more + first * z1_stride, q * z1_stride + c, ok)
+        negative += load(more + other * z1_stride, q * z1_stride + c, ok)
     positive *= by
     negative *= by
     other = first + z2_streams * pixels.to(tl.int64)
@@ -77,14 +82,15 @@ def masked_forward(
 def masked_backward(
     dz, g1, g2, tail, seeds, products, streams, h, scale, logits, squares, slope, iteration, rate,
     pixels, rows, per_row, channels, g1_stride, g2_stride, h_stride,
-    dz_channels, g1_channels, g2_channels, tail_channels, scale_channels,
+    dz_channels, g1_channels, g2_channels, tail_channels, scale_channels, g1_apart,
     HAS_SLOPE: tl.constexpr, IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr,
-    TILE: tl.constexpr, WIDTH: tl.constexpr,
+    SUMMANDS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The gradient in z from that in h, and RMSProp's step of the masks.
 
     The gradient in h is g1 + g2 + tail · seed, of one stream a row, which `streams` names, or of
-    both, stacked (`IS_BOTH`), times the row's scale; `products` are those of gradient and h.
+    both, stacked (`IS_BOTH`), times the row's scale; `products` are those of gradient and h. g1
+    comes as `SUMMANDS` tensors, `g1_apart` elements one from the next.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     all_pixels = pixels.to(tl.int64)
@@ -110,12 +116,16 @@ def masked_backward(
     last = tile_of(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
     g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
+    for k in tl.static_range(1, SUMMANDS):
+        g += tile_of(g1 + k * g1_apart, first, q, c, ok, g1_stride, g1_channels)
     g += tile_of(g2, first, q, c, ok, g2_stride, g2_channels)
     g = within(g, kind)
     if IS_BOTH:
         under = first + all_pixels
         n = last * tl.load(seeds + rows + row)
         n += tile_of(g1, under, q, c, ok, g1_stride, g1_channels)
+        for k in tl.static_range(1, SUMMANDS):
+            n += tile_of(g1 + k * g1_apart, under, q, c, ok, g1_stride, g1_channels)
         n += tile_of(g2, under, q, c, ok, g2_stride, g2_channels)
         n = within(n, kind)
         change = g * (1.0 - mask) * load(h + first * h_stride, q * h_stride + c, ok)

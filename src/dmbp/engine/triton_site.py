@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine import triton_kernels, triton_state
-from dmbp.engine.learning import Gradient, Learning, Shared
+from dmbp.engine.learning import Gradient, Learning, Shared, Split
 from dmbp.engine.merging import Merged
 from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import in_order
@@ -109,10 +109,11 @@ class TritonSite:
         is_plain = self._slope is None
         return past(gradient, self._state.logits, None if is_plain else slope, seen)
 
-    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
+    def forward(self, terms: Sequence[Tensor | Shared | Split]) -> Tensor:
         """Both streams past the activation and their masks."""
         shape = list(self._state.logits.shape)
         out = empty((2 * shape[0], *shape[1:]), self._learning.dtype, self._state.logits)
+        terms = split_first(terms, self._learning.dtype)
         first, *rest = [term_of(term) for term in terms]
         second = rest[0] if rest else first
         place = laid_out(out)[1]
@@ -122,9 +123,10 @@ class TritonSite:
             out, first[0], second[0], either(self._scale, out), either(self._shift, out),
             self._state.logits, either(self._slope, out), either(self._offset, out),
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
-            grid.channels if rest else 0, size_of(self._scale), size_of(self._shift),
+            apart(terms[0]), grid.channels if rest else 0, size_of(self._scale),
+            size_of(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
-            IS_COMPACT=self._learning.is_compact, **tile(grid),
+            IS_COMPACT=self._learning.is_compact, SUMMANDS=summands(terms[0]), **tile(grid),
         )  # fmt: skip
         self._out = out
         return out
@@ -143,19 +145,40 @@ class TritonSite:
             self._state.squares, either(self._slope, out), learning.iteration, learning.rate,
             grid.pixels, self._rows, grid.pixels // self._rows, grid.channels,
             first[1], second[1], laid_out(out)[1].stride,
-            *channels_of(grid, result, gradient), size_of(self._scale),
+            *channels_of(grid, result, gradient), size_of(self._scale), apart(gradient.split),
             HAS_SLOPE=self._slope is not None, IS_BOTH=learning.is_both,
-            IS_COMPACT=learning.is_compact, **tile(grid),
+            IS_COMPACT=learning.is_compact, SUMMANDS=summands(gradient.split), **tile(grid),
         )  # fmt: skip
         self._out = None
         return result
 
 
-def term_of(term: Tensor | Shared) -> tuple[Tensor, int, int]:
+def term_of(term: Tensor | Shared | Split) -> tuple[Tensor, int, int]:
     """A tensor, its stride from pixel to pixel, and 1, or 0 where both streams share it."""
+    if isinstance(term, Split):
+        return term.summands, term.summands.shape[-1], 1
     shared = isinstance(term, Shared)
     tensor, grid = laid_out(term.value if isinstance(term, Shared) else term)
     return tensor, grid.stride, 0 if shared else 1
+
+
+def split_first(
+    terms: Sequence[Tensor | Shared | Split], dtype: torch.dtype
+) -> Sequence[Tensor | Shared | Split]:
+    """Terms of a sum, of which only the first may be split."""
+    split = [term for term in terms if isinstance(term, Split)]
+    others = [term for term in terms if not isinstance(term, Split)]
+    return [*split[:1], *(term.whole(dtype) for term in split[1:]), *others]
+
+
+def summands(value: Tensor | Shared | Split | None) -> int:
+    """How many tensors make up a value."""
+    return len(value.summands) if isinstance(value, Split) else 1
+
+
+def apart(value: Tensor | Shared | Split | None) -> int:
+    """Elements from one summand to the next."""
+    return value.summands[0].numel() if isinstance(value, Split) else 0
 
 
 def size_of(tensor: Tensor | None) -> int:
@@ -165,15 +188,15 @@ def size_of(tensor: Tensor | None) -> int:
 
 def channels_of(grid: Grid, result: Tensor | None, gradient: Gradient) -> list[int]:
     """Channels of the result, of both parts of a gradient and of the tail's: zero if missing."""
-    parts = len(gradient.parts)
+    parts = len(gradient.parts) + (gradient.split is not None)
     present = (result is not None, parts > 0, parts > 1, gradient.tail is not None)
     return [grid.channels if there else 0 for there in present]
 
 
 def parts_of(gradient: Gradient, like: Tensor) -> list[tuple[Tensor, int]]:
     """Two tensors and their strides; what is missing is stood in for and not read."""
-    given = [laid_out(part) for part in gradient.parts]
-    pairs = [(tensor, grid.stride) for tensor, grid in given]
+    given = [] if gradient.split is None else [gradient.split]
+    pairs = [term_of(part)[:2] for part in (*given, *gradient.parts)]
     return [*pairs, (like, 0), (like, 0)][:2]
 
 

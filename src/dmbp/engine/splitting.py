@@ -1,0 +1,80 @@
+"""Which convolutions of the GPU engine's program are split: those whose parts a site adds up."""
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import Any
+
+from torch import Tensor
+
+from dmbp.engine.convolution import flip
+from dmbp.engine.gpu_program import Instruction, PlainInstruction
+from dmbp.engine.learning import Learning, Split
+from dmbp.engine.merging import Merged
+from dmbp.engine.operations import ConvolutionOperation
+from dmbp.engine.streams import Value, in_order, stacked
+from dmbp.engine.triton_convolution import SplitConvolution, result_size, split_where_faster
+
+
+class SplitOperation:
+    """A convolution of which one way, or both, goes to a site in parts; the other is whole."""
+
+    stacks = True
+
+    def __init__(
+        self,
+        whole: ConvolutionOperation,
+        forward: SplitConvolution | None,
+        back: SplitConvolution | None,
+    ) -> None:
+        self.reads = whole.reads
+        self._whole = whole
+        self._forward = forward
+        self._back = back
+
+    def forward(self, values: Sequence[Value]) -> Any:
+        """The convolution."""
+        if self._forward is None:
+            return self._whole.forward(values)
+        return self._forward(in_order(stacked(values[0])))
+
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor | Split]:
+        """The transposed convolution."""
+        if self._back is None:
+            return self._whole.transpose(gradient)
+        return [self._back(in_order(gradient))]
+
+
+def split(
+    program: Sequence[Instruction], sites: Sequence[Merged], *, ends: Set[int], learning: Learning
+) -> list[Instruction]:
+    """The program with convolutions split next to `sites`, where it is faster.
+
+    `ends` are values that the score reads.
+    """
+    readers = Counter(index for instruction in program for index in instruction.reads)
+    read_once = {index for index, count in readers.items() if count == 1} - ends
+    before = {index for site in sites for index in site.terms} & read_once
+    after = {site.output for site in sites}
+    return [_split(instruction, before, after, learning) for instruction in program]
+
+
+def _split(
+    instruction: Instruction, before: Set[int], after: Set[int], learning: Learning
+) -> Instruction:
+    whole = instruction.operation if isinstance(instruction, PlainInstruction) else None
+    if not isinstance(whole, ConvolutionOperation):
+        return instruction
+    convolution = whole.convolution
+    weight, settings = convolution.weight, convolution.settings
+    size = tuple(convolution.input_size)
+    forward = back = None
+    if instruction.output in before and not convolution.is_biased:
+        forward = split_where_faster(weight, settings, rows=2 * learning.rows, size=size)
+    flipped = flip(weight, settings) if instruction.reads[0] in after else None
+    if flipped is not None:
+        rows = 2 * learning.rows if learning.is_both else learning.rows
+        size = result_size(size, tuple(weight.shape[2:]), settings)
+        back = split_where_faster(*flipped, rows=rows, size=size)
+    if forward is None and back is None:
+        return instruction
+    return PlainInstruction(SplitOperation(whole, forward, back), instruction.output, learning)

@@ -1,0 +1,127 @@
+"""Convolutions of few pixels in parts: against whole ones, and inside the GPU engine."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine import ReferenceEngine
+from dmbp.engine.gpu import GpuEngine
+from dmbp.linear import Linearizer
+from dmbp.linear.precision import full_precision
+
+pytest.importorskip("triton")
+
+from dmbp.engine.gpu_program import PlainInstruction
+from dmbp.engine.splitting import SplitOperation
+from dmbp.engine.triton_convolution import SplitConvolution, split_where_faster
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+PLAIN = ([1, 1], [1, 1], [1, 1], 1)
+
+
+class Block(nn.Module):
+    """A block of a residual network, wide enough to be split, one convolution with a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.first = nn.Conv2d(64, 64, 3, padding=1)
+        self.second = nn.Conv2d(64, 64, 3, padding=1)
+        self.third = nn.Conv2d(64, 128, 3, stride=2, padding=1)
+        self.last = nn.Linear(128, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.second(torch.relu(self.first(x))) + x)
+        return self.last(torch.relu(self.third(x)).mean((2, 3)))
+
+
+class TwoBranches(nn.Module):
+    """A site that adds two convolutions, each of which could be split, and is read by two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.left = nn.Conv2d(64, 64, 3, padding=1)
+        self.right = nn.Conv2d(64, 64, 5, padding=2)
+        self.last = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        return self.last(torch.relu(self.left(x) + self.right(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("summands", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [((3, 3), 1, 1), ((3, 5), 2, 1), ((5, 1), 1, 0), ((2, 2), 3, 2)],
+)
+def test_sum_of_parts(summands: int, kernel: tuple[int, int], stride: int, padding: int) -> None:
+    torch.manual_seed(0)
+    settings = ([stride, stride], [padding, padding], [1, 1], 1)
+    images = torch.randn(3, 128, 7, 6).half().to(DEVICE)
+    weight = torch.randn(64, 128, *kernel).half().to(DEVICE)
+    in_memory = images.contiguous(memory_format=torch.channels_last)
+    found = SplitConvolution(weight, settings, summands)(in_memory)
+    assert len(found.summands) == summands
+    with full_precision():
+        expected = torch.conv2d(images.float(), weight.float(), None, *settings)
+    assert torch.allclose(found.whole(torch.float32), expected, atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "rows"),
+    [
+        ((64, 64, 1, 1), ([1, 1], [0, 0], [1, 1], 1), 1),
+        ((64, 48, 3, 3), PLAIN, 1),
+        ((48, 64, 3, 3), PLAIN, 1),
+        ((64, 64, 3, 3), ([1, 2], [1, 1], [1, 1], 1), 1),
+        ((64, 64, 3, 3), ([1, 1], [1, 0], [1, 1], 1), 1),
+        ((64, 64, 3, 3), ([1, 1], [2, 2], [2, 2], 1), 1),
+        ((64, 64, 3, 3), ([1, 1], [1, 1], [1, 1], 2), 1),
+        ((64, 64, 3, 3), PLAIN, 10000),
+    ],
+    ids=["1x1", "read", "channels", "stride", "padding", "dilation", "groups", "many"],
+)
+def test_left_whole(
+    shape: tuple[int, ...], settings: tuple[list[int], list[int], list[int], int], rows: int
+) -> None:
+    assert split_where_faster(torch.zeros(shape), settings, rows=rows, size=(8, 8)) is None
+
+
+def test_fewer_tiles_more_parts() -> None:
+    def parts(rows: int) -> int:
+        found = split_where_faster(torch.zeros(64, 64, 3, 3), PLAIN, rows=rows, size=(8, 8))
+        return 1 if found is None else found.summands
+
+    if DEVICE == "cpu":  # as many tiles as rows, on 132 processors
+        assert [parts(rows) for rows in (1, 33, 34, 66, 67)] == [8, 8, 4, 4, 1]
+
+
+@pytest.mark.parametrize("objective", ["all", "posneg"])
+@pytest.mark.parametrize(("model", "count"), [(Block, 3), (TwoBranches, 2)])
+def test_engine_learns_the_same_masks(
+    model: type[nn.Module], count: int, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dmbp.engine.triton_site.TILE_ELEMENTS", 1 << 12)
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 3, 6, 6).to(DEVICE)
+    with full_precision():
+        net = Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=[1, 2])
+        logits = initial_logits(net)
+        settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
+        reference = ReferenceEngine(net, logits, **settings)
+        engine = GpuEngine(net, logits, **settings, dtype=torch.float16)
+        program = [part for part in engine._program if isinstance(part, PlainInstruction)]
+        assert sum(isinstance(part.operation, SplitOperation) for part in program) == count
+        for _ in range(3):
+            expected, found = reference.step(), engine.step()
+            assert torch.allclose(found.positive, expected.positive, rtol=2e-3, atol=1e-3)
+    for name, before in logits.items():
+        moved = [one.logits[name].double() - before for one in (reference, engine)]
+        is_open = moved[0] != 0
+        pair = torch.stack([part[is_open] for part in moved])
+        assert torch.corrcoef(pair)[0, 1] > 0.999, name
