@@ -51,9 +51,7 @@ def attempt(
         engine = starting(net, settings)
         past = learned(engine, settings.iterations, on_iteration)
         readout = engine.readout()
-        if not engine.is_in_range(past):
-            raise OutOfRange
-        return finished(net, settings, past, readout)
+        return finished(engine, net, settings, past=past, readout=readout)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -101,18 +99,35 @@ def learned(engine: Engine, iterations: int, on_iteration: OnIteration) -> list[
 
 
 def finished(
-    net: LinearNetwork, settings: Settings, past: list[Terms], readout: Readout
+    engine: Engine,
+    net: LinearNetwork,
+    settings: Settings,
+    *,
+    past: list[Terms],
+    readout: Readout,
 ) -> Decomposition:
-    """The decomposition that was learned."""
-    reference = reference_for(net.inputs, settings.reference)
-    if not torch.isfinite(torch.stack([readout.terms.positive, readout.terms.negative])).all():
+    """The decomposition that was learned, if numbers could hold it.
+
+    All of it is asked of a GPU before its first answer is waited for.
+    """
+    found = _decomposition(net, settings, past, readout)
+    is_finite = torch.isfinite(torch.stack([found.positive_output, found.negative_output])).all()
+    if not engine.is_in_range(past):
+        raise OutOfRange
+    if not is_finite:
         raise InputError(
             f"the terms grew beyond what {net.inputs.dtype} can hold; use float32, or a smaller "
             "learning rate"
         )
+    return found
+
+
+def _decomposition(
+    net: LinearNetwork, settings: Settings, past: list[Terms], readout: Readout
+) -> Decomposition:
     return Decomposition(
         inputs=net.inputs,
-        reference=reference,
+        reference=reference_for(net.inputs, settings.reference),
         positive_map=readout.positive_map,
         negative_map=readout.negative_map,
         output=readout.terms.output,

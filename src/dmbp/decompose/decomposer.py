@@ -13,9 +13,10 @@ from torch import Tensor
 
 from dmbp.decompose.decompose import TOO_NARROW, OnIteration, OutOfRange, attempt, widened
 from dmbp.decompose.decomposition import Decomposition
+from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import Settings
-from dmbp.engine import BYTES_AN_ELEMENT, can_be_recorded
+from dmbp.engine import BYTES_AN_ELEMENT, can_be_recorded, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.precision import full_precision
@@ -96,6 +97,7 @@ class Decomposer:
                 self.forget()  # the model has changed since
             finally:
                 self._in_use.release()
+        prepare(inputs, loss=OBJECTIVES[settings.objective], precision=settings.precision)
         net = linearizer.freeze(inputs, question["outputs"], question["rows"])
         changes = linearizer.approximates or linearizer.holds
         can_return = not changes and _is_recordable(net)

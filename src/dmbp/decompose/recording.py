@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import OnIteration, OutOfRange, finished, learned, starting
+from dmbp.decompose.decompose import OnIteration, finished, learned, starting
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, Readout, Terms
@@ -72,12 +72,10 @@ class Recording:
         exactness = check(self._captured, self._net.frozen, inputs, outputs)
         past = learned(self._engine, settings.iterations, on_iteration)
         readout = self._readout()
-        if not self._engine.is_in_range(past):
-            raise OutOfRange
         net = LinearNetwork(
             self._net.frozen, inputs, rows, exactness=exactness, tangent=self._tangent
         )
-        return finished(net, settings, past, readout)
+        return finished(self._engine, net, settings, past=past, readout=readout)
 
     def _readout(self) -> Readout:
         """Copies of what is read out, which the next question overwrites."""

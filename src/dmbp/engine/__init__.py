@@ -1,6 +1,6 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
-from dmbp.engine.choice import BYTES_AN_ELEMENT, PRECISIONS, can_be_recorded, engine_for
+from dmbp.engine.choice import BYTES_AN_ELEMENT, PRECISIONS, can_be_recorded, engine_for, prepare
 from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.loss import Loss
@@ -19,4 +19,5 @@ __all__ = [
     "Terms",
     "can_be_recorded",
     "engine_for",
+    "prepare",
 ]

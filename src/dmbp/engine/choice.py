@@ -1,6 +1,7 @@
 """Which engine learns the masks of a network."""
 
 import torch
+from torch import Tensor
 
 from dmbp.engine.engine import Engine, Logits
 from dmbp.engine.fast import FastEngine
@@ -34,6 +35,15 @@ that is beside."""
 
 FEW_ROWS = 8
 """That leave most of a GPU idle."""
+
+
+def prepare(inputs: Tensor, *, loss: Loss, precision: str) -> None:
+    """Begin what an engine for such inputs takes long to do, beside what is done meanwhile."""
+    is_triton = inputs.is_cuda and inputs.dtype == torch.float32 and has_triton()
+    if is_triton and precision in DTYPES:
+        from dmbp.engine.triton_ahead import compile_ahead
+
+        compile_ahead(loss, dtype=DTYPES[precision], device=inputs.device, rows=len(inputs))
 
 
 def engine_for(

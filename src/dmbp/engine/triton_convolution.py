@@ -25,6 +25,9 @@ TILE = 64
 WARPS = 4
 STAGES = 3
 
+SUMMANDS = (8, 4)
+"""Where results have a quarter as many tiles as there are processors, or half as many."""
+
 PROCESSORS = 132
 """Of an H200; where kernels are interpreted there are none."""
 
@@ -90,4 +93,5 @@ def _summands(tiles: int, device: torch.device) -> int:
     processors = PROCESSORS
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return 8 if 4 * tiles <= processors else 4 if 2 * tiles <= processors else 1
+    many, some = SUMMANDS
+    return many if 4 * tiles <= processors else some if 2 * tiles <= processors else 1

@@ -145,10 +145,10 @@ def masked_backward(
     descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
 
 
-@triton.jit(do_not_specialize=["rows", "first"])
+@triton.jit(do_not_specialize=["rows", "first", "blocks"])
 def partial_scores(
-    sums, h, tail, elements, rows, first, parts_a_row,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    sums, h, tail, elements, rows, first, parts_a_row, blocks,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums."""
     row = tl.program_id(0)
@@ -156,7 +156,7 @@ def partial_scores(
     total = tl.zeros((BLOCK,), tl.float32)
     start = row.to(tl.int64) * elements
     of = (row % rows).to(tl.int64) * elements
-    for block in range(BLOCKS):
+    for block in range(blocks):
         k = (block * PARTS + part) * BLOCK + tl.arange(0, BLOCK)
         ok = k < elements
         value = tl.load(h + start + k, ok, other=0.0).to(tl.float32)

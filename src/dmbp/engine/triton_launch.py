@@ -1,7 +1,8 @@
 """Launching kernels, and compiling them beforehand, several at a time.
 
 Triton compiles a kernel when it first meets the kinds of arguments it is given, half a second each,
-one after the other. In a rehearsal nothing is launched: what would be is compiled, all at once.
+one after the other. In a rehearsal nothing is launched: what would be is compiled, all at once, or
+while something else is done.
 """
 
 from collections.abc import Generator
@@ -12,17 +13,23 @@ from typing import Any
 from torch import Tensor
 
 _rehearsal: "dict[Any, Future[Any]] | None" = None
+_behind: "list[Future[Any]]" = []
 _compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
 
 
 def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel, or in a rehearsal see that it is compiled."""
     if _rehearsal is None:
+        _finish()
         kernel[programs](*arguments, **settings)
         return
     key = (kernel.__name__, tuple(map(_kind, arguments)), tuple(settings.items()))
     if key not in _rehearsal:
-        _rehearsal[key] = _compilers.submit(kernel.warmup, *arguments, grid=programs, **settings)
+        _rehearsal[key] = _compilers.submit(_compile, kernel, programs, arguments, settings)
+
+
+def _compile(kernel: Any, programs: Any, arguments: Any, settings: Any) -> None:
+    kernel.warmup(*arguments, grid=programs, **settings)
 
 
 def _kind(argument: Any) -> Any:
@@ -34,13 +41,25 @@ def _kind(argument: Any) -> Any:
     return type(argument)
 
 
+def _finish() -> None:
+    """See that all is compiled that was begun."""
+    wait(_behind)  # what failed will say so when it is launched
+    _behind.clear()
+
+
 @contextmanager
-def rehearsing() -> Generator[None]:
-    """Launch nothing inside; at the end, everything that was asked for is compiled."""
+def rehearsing(*, ahead: bool = False) -> Generator[None]:
+    """Launch nothing inside; at the end everything that was asked for is compiled.
+
+    `ahead`: or being compiled; the next launch waits for it.
+    """
     global _rehearsal
+    _finish()
     _rehearsal = {}
     try:
         yield
-        wait(_rehearsal.values())  # what failed will say so when it is launched
+        _behind.extend(_rehearsal.values())
+        if not ahead:
+            _finish()
     finally:
         _rehearsal = None

@@ -80,16 +80,17 @@ class PooledTritonSite:
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
         """Both streams of the winners."""
         (term,) = terms
+        learning = self._learning
         rows, channels, *size = self._winners.shape
-        out = empty((2 * rows, channels, *size), self._learning.dtype, self._winners)
+        out = empty((2 * rows, channels, *size), learning.dtype, self._winners)
         z, stride, streams = term_of(term)
         grid = Grid(rows * size[0] * size[1], channels, channels)
         launch(
             kernels.pooled_forward, programs(grid),
-            out, z, either(self._shift, out), self._state.logits, self._winners,
+            out, z, either(self._shift, learning.scales), self._state.logits, self._winners,
             *self._sizes(), stride, streams, size_of(self._shift),
             **self._windows(), AT_WINDOWS=not self._pooling.overlaps,
-            IS_COMPACT=self._learning.is_compact, **tile(grid),
+            IS_COMPACT=learning.is_compact, **tile(grid),
         )  # fmt: skip
         self._given, self._out = term, out
         return out
@@ -114,10 +115,11 @@ class PooledTritonSite:
         grid = Grid(windows, channels, channels)
         launch(
             kernels.pooled_backward_by_window, programs(grid),
-            either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.products, learning.streams, out, self._state.logits, self._state.squares,
-            self._winners, learning.iteration, learning.rate, pixels, windows, len(self._winners),
-            channels, *sides, first[1], second[1], *channels_of(grid, result, gradient),
+            either(result, out), first[0], second[0], either(gradient.tail, learning.scales),
+            learning.seeds, learning.products, learning.streams, out, self._state.logits,
+            self._state.squares, self._winners, learning.iteration, learning.rate, pixels,
+            windows, len(self._winners), channels, *sides, first[1], second[1],
+            *channels_of(grid, result, gradient),
             **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
             **tile(grid),
         )  # fmt: skip
@@ -137,9 +139,9 @@ class PooledTritonSite:
         launch(
             kernels.pooled_backward_by_pixel, programs(grid),
             either(result, out), first[0], second[0], learning.products, learning.streams, z,
-            either(self._shift, out), self._state.logits, self._state.squares, self._winners,
-            learning.iteration, learning.rate, pixels, windows, len(self._winners), channels,
-            *sides, first[1], second[1], stride, streams,
+            either(self._shift, learning.scales), self._state.logits, self._state.squares,
+            self._winners, learning.iteration, learning.rate, pixels, windows,
+            len(self._winners), channels, *sides, first[1], second[1], stride, streams,
             0 if result is None else channels, channels if len(parts) > 1 else 0,
             size_of(self._shift), **self._windows(), IS_BOTH=learning.is_both,
             IS_COMPACT=learning.is_compact, **tile(grid),

@@ -39,7 +39,7 @@ class TritonScores:
             launch(
                 kernels.partial_scores, (2 * rows, PARTS),
                 self._sums, values[index], gradient, elements, rows, k * PARTS, width,
-                PARTS=PARTS, BLOCK=BLOCK, BLOCKS=-(-elements // (PARTS * BLOCK)),
+                -(-elements // (PARTS * BLOCK)), PARTS=PARTS, BLOCK=BLOCK,
             )  # fmt: skip
         launch(
             kernels.terms_and_seeds, (rows,),

@@ -111,22 +111,23 @@ class TritonSite:
 
     def forward(self, terms: Sequence[Tensor | Shared | Split]) -> Tensor:
         """Both streams past the activation and their masks."""
+        learning, grid = self._learning, self._grid
         shape = list(self._state.logits.shape)
-        out = empty((2 * shape[0], *shape[1:]), self._learning.dtype, self._state.logits)
-        terms = split_first(terms, self._learning.dtype)
-        first, *rest = [term_of(term) for term in terms]
-        second = rest[0] if rest else first
+        out = empty((2 * shape[0], *shape[1:]), learning.dtype, self._state.logits)
         place = laid_out(out)[1]
-        grid = self._grid
+        terms = split_first(terms, learning.dtype)
+        first, *rest = [term_of(term) for term in terms]
+        second = rest[0] if rest else (out, place.stride, 1)
         launch(
             kernels.masked_forward, programs(grid),
-            out, first[0], second[0], either(self._scale, out), either(self._shift, out),
+            out, first[0], second[0], either(self._scale, learning.scales),
+            either(self._shift, learning.scales),
             self._state.logits, either(self._slope, out), either(self._offset, out),
             grid.pixels, grid.channels, place.stride, first[1], second[1], first[2], second[2],
             apart(terms[0]), grid.channels if rest else 0, size_of(self._scale),
             size_of(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
-            IS_COMPACT=self._learning.is_compact, SUMMANDS=summands(terms[0]), **tile(grid),
+            IS_COMPACT=learning.is_compact, SUMMANDS=summands(terms[0]), **tile(grid),
         )  # fmt: skip
         self._out = out
         return out
@@ -140,9 +141,10 @@ class TritonSite:
         first, second = parts_of(gradient, out)
         launch(
             kernels.masked_backward, programs(grid),
-            either(result, out), first[0], second[0], either(gradient.tail, out), learning.seeds,
-            learning.products, learning.streams, out, either(self._scale, out), self._state.logits,
-            self._state.squares, either(self._slope, out), learning.iteration, learning.rate,
+            either(result, out), first[0], second[0], either(gradient.tail, learning.scales),
+            learning.seeds, learning.products, learning.streams, out,
+            either(self._scale, learning.scales), self._state.logits, self._state.squares,
+            either(self._slope, out), learning.iteration, learning.rate,
             grid.pixels, self._rows, grid.pixels // self._rows, grid.channels,
             first[1], second[1], laid_out(out)[1].stride,
             *channels_of(grid, result, gradient), size_of(self._scale), apart(gradient.split),
@@ -201,6 +203,7 @@ def parts_of(gradient: Gradient, like: Tensor) -> list[tuple[Tensor, int]]:
 
 
 def either(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
+    """A tensor, or one of its type that is not read: kernels are compiled for types."""
     return stand_in if tensor is None else tensor
 
 

@@ -1,0 +1,71 @@
+"""Kernels that nearly every network needs, compiled while the network is still being captured.
+
+A small site is asked for all that sites do, in a rehearsal: what it needs is what the sites of
+ResNets, VGGs and their like need. What else a network needs is compiled when it is met.
+"""
+
+import torch
+
+from dmbp.engine.learning import Gradient, Learning, Split, start
+from dmbp.engine.loss import Loss
+from dmbp.engine.merging import Merged
+from dmbp.engine.scaling import GradientRange
+from dmbp.engine.streams import in_order
+from dmbp.engine.tail import Tail
+from dmbp.engine.triton_convolution import SUMMANDS, SplitConvolution
+from dmbp.engine.triton_gates import started
+from dmbp.engine.triton_launch import rehearsing
+from dmbp.engine.triton_scores import TritonScores
+from dmbp.engine.triton_site import TritonSite
+from dmbp.linear.piece import Piece
+from dmbp.linear.step import Step
+
+CHANNELS = 64
+SIZE = (16, 16)
+
+FEW_ROWS = 4
+"""Of which convolutions may be split."""
+
+_begun: set[tuple[Loss, torch.dtype, torch.device, bool]] = set()
+
+
+def compile_ahead(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> None:
+    """Begin to compile, once in a process; launches wait until it is done."""
+    key = (loss, dtype, device, rows <= FEW_ROWS)
+    if key not in _begun:
+        _begun.add(key)
+        with rehearsing(ahead=True):
+            ask(loss, dtype=dtype, device=device, rows=rows)
+
+
+@torch.no_grad()
+def ask(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> None:
+    """Launch every kernel."""
+    gradient = in_order(torch.zeros(2, CHANNELS, *SIZE, device=device))
+    slope = torch.ones(1, CHANNELS, *SIZE, dtype=torch.bool, device=device)
+    logits, _ = started(gradient, slope, 1.0)
+    tail = Tail({0: gradient[:1]}, torch.zeros(1, device=device))
+    learning = start(loss, 1.0, dtype=dtype, unit=1.0, tail=tail)
+    gate = Step("", "", "", "", Piece(slope), (), {}, output=0, shape=slope.shape, site=None)
+    shift = torch.zeros(CHANNELS, device=device)
+    site = TritonSite(Merged(gate, (0,), shift=shift), logits, learning)
+    seen = GradientRange(learning.scales, loss) if learning.is_scaled else None
+    site.past(gradient, slope, seen)
+    images = gradient.to(dtype)
+    back = images if learning.is_both else images[:1]
+    site.forward([images, images])
+    for given in (Gradient([], tail.gradients[0]), Gradient([back]), Gradient([back, back])):
+        site.forward([images])
+        site.backward(given, goes_on=True)
+    TritonScores(tail, torch.zeros(1, device=device), learning).update({0: images})
+    if rows <= FEW_ROWS and learning.is_compact:
+        _ask_for_splits(site, images, learning)
+
+
+def _ask_for_splits(site: TritonSite, images: torch.Tensor, learning: Learning) -> None:
+    weight = images.new_zeros(CHANNELS, CHANNELS, 3, 3)
+    for summands in SUMMANDS:
+        found = SplitConvolution(weight, ([1, 1], [1, 1], [1, 1], 1), summands)(images)
+        site.forward([found])
+        back = found if learning.is_both else Split(found.summands[:, :1].contiguous())
+        site.backward(Gradient([], split=back), goes_on=True)
