@@ -1,8 +1,8 @@
 """Launching kernels, and compiling them beforehand, several at a time.
 
-Triton compiles a kernel when it first meets the kinds of arguments it is given, half a second each,
-one after the other. In a rehearsal nothing is launched: what would be is compiled, all at once, or
-while something else is done.
+Triton compiles a kernel when it first meets the kinds of arguments it is given, and the code that
+launches it when it is first run: half a second each, one after the other. In a rehearsal nothing is
+launched: what would be is compiled, all at once, or while something else is done.
 """
 
 from collections.abc import Generator
@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _rehearsal: "dict[Any, Future[Any]] | None" = None
@@ -23,17 +24,32 @@ def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: 
         _finish()
         kernel[programs](*arguments, **settings)
         return
-    key = (kernel.__name__, tuple(map(_kind, arguments)), tuple(settings.items()))
+    key = (kernel.__name__, _kinds(kernel, arguments), tuple(settings.items()))
     if key not in _rehearsal:
-        _rehearsal[key] = _compilers.submit(_compile, kernel, programs, arguments, settings)
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        _rehearsal[key] = _compilers.submit(
+            _compile, device, kernel, programs, arguments=arguments, settings=settings
+        )
 
 
-def _compile(kernel: Any, programs: Any, arguments: Any, settings: Any) -> None:
-    kernel.warmup(*arguments, grid=programs, **settings)
+def _compile(
+    device: int | None, kernel: Any, programs: Any, *, arguments: Any, settings: Any
+) -> None:
+    if device is not None:
+        torch.cuda.set_device(device)  # of this thread
+    compiled = kernel.warmup(*arguments, grid=programs, **settings)
+    _ = compiled.run  # its launcher, which is made when it is asked for
+
+
+def _kinds(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Triton compiles for; which numbers do not count, the kernel says."""
+    parameters = getattr(kernel, "params", [])  # an interpreted kernel has none
+    ignored = {p.num for p in parameters if p.do_not_specialize}
+    return tuple(None if k in ignored else _kind(a) for k, a in enumerate(arguments))
 
 
 def _kind(argument: Any) -> Any:
-    """What Triton compiles for: a tensor's type and alignment, divisibility of numbers."""
+    """A tensor's type and alignment, the divisibility of a number."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
