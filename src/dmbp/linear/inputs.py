@@ -1,6 +1,6 @@
 """What a model can be asked about: a batch of finite numbers that fits its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def check_batch(inputs: Tensor) -> None:
         raise InputError("the inputs contain NaN or infinity")
 
 
-def check_fit(inputs: Tensor, tensors: Sequence[tuple[str, Tensor]]) -> None:
+def check_fit(inputs: Tensor, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Refuse inputs of another dtype or on another device than the model's `tensors`."""
     for name, tensor in tensors:
         if is_lazy(tensor):

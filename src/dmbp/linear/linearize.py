@@ -8,6 +8,7 @@ A `Linearizer` keeps the captured graph of one model, so that asking again costs
 
 import copy
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -284,10 +285,12 @@ class Linearizer:
         check_fit(inputs, self._tensors())
         return inputs.clone() if inputs.is_inference() else inputs.detach()
 
-    def _tensors(self) -> list[tuple[str, Tensor]]:
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         if isinstance(self.model, nn.Module):
-            return [*self.model.named_parameters(), *self.model.named_buffers()]
-        return [(k, v) for k, v in self.model.state_dict.items() if isinstance(v, Tensor)]
+            yield from self.model.named_parameters()
+            yield from self.model.named_buffers()
+        else:
+            yield from ((k, v) for k, v in self.model.state_dict.items() if isinstance(v, Tensor))
 
     def _form(self, inputs: Tensor) -> Any:
         return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._held.form

@@ -10,7 +10,7 @@ What is called `logits` is taken without asking, and so is the only tensor of th
 caller says which, by a name, a position or a function of what the model returns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from typing import Any, cast
 
@@ -93,7 +93,7 @@ def _listed(tensors: Mapping[str | int, Tensor]) -> str:
     return f" ({listed})" if listed else ""
 
 
-def check_scores(outputs: Any, images: int, tensors: Sequence[tuple[str, Tensor]]) -> None:
+def check_scores(outputs: Any, images: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Refuse what is no finite tensor (images, classes); `tensors` are the model's own."""
     if not isinstance(outputs, Tensor):
         raise ModelError(
@@ -114,7 +114,7 @@ def check_scores(outputs: Any, images: int, tensors: Sequence[tuple[str, Tensor]
         raise ModelError(_where_not_finite(tensors))
 
 
-def _where_not_finite(tensors: Sequence[tuple[str, Tensor]]) -> str:
+def _where_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str:
     for name, tensor in tensors:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             return f"the model's weights contain NaN or infinity, first in {name!r}"
