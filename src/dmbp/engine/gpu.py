@@ -1,13 +1,13 @@
 """The engine for GPUs: half precision where it is harmless, few kernels, one graph an iteration.
 
 The network's activations and gradients have 16 bits, in channels-last order, both streams in one
-batch; in float16 both are scaled (`units`, `scaling`). All that happens at a site is one kernel each
-way (`triton_kernels`), with the bias, sum or batch norm before it and the max-pooling behind it;
-going back, the loss touches one stream of each row, and only that is computed. What x alone decides
-runs once, as do the steps after the last site (`tail`). The rest is convolutions, those of few
-pixels in parts (`splitting`), and operations without a path of their own, which run as they are. A
-whole iteration is recorded as a CUDA graph. Where masks start and how maps are read is done in the
-network's own precision.
+batch; in float16 both are scaled (`units`, `scaling`). All that happens at a site is one kernel
+each way (`triton_kernels`), with the bias, sum or batch norm before it and the max-pooling behind
+it; going back, the loss touches one stream of each row, and only that is computed. What x alone
+decides runs once, as do the steps after the last site (`tail`). The rest is convolutions, those of
+few pixels in parts (`splitting`), and operations without a path of their own, which run as they
+are. A whole iteration is recorded as a CUDA graph. Where masks start and how maps are read is done
+in the network's own precision.
 """
 
 from collections.abc import Generator, Sequence
