@@ -5,7 +5,6 @@ from difflib import SequenceMatcher, get_close_matches
 
 from dmbp.errors import DMBPError, InputError
 
-
 NEARLY_AS_CLOSE = 0.9
 """As the closest name, for another to be meant as well."""
 

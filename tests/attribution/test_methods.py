@@ -182,7 +182,7 @@ def test_names() -> None:
         "rise",
         "guided_backprop",
     ]
-    with pytest.raises(DMBPError, match="no method 'gradcan'; did you mean 'gradcam'[?]"):
+    with pytest.raises(DMBPError, match=r"no method 'gradcan'; did you mean 'gradcam'\?"):
         method_names("gradcan")
     assert set(dmbp.methods()) == set(METHODS)
 
