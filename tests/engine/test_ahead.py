@@ -1,5 +1,8 @@
 """Kernels compiled ahead are those that a network then asks for."""
 
+from collections.abc import Callable
+from threading import Thread
+
 import pytest
 import torch
 
@@ -15,12 +18,12 @@ pytest.importorskip("triton")
 
 from dmbp.engine import triton_launch
 from dmbp.engine.triton_ahead import ask
-from dmbp.engine.triton_launch import rehearsing
+from dmbp.engine.triton_launch import launch, rehearsing
 
 
 def asked() -> set[object]:
     """What was launched in a rehearsal: kernels, types of arguments, settings."""
-    rehearsal = triton_launch._rehearsal  # pyright: ignore[reportPrivateUsage]
+    rehearsal = triton_launch.thread.rehearsal
     assert rehearsal is not None
     is_number = {(True, True), (True, False), (False, True), (False, False)}
     return {
@@ -49,6 +52,31 @@ def test_ahead(objective: str, rows: int, dtype: torch.dtype) -> None:
             needed = asked()
     assert needed
     assert needed <= ahead
+
+
+class Kernel:
+    """Counts what is launched."""
+
+    __name__ = "kernel"
+    launched = 0
+
+    def __getitem__(self, _: tuple[int, ...]) -> Callable[[], None]:
+        return self._launch
+
+    def _launch(self) -> None:
+        self.launched += 1
+
+
+def test_a_rehearsal_is_of_one_thread() -> None:
+    rehearsed, launched = Kernel(), Kernel()
+    with rehearsing():
+        launch(rehearsed, (1,))
+        other = Thread(target=launch, args=(launched, (1,)))
+        other.start()
+        other.join()
+    assert (rehearsed.launched, launched.launched) == (0, 1)
+    launch(rehearsed, (1,))
+    assert rehearsed.launched == 1
 
 
 def test_nothing_to_prepare_for_a_cpu() -> None:

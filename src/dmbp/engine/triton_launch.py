@@ -5,29 +5,39 @@ launches it when it is first run: half a second each, one after the other. In a 
 launched: what would be is compiled, all at once, or while something else is done.
 """
 
+import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_rehearsal: "dict[Any, Future[Any]] | None" = None
 _behind: "list[Future[Any]]" = []
 _compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
 
 
+class _Thread(threading.local):
+    """Of a thread: what it has asked for in a rehearsal, if it is in one. Others launch."""
+
+    rehearsal: "dict[Any, Future[Any]] | None" = None
+
+
+thread = _Thread()
+
+
 def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel, or in a rehearsal see that it is compiled."""
-    if _rehearsal is None:
+    rehearsal = thread.rehearsal
+    if rehearsal is None:
         _finish()
         kernel[programs](*arguments, **settings)
         return
     key = (kernel.__name__, _kinds(kernel, arguments), tuple(settings.items()))
-    if key not in _rehearsal:
+    if key not in rehearsal:
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        _rehearsal[key] = _compilers.submit(
+        rehearsal[key] = _compilers.submit(
             _compile, device, kernel, programs, arguments=arguments, settings=settings
         )
 
@@ -59,8 +69,9 @@ def _kind(argument: Any) -> Any:
 
 def _finish() -> None:
     """See that all is compiled that was begun."""
-    wait(_behind)  # what failed will say so when it is launched
-    _behind.clear()
+    with suppress(IndexError):  # none left, or taken by another thread
+        while True:
+            wait([_behind.pop()])  # what failed will say so when it is launched
 
 
 @contextmanager
@@ -69,13 +80,12 @@ def rehearsing(*, ahead: bool = False) -> Generator[None]:
 
     `ahead`: or being compiled; the next launch waits for it.
     """
-    global _rehearsal
     _finish()
-    _rehearsal = {}
+    thread.rehearsal = {}
     try:
         yield
-        _behind.extend(_rehearsal.values())
+        _behind.extend(thread.rehearsal.values())
         if not ahead:
             _finish()
     finally:
-        _rehearsal = None
+        thread.rehearsal = None
