@@ -41,6 +41,15 @@ def spectral():
         def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
     return net(nn.ReLU(), Spectral())
 def segmenter(): return net(nn.ReLU())
+def grey():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), *net()[1:])
+grey_module = grey()
+def deaf():
+    model = net()
+    nn.init.constant_(model[0].weight, 1e-20)
+    nn.init.constant_(model[0].bias, 1.0)
+    return model
 def star(): return net()
 def double(): return net().double()
 def poisoned():
@@ -150,6 +159,52 @@ def test_a_folder_of_photos(folder: Path) -> None:
     assert names == ["a.json", "a.png", "b.json", "b.png", "report.html"]
     page = (folder / "results" / "report.html").read_text()
     assert page.index("album/a.png") < page.index("album/b.jpg")
+
+
+def test_what_cannot_be_read_in_a_folder_is_left_out(folder: Path) -> None:
+    (folder / "many").mkdir()
+    for name in ("good.jpg", "empty.jpg", "text.png"):
+        (folder / "many" / name).write_bytes(b"")
+    (folder / "many" / "good.jpg").write_bytes((folder / "photo.jpg").read_bytes())
+    result = explain("many")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: left out: many/empty.jpg is not an image")
+    assert "many/text.png" in result.stderr
+    assert [path.name for path in (folder / "dmbp-out").glob("*.png")] == ["good.png"]
+    (folder / "many" / "good.jpg").unlink()
+    none = explain("many")
+    assert none.exit_code == 2
+    assert "empty.jpg" in none.stderr
+    assert "text.png" in none.stderr
+
+
+def test_a_network_of_one_channel(folder: Path) -> None:
+    for model in ("cli_models:grey", "cli_models:grey_module"):
+        result = explain("photo.jpg", "--report", "--gif", model=model)
+        assert result.exit_code == 0, result.stderr
+    record = json.loads((folder / "dmbp-out" / "photo.json").read_text())
+    assert record["preprocessing"]["mean"] == [0.449]
+
+
+def test_a_network_that_ignores_its_input_is_pointed_out(folder: Path) -> None:
+    result = explain("photo.jpg", model="cli_models:deaf")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: 1 of 1 maps are nothing but rounding")
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_record_says_which_weights(folder: Path) -> None:
+    state = load_model("cli_models:good").module.state_dict()
+    torch.save({f"_orig_mod.{name}": tensor for name, tensor in state.items()}, folder / "w.pth")
+    assert explain("photo.jpg", "--weights", "w.pth", "--report").exit_code == 0
+    assert json.loads((folder / "dmbp-out" / "photo.json").read_text())["weights"] == "w.pth"
+    assert "<td>w.pth</td>" in (folder / "dmbp-out" / "report.html").read_text()
+
+
+def test_class_names_as_windows_writes_them(folder: Path) -> None:
+    (folder / "names.txt").write_bytes("\ufeffcat\r\ndog\r\nhamster\r\n".encode())
+    result = explain("photo.jpg", "--classes", "names.txt", "--target", "cat")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_a_single_output_is_a_yes_or_no(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from rich.progress import Progress
 from dmbp import __version__
 from dmbp.attribution import DMBP
 from dmbp.data import photo_paths, read_photo
-from dmbp.errors import OutputError
+from dmbp.errors import OutputError, PhotoError
 from dmbp.explanation import Explanation
 from dmbp.model_choice import ModelChoice
 from dmbp.models import Classifier
@@ -56,9 +57,7 @@ class ExplainRequest:
 
 def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     """Explain every photo; all photos are read once before anything is written."""
-    paths = photo_paths(request.photos)
-    for path in paths:
-        read_photo(path)
+    paths = _readable(photo_paths(request.photos), given=request.photos)
     check_folder(request.outputs.folder)
     named = list(_stems(paths))
     _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
@@ -66,6 +65,21 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     explainer = DMBP(classifier.module, **request.settings)
     questions = [(stem, path, request.targets) for stem, path in named]
     explain_all(questions, classifier, explainer, request.outputs, console=console)
+
+
+def _readable(paths: Sequence[Path], *, given: Sequence[Path]) -> list[Path]:
+    """The photos that can be read; those of a folder that cannot are left out, with a note."""
+    faults: dict[Path, str] = {}
+    for path in paths:
+        try:
+            read_photo(path)
+        except PhotoError as error:
+            faults[path] = str(error)
+    if faults and (set(faults) == set(paths) or not set(given).isdisjoint(faults)):
+        raise PhotoError("; ".join(faults.values()))
+    if faults:
+        warnings.warn(f"left out: {'; '.join(faults.values())}", stacklevel=2)
+    return [path for path in paths if path not in faults]
 
 
 def explain_all(
@@ -92,13 +106,20 @@ def explain_all(
         page = report_html(
             [answer.report_photo() for answer in answers],
             model=classifier.name,
-            settings=explainer.described(),
+            settings=_described(classifier) | explainer.described(),
             versions={"dmbp": __version__, "torch": torch.__version__},
             style=outputs.style,
         )
         write_whole({outputs.folder / REPORT: page})
         if console is not None:
             console.print(f"report → {outputs.folder / REPORT}")
+
+
+def _described(classifier: Classifier) -> dict[str, Any]:
+    """Which weights, and how photos become inputs."""
+    seen = classifier.preprocessing.described()
+    weights = {} if classifier.weights is None else {"weights": classifier.weights}
+    return weights | {"photos": ", ".join(f"{name} {value}" for name, value in seen.items())}
 
 
 def explain_photo(

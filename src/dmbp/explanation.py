@@ -53,6 +53,8 @@ class Explanation:
         about = {
             "photo": self.question.name,
             "model": self.question.classifier.name,
+            "weights": self.question.classifier.weights,
+            "preprocessing": self.question.classifier.preprocessing.described(),
             "predicted": self.question.about(self.question.best),
             "targets": [
                 {

@@ -1,6 +1,6 @@
 """Which model a command was asked to use, and where to run it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,7 +31,7 @@ class ModelChoice:
         else:
             classifier = load_model(name, weights=self.weights, classes=self.classes)
         classifier.module.to(device)
-        return classifier
+        return replace(classifier, weights=None if self.weights is None else str(self.weights))
 
     @property
     def is_random(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier
 from dmbp.render.colour import Array
+from dmbp.render.pictures import picture
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class PhotoQuestion:
     def shown(self, image: Tensor) -> Array:
         """An input as a picture again: RGB in [0, 1]."""
         preprocessing = self.classifier.preprocessing
-        pixels = image.detach().cpu().double().permute(1, 2, 0).numpy()
-        return pixels * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
+        return picture(image) * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
 
 
 def ask(

@@ -1,7 +1,9 @@
 """The terminal as commands use it: where to print, and how errors are said."""
 
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -15,9 +17,17 @@ output = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 @contextmanager
 def one_sentence() -> Generator[None]:
-    """Turn an error the user can put right into one sentence and exit code 2."""
+    """Turn an error the user can put right into one sentence and exit code 2; warnings too."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _note
+            yield
     except DMBPError as error:
         errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
         raise typer.Exit(2) from None
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as a line of its own, without the place in the code that it came from."""
+    errors.print(Text("note: ", "yellow") + Text(" ".join(str(message).split())))

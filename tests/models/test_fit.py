@@ -24,6 +24,16 @@ def test_size(fit: Fit, size: tuple[int, int]) -> None:
     assert seen.tensor(seen.view(PHOTO)).shape == (1, 3, size[1], size[0])
 
 
+def test_one_channel() -> None:
+    """Grey as Pillow makes it, and the mean and std of one channel."""
+    seen = Preprocessing(crop=16, fit="squeeze", mean=(0.5,), std=(0.25,))
+    inputs = seen.tensor(seen.view(Image.new("RGB", (30, 20), "white")))
+    assert inputs.shape == (1, 1, 16, 16)
+    assert inputs.unique().tolist() == [2.0]
+    assert Preprocessing.for_channels(3) == Preprocessing.for_channels(None) == Preprocessing()
+    assert len(Preprocessing.for_channels(1).mean) == 1
+
+
 def test_what_is_left_out() -> None:
     """A red border: a crop of the centre does not see it, the others do."""
     photo = Image.new("RGB", (200, 200), "red")

@@ -11,8 +11,9 @@ import dmbp
 from dmbp.errors import InputError, OutputError
 from dmbp.render import plot_linear_map, split_by_sign
 from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
-from dmbp.render.decomposition import target_text
+from dmbp.render.decomposition import panel_rows, target_text
 from dmbp.render.files import write_whole
+from dmbp.render.panel import TITLE_WIDTH, in_lines
 from tests import nets
 
 
@@ -29,6 +30,30 @@ def test_the_strongest_half_per_cent_is_clipped() -> None:
     values = numpy.concatenate([numpy.ones(999), [1e6]])
     assert strongest(values) == pytest.approx(1.0)
     assert strongest(numpy.zeros(4)) == 1.0
+
+
+def test_long_titles_are_cut_in_the_middle() -> None:
+    assert in_lines("predicted cat (98%)\nfor it") == "predicted cat (98%)\nfor it"
+    name = "adenocarcinoma in situ, well differentiated, left lower lobe of the lung"
+    lines = in_lines(f"for and against: {name} (26%)").split("\n")
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= TITLE_WIDTH
+    assert lines[0].startswith("for and against: adenocarcinoma")
+    assert lines[1].startswith("…")
+    assert lines[1].endswith("lung (26%)")
+
+
+def test_rounding_is_not_drawn(tmp_path: Path) -> None:
+    model = nets.ResidualNet().eval()
+    for parameter in model.fc.parameters():
+        torch.nn.init.zeros_(parameter)
+    torch.nn.init.constant_(model.fc.bias, 1.0)
+    torch.nn.init.constant_(model.fc.weight, 1e-12)
+    with pytest.warns(UserWarning, match="nothing but rounding"):
+        found = dmbp.DMBP(model, iterations=2).explain(torch.randn(1, 3, 16, 16), target=1)
+    assert found.is_blank.tolist() == [True]
+    assert found.attribution.any()
+    assert not panel_rows(found)[0].attribution.any()
 
 
 def test_smoothing_keeps_the_sum_inside() -> None:

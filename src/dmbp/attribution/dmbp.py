@@ -171,11 +171,19 @@ class DMBP(Method):
 def _tell_of_blanks(found: Decomposition) -> None:
     """Warn of explanations that show nothing, which are true but easily taken for a fault."""
     shown = found.positive_map.flatten(1).any(1) | found.negative_map.flatten(1).any(1)
-    blank = int((~shown).sum())
+    rounding = found.is_blank & found.attribution.flatten(1).any(1)
+    blank, rounded = torch.stack([~shown, rounding]).sum(1).tolist()
     if blank:
         warnings.warn(
             f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel moves "
             "the score, because every path from them is closed, rounded (sign, round) or cancelled",
+            stacklevel=4,
+        )
+    if rounded:
+        warnings.warn(
+            f"{rounded} of {len(shown)} maps are nothing but rounding: the model's score hardly "
+            "depends on what tells these inputs from their reference (a blurred copy, by default); "
+            "are its weights loaded, and its batch norm's statistics?",
             stacklevel=4,
         )
 

@@ -20,6 +20,9 @@ from dmbp.decompose.reference import Reference, reference_for
 from dmbp.decompose.settings import Combine, Settings
 from dmbp.linear.targets import OneTarget
 
+ROUNDING = 10
+"""Units in the last place of the terms."""
+
 
 @dataclass(frozen=True)
 class History:
@@ -76,6 +79,13 @@ class Decomposition:
     def attribution(self) -> Tensor:
         """Signed pixel attributions: positive speaks for the target, negative against it."""
         return self.positive + self.negative
+
+    @property
+    def is_blank(self) -> Tensor:
+        """By row, whether all attributions together are no more than the terms' rounding."""
+        moved = self.attribution.abs().flatten(1).sum(1)
+        size = self.positive_output.abs() + self.negative_output.abs()
+        return moved <= ROUNDING * torch.finfo(size.dtype).eps * size
 
     def read(self, *, reference: Reference, combine: Combine) -> "Decomposition":
         """The same decomposition read out with another reference or another combination."""

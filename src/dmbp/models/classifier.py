@@ -15,11 +15,13 @@ Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+GREY_MEAN = (0.449,)
+GREY_STD = (0.226,)
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a photo becomes an input: RGB in [0, 1], then mean and std.
+    """How a photo becomes an input: RGB in [0, 1], grey where `mean` has one number; mean and std.
 
     `fit` is what of the photo is seen: "crop", its short side made `resize` pixels and the central
     `crop` × `crop` of that; "squeeze", all of it, made `crop` × `crop`; "squeeze-crop", all of it
@@ -33,6 +35,22 @@ class Preprocessing:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     interpolation: Image.Resampling = Image.Resampling.BILINEAR
+
+    @staticmethod
+    def for_channels(channels: int | None) -> "Preprocessing":
+        """The usual; of one channel in grey, with the mean of the colours' numbers."""
+        return Preprocessing(mean=GREY_MEAN, std=GREY_STD) if channels == 1 else Preprocessing()
+
+    def described(self) -> dict[str, str | int | list[float]]:
+        """As plain values for a file or a report."""
+        return {
+            "fit": self.fit,
+            "resize": self.resize,
+            "crop": self.crop,
+            "interpolation": self.interpolation.name.lower(),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
 
     def view(self, photo: Image.Image) -> Image.Image:
         """The part of the photo that the model sees, at the size it sees it."""
@@ -51,8 +69,10 @@ class Preprocessing:
         return resized.crop((left, top, left + self.crop, top + self.crop))
 
     def tensor(self, view: Image.Image) -> Tensor:
-        """A view as the model's input, (1, 3, height, width)."""
+        """A view as the model's input, (1, 3, height, width), or (1, 1, height, width)."""
+        view = view.convert("L") if len(self.mean) == 1 else view
         pixels = torch.from_numpy(numpy.asarray(view, dtype=numpy.float32) / 255)
+        pixels = pixels.reshape(view.height, view.width, len(self.mean))
         normalised = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return normalised.permute(2, 0, 1)[None].contiguous()
 
@@ -62,7 +82,8 @@ class Classifier:
     """A module with all that is needed to ask it about a photo.
 
     `activation` turns outputs into probabilities: softmax where one class is right, sigmoid where
-    several may be. Without `classes` the classes are known by number.
+    several may be. Without `classes` the classes are known by number. `weights` is the file they
+    came from, where one was given.
     """
 
     name: str
@@ -70,6 +91,7 @@ class Classifier:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     classes: tuple[str, ...] | None = None
     activation: Literal["softmax", "sigmoid"] = "softmax"
+    weights: str | None = None
 
     def placed(self, inputs: Tensor) -> Tensor:
         """Inputs where the module's parameters are, in their precision."""

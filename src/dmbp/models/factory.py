@@ -1,4 +1,4 @@
-"""A user's own model: `package.module:factory`, a function without arguments.
+"""A user's own model: `package.module:factory`, a function without arguments, or what it returns.
 
 It returns an `nn.Module` or a program of `torch.export`, or a `dmbp.models.Classifier` of one where
 preprocessing or class names matter.
@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.linear.one_at_a_time import settle
-from dmbp.models.classifier import Classifier
+from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.hugging_face import labels_of
 from dmbp.models.program_file import program_classifier
 from dmbp.models.state import fit, read_state
@@ -26,7 +26,9 @@ from dmbp.models.torchvision_import import import_torchvision
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
     """What the factory makes, with the weights of a file if one is given."""
-    classifier = _classifier(_call(_find(name), name), name)
+    found = _find(name)
+    is_made = isinstance(found, nn.Module | ExportedProgram | Classifier)
+    classifier = _classifier(found if is_made else _call(found, name), name)
     if weights is not None:
         fit(classifier.module, read_state(weights), str(weights))
     settle(classifier.module)
@@ -42,11 +44,17 @@ def _classifier(made: Any, name: str) -> Classifier:
         raise ModelError(
             f"{name} returned a {type(made).__name__}, not an nn.Module or a dmbp.models.Classifier"
         )
-    return (
-        made
-        if isinstance(made, Classifier)
-        else Classifier(name, module, classes=labels_of(module))
-    )
+    if isinstance(made, Classifier):
+        return made
+    preprocessing = Preprocessing.for_channels(_channels(module))
+    return Classifier(name, module, preprocessing, classes=labels_of(module))
+
+
+def _channels(module: nn.Module) -> int:
+    """The channels that a network's first convolution reads."""
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
+    first = next(convolutions, None)
+    return 3 if first is None else first.in_channels
 
 
 def _find(name: str) -> Any:
@@ -69,7 +77,7 @@ def _find(name: str) -> Any:
     except Exception as error:
         raise ModelError(f"{module_name!r} raised {_said(error)} on import") from error
     factory = getattr(module, attribute, None)
-    if not callable(factory):
+    if not callable(factory) and not isinstance(factory, ExportedProgram | Classifier):
         raise ModelError(f"{module_name!r} has no function {attribute!r}")
     return factory
 

@@ -21,7 +21,7 @@ class InputForm:
 
     def preprocessing(self) -> Preprocessing:
         """ImageNet's, at the side the model takes; the crop keeps its share of the photo."""
-        usual = Preprocessing()
+        usual = Preprocessing.for_channels(self.channels)
         side = self.height or self.width or usual.crop
         return replace(usual, crop=side, resize=round(side * usual.resize / usual.crop))
 
@@ -43,7 +43,7 @@ def read_form(shapes: Sequence[Sequence[int | None]], source: str) -> InputForm:
     if len(shapes) != 1:
         raise ModelError(f"{source} takes {len(shapes)} inputs; dmbp explains models of one")
     (shape,) = shapes
-    if len(shape) != 4 or shape[1] not in (None, 3):
+    if len(shape) != 4 or shape[1] not in (None, 1, 3):
         raise ModelError(
             f"{source} takes inputs of shape {_written(shape)}, not photos of shape (batch, 3, "
             "height, width)"

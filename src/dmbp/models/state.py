@@ -14,7 +14,7 @@ from dmbp.linear.quiet import quietly
 
 State = Mapping[str, Tensor]
 
-_PREFIXES = ("module.", "model.")  # DataParallel's and Lightning's
+_PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel's, torch.compile's, Lightning's
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
@@ -71,6 +71,7 @@ def _difference(missing: list[str], unexpected: list[str]) -> str:
         parts.append(f"{len(missing)} keys are missing, first {missing[0]!r}")
     if unexpected:
         parts.append(f"{len(unexpected)} are unexpected, first {unexpected[0]!r}")
+        parts.append("a network of your own comes from --model my_module:make_model")
     return "; ".join(parts)
 
 

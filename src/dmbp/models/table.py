@@ -114,7 +114,7 @@ def model_names() -> list[str]:
 def read_classes(path: Path) -> tuple[str, ...]:
     """Class names from a text file, one a line."""
     try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise WeightsError(f"cannot read class names from {path}: {error}") from error
     return tuple(line.strip() for line in lines)

@@ -81,7 +81,8 @@ def panel_rows(
     """The panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
     check_drawable(inputs)
-    attributions = decomposition.attribution.sum(1)
+    seen = ~decomposition.is_blank  # rounding is not to be drawn in full colours
+    attributions = decomposition.attribution.sum(1) * seen[:, None, None]
     return [
         PanelRow(
             photo=photos[k] if photos is not None else stretched(inputs[k]),

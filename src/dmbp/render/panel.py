@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -85,6 +86,9 @@ def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
     )
 
 
+TITLE_WIDTH = 36
+"""The letters that fit above a picture."""
+
 TERMS_WIDTH = 1.15
 """The bars' width, in pictures."""
 
@@ -121,13 +125,27 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     if len(rows) > 1:
         write_note(figure.add_subplot(grid[-1, 2]), "one colour scale for all rows")
+    if len(columns) > 4:
+        note = "their size says little: read the colours"
+        write_note(figure.add_subplot(grid[-1, 4]), note)
     return figure
+
+
+def in_lines(title: str) -> str:
+    """A title as wide as a picture: in two lines where it is long, with its end where longer."""
+    lines: list[str] = []
+    for line in title.split("\n"):
+        wrapped = wrap(line, TITLE_WIDTH)
+        if len(wrapped) > 2:
+            wrapped = [wrapped[0], "…" + line[-TITLE_WIDTH + 1 :].lstrip(" ,;:")]
+        lines += wrapped
+    return "\n".join(lines)
 
 
 def show_image(axis: Axes, picture: Array, title: str) -> None:
     """A picture without ticks under a title."""
     axis.imshow(picture, interpolation="nearest")
-    axis.set_title(title, fontsize=11)
+    axis.set_title(in_lines(title), fontsize=11)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():

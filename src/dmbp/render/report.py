@@ -130,7 +130,7 @@ def _history(target: ReportTarget, palette: Palette) -> str:
         Line(name, colour, values)
         for (name, values), colour in zip(target.history.items(), colours, strict=True)
     ]
-    iterations = len(lines[0].values)
+    iterations = len(lines[0].values) - 1  # the first values are those before any
     return line_chart(lines, across="iterations", last=str(iterations))
 
 
