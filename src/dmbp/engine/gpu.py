@@ -12,15 +12,15 @@ in the network's own precision.
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dmbp.engine.arithmetic import sums_in_single_precision
+from dmbp.engine.casting import cast, cast_example, constant_value
 from dmbp.engine.engine import Logits
-from dmbp.engine.folding import CONVOLUTION, convolution_arguments
 from dmbp.engine.gates import pass_gate
 from dmbp.engine.gpu_program import (
     GpuSite,
@@ -29,7 +29,7 @@ from dmbp.engine.gpu_program import (
     SiteInstruction,
     both_streams,
 )
-from dmbp.engine.learning import Gradient, Shared, Split, start
+from dmbp.engine.learning import Gradient, Split, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, Merging, merging_of
 from dmbp.engine.operations import operation
@@ -37,7 +37,7 @@ from dmbp.engine.plain_site import PlainScores, PlainSite
 from dmbp.engine.plan import last_reads, plan_of, walk
 from dmbp.engine.readout import read_out
 from dmbp.engine.scaling import GradientRange
-from dmbp.engine.streams import Apart, Example, in_order, stacked
+from dmbp.engine.streams import in_order, stacked
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.engine.units import in_unit, unit_of
@@ -192,14 +192,16 @@ class GpuEngine:
                 goes_on = any(index not in constant for index in merged.terms)
                 self._program.append(self._site(merged, logits, goes_on=goes_on))
             elif step.output not in merging.gone:
-                own = [_cast_example(example, dtype) for example in examples]
+                own = [cast_example(example, dtype) for example in examples]
                 biased = step.output not in merging.unbiased
-                chosen = operation(_cast(in_unit(step, unit), dtype, biased=biased), own)
+                chosen = operation(cast(in_unit(step, unit), dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
         if self._triton and self._learning.is_compact:
             self._split(merging)
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
-        self._constants = {k: _constant(v, dtype, unit) for k, v in values.items() if k in read}
+        self._constants = {
+            k: constant_value(v, dtype, unit) for k, v in values.items() if k in read
+        }
         self._finish(plan.tail)
 
     def _split(self, merging: Merging) -> None:
@@ -271,38 +273,3 @@ def _at_most_two(parts: list[Any], tail: Tensor | None, dtype: torch.dtype) -> G
     while len(whole) > most:
         whole = [whole[0] + whole[1], *whole[2:]]
     return Gradient(whole, tail, split)
-
-
-def _constant(value: Any, dtype: torch.dtype, unit: float) -> Shared | Apart:
-    """What x alone decides, as it is read at every iteration."""
-    cast = _cast_value(value * unit if isinstance(value, Tensor) else value, dtype)
-    return Shared(in_order(cast)) if isinstance(cast, Tensor) else Apart(cast, cast)
-
-
-def _cast_value(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, list | tuple):
-        return type(value)(_cast_value(item, dtype) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):  # what a step's function holds frozen
-        held = {part.name: _cast_value(getattr(value, part.name), dtype) for part in fields(value)}
-        return replace(value, **held)
-    return value
-
-
-def _cast_example(example: Example, dtype: torch.dtype) -> Example:
-    return replace(example, value=_cast_value(example.value, dtype))
-
-
-def _cast(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
-    """A step with its weights in another precision; a convolution without a bias merged away."""
-    if step.operation == CONVOLUTION and not biased:
-        weight, _, *rest = convolution_arguments(step)
-        step = replace(step, arguments=[step.arguments[0], weight, None, *rest])
-    keywords = {name: _cast_value(value, dtype) for name, value in step.keywords.items()}
-    return replace(
-        step,
-        function=_cast_value(step.function, dtype),
-        arguments=_cast_value(step.arguments, dtype),
-        keywords=keywords,
-    )
