@@ -171,8 +171,7 @@ class DMBP(Method):
 def _tell_of_blanks(found: Decomposition) -> None:
     """Warn of explanations that show nothing, which are true but easily taken for a fault."""
     shown = found.positive_map.flatten(1).any(1) | found.negative_map.flatten(1).any(1)
-    rounding = found.is_blank & found.attribution.flatten(1).any(1)
-    blank, rounded = torch.stack([~shown, rounding]).sum(1).tolist()
+    blank, rounded = torch.stack([~shown, found.is_rounding]).sum(1).tolist()
     if blank:
         warnings.warn(
             f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel moves "

@@ -83,9 +83,23 @@ class Decomposition:
     @property
     def is_blank(self) -> Tensor:
         """By row, whether all attributions together are no more than the terms' rounding."""
-        moved = self.attribution.abs().flatten(1).sum(1)
+        return self.moved <= self._rounding
+
+    @property
+    def is_rounding(self) -> Tensor:
+        """By row, whether there are attributions and they are no more than that."""
+        moved = self.moved
+        return (moved > 0) & (moved <= self._rounding)
+
+    @property
+    def moved(self) -> Tensor:
+        """By row, the sum of all attributions without their signs."""
+        return self.attribution.abs().flatten(1).sum(1)
+
+    @property
+    def _rounding(self) -> Tensor:
         size = self.positive_output.abs() + self.negative_output.abs()
-        return moved <= ROUNDING * torch.finfo(size.dtype).eps * size
+        return ROUNDING * torch.finfo(size.dtype).eps * size
 
     def read(self, *, reference: Reference, combine: Combine) -> "Decomposition":
         """The same decomposition read out with another reference or another combination."""

@@ -9,7 +9,7 @@ the same way; to the few channels of an image, for which GPUs have no good kerne
 whose columns are folded together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,13 +48,17 @@ class Convolution:
         settings = (stride, padding, dilation, groups)
         both = (2 * len(example), *example.shape[1:])
         self._input_shape = example.shape[1:]
-        self.input_size = example.shape[2:]
         self.settings: Settings = settings
         self.is_biased = bias is not None
         self.weight = weight.contiguous(memory_format=CHANNELS_LAST)
         self._forward = _runner(weight, None if bias is None else bias.detach(), settings, both)
         to_image = example.is_cuda and example.shape[1] <= FEW_CHANNELS and groups == 1
         self._backward = self._folded(weight) if to_image else self._flipped(weight, example)
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Height and width of what it reads."""
+        return tuple(self._input_shape[1:])
 
     def forward(self, activation: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution of both streams' rows, times a mask where one is given."""
@@ -89,7 +93,7 @@ class Convolution:
         """The transpose as a product, every pixel's share of its window, and a sum of windows."""
         stride, padding, dilation, _ = self.settings
         shares = weight.flatten(1).T.contiguous()
-        size, window = tuple(self._input_shape[1:]), tuple(weight.shape[2:])
+        size, window = self.input_size, tuple(weight.shape[2:])
 
         def run(gradient: Tensor, _: Tensor | None) -> Tensor:
             columns = shares @ gradient.flatten(2)
@@ -102,13 +106,19 @@ class Convolution:
         flipped = flip(weight, self.settings)
         if flipped is None or not (can_pack(example) or example.device.type == "cuda"):
             return None
-        _, padding, _, _ = self.settings
-        height, width = (
-            side + 2 * p - k + 1
-            for side, p, k in zip(self._input_shape[1:], padding, weight.shape[2:], strict=True)
-        )
-        shape = (len(example), weight.shape[0], height, width)
+        size = result_size(self.input_size, weight.shape[2:], self.settings)
+        shape = (len(example), weight.shape[0], *size)
         return _runner(flipped[0], None, flipped[1], shape)
+
+
+def result_size(size: Sequence[int], kernel: Sequence[int], settings: Settings) -> tuple[int, int]:
+    """Height and width of a convolution's result, where its kernel is not dilated."""
+    stride, padding, _, _ = settings
+    height, width = (
+        (side + 2 * p - k) // s + 1
+        for side, k, s, p in zip(size, kernel, stride, padding, strict=True)
+    )
+    return height, width
 
 
 def flip(weight: Tensor, settings: Settings) -> tuple[Tensor, Settings] | None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dmbp.engine.convolution import flip
+from dmbp.engine.convolution import flip, result_size
 from dmbp.engine.gpu_program import Instruction, PlainInstruction
 from dmbp.engine.learning import Learning, Split
 from dmbp.engine.merging import Merged
 from dmbp.engine.operations import ConvolutionOperation
 from dmbp.engine.streams import Value, in_order, stacked
-from dmbp.engine.triton_convolution import SplitConvolution, result_size, split_where_faster
+from dmbp.engine.triton_convolution import SplitConvolution, split_where_faster
 
 
 class SplitOperation:
@@ -66,14 +66,14 @@ def _split(
         return instruction
     convolution = whole.convolution
     weight, settings = convolution.weight, convolution.settings
-    size = tuple(convolution.input_size)
+    size = convolution.input_size
     forward = back = None
     if instruction.output in before and not convolution.is_biased:
         forward = split_where_faster(weight, settings, rows=2 * learning.rows, size=size)
     flipped = flip(weight, settings) if instruction.reads[0] in after else None
     if flipped is not None:
         rows = 2 * learning.rows if learning.is_both else learning.rows
-        size = result_size(size, tuple(weight.shape[2:]), settings)
+        size = result_size(size, weight.shape[2:], settings)
         back = split_where_faster(*flipped, rows=rows, size=size)
     if forward is None and back is None:
         return instruction

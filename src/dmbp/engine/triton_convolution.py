@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine import triton_convolution_kernels
-from dmbp.engine.convolution import Settings
+from dmbp.engine.convolution import Settings, result_size
 from dmbp.engine.learning import Split
 from dmbp.engine.triton_launch import launch
 
@@ -45,7 +45,7 @@ class SplitConvolution:
         rows, read, *size = images.shape
         channels, *kernel, _ = self._weight.shape
         (stride, _), (padding, _), _, _ = self._settings
-        height, width = result_size(tuple(size), tuple(kernel), self._settings)
+        height, width = result_size(size, kernel, self._settings)
         pixels = rows * height * width
         sums = torch.empty(
             self.summands, rows, height, width, channels, device=images.device, dtype=torch.float32
@@ -71,22 +71,10 @@ def split_where_faster(
         return None
     if channels % TILE or read % TILE:
         return None
-    height, width = result_size(size, tuple(kernel), settings)
+    height, width = result_size(size, kernel, settings)
     tiles = -(-rows * height * width // TILE) * (channels // TILE)
     summands = _summands(tiles, weight.device)
     return SplitConvolution(weight, settings, summands) if summands > 1 else None
-
-
-def result_size(
-    size: tuple[int, ...], kernel: tuple[int, ...], settings: Settings
-) -> tuple[int, int]:
-    """Height and width of a convolution's result."""
-    stride, padding, _, _ = settings
-    height, width = (
-        (side + 2 * p - k) // s + 1
-        for side, k, s, p in zip(size, kernel, stride, padding, strict=True)
-    )
-    return height, width
 
 
 def _summands(tiles: int, device: torch.device) -> int:
