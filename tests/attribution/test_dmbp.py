@@ -35,6 +35,29 @@ def test_contract(make: type[nn.Module], dtype: torch.dtype) -> None:
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("classes", [2, 9])
+def test_a_head_of_other_classes(classes: int) -> None:
+    """Rows are made before the model is run, for the classes it had."""
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    explainer = dmbp.DMBP(model, iterations=3)
+    explainer.attribute(inputs, target=1)
+    model.fc = nn.Linear(model.fc.in_features, classes).eval()
+    found = explainer.attribute(inputs, target=1)
+    assert relative(found, dmbp.DMBP(model, iterations=3).attribute(inputs, target=1)) <= BATCH
+    with pytest.raises(TargetError, match=f"the model has classes 0 to {classes - 1}"):
+        explainer.attribute(inputs, target=classes)
+    assert explainer.attribute(inputs, target=classes - 1).shape == inputs.shape
+
+
+def test_a_head_with_fewer_classes_than_asked_about() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
+    explainer = dmbp.DMBP(model, iterations=3)
+    explainer.attribute(inputs, target=3)
+    model.fc = nn.Linear(model.fc.in_features, 2).eval()
+    with pytest.raises(TargetError, match="class 3 is out of range: the model has classes 0 to 1"):
+        explainer.attribute(inputs, target=3)
+
+
 def test_a_map_that_shows_nothing_is_pointed_out() -> None:
     """Of one image every gate is closed; of the other not."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)).eval()

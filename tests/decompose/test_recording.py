@@ -108,7 +108,7 @@ def test_a_recording_refuses_outputs_that_are_not_its_own() -> None:
     assert isinstance(recording, Recording)
     _, outputs, rows = recorded.linearizer.rows(third, target=1)
     with pytest.raises(InexactCapture):
-        recording.decompose(third, outputs + 1, rows=rows, settings=recorded.settings)
+        recording.decompose(third, lambda: outputs + 1, rows=rows, settings=recorded.settings)
 
 
 @gpu

@@ -5,7 +5,8 @@ import torch
 
 import dmbp
 from dmbp.errors import TargetError
-from dmbp.linear.targets import Target, read_target
+from dmbp.linear import Linearizer
+from dmbp.linear.targets import Target, foreseen, read_target
 from tests import nets
 
 OUTPUTS = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
@@ -28,6 +29,28 @@ OUTPUTS = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
 def test_targets(target: Target, image: tuple[int, ...], labels: tuple[object, ...]) -> None:
     rows = read_target(target, outputs=OUTPUTS)
     assert (rows.image, rows.labels) == (image, labels)
+
+
+@pytest.mark.parametrize("target", [2, [2, 0], torch.tensor([1, 1]), {0: 1.0}, [[2, 0], [1]]])
+def test_foreseen_without_outputs(target: Target) -> None:
+    assert foreseen(target, images=2, classes=3) == read_target(target, outputs=OUTPUTS)
+
+
+@pytest.mark.parametrize("target", [None, torch.max, [0, torch.max], 3, [1], "cat"])
+def test_not_foreseen_without_outputs(target: Target) -> None:
+    assert foreseen(target, images=2, classes=3) is None
+
+
+def test_a_linearizer_foresees_what_it_has_run() -> None:
+    inputs = torch.randn(2, 3, 8, 8)
+    linearizer = Linearizer(nets.ResidualNet().eval())
+    assert linearizer.foreseen(inputs, target=1) is None
+    _, _, rows = linearizer.rows(inputs, target=1)
+    found = linearizer.foreseen(inputs, target=1)
+    assert found is not None
+    assert found[1] == rows
+    assert linearizer.foreseen(inputs[..., 1:], target=1) is None
+    assert linearizer.foreseen(inputs[:1], target=[1, 2]) is None
 
 
 def test_several_targets_of_one_image() -> None:

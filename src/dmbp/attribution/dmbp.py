@@ -58,6 +58,7 @@ class DMBP(Method):
     """
 
     compares = True
+    foresees = True
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class DMBP(Method):
             found = self._decomposer.decompose(
                 question.linearizer,
                 question.inputs,
-                outputs=question.outputs,
+                outputs=lambda: question.outputs,
                 rows=question.rows,
                 settings=settings,
                 on_iteration=on_iteration,

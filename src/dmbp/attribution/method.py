@@ -7,7 +7,7 @@ Captum's conventions, leaving the model as it came) is done here once.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, partial, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -37,19 +37,25 @@ class Question:
     """Some rows to explain together.
 
     `linearizer` runs and freezes the model, with its other inputs as they are for these rows;
-    `inputs` and `outputs` hold each row's image and what the model says there; `baselines` what to
-    compare with, or None. The model is not to be run on more than `batch` images at once. All parts
-    of a batch share one `seed`, so an image's map does not depend on which part it is in.
+    `inputs` and `outputs` hold each row's image and what the model says there, for which it is
+    asked (`ask`) when that is first needed; `baselines` what to compare with, or None. The model is
+    not to be run on more than `batch` images at once. All parts of a batch share one `seed`, so an
+    image's map does not depend on which part it is in.
     """
 
     linearizer: Linearizer
     inputs: Tensor
-    outputs: Tensor
+    ask: Callable[[], Tensor]
     rows: Rows
     baselines: Tensor | None
     batch: int
     seed: int
     images: int
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """The model's outputs at each row's image."""
+        return self.ask()
 
     def reference(self, reference: Reference) -> Reference:
         """A method's own reference, for these rows: a tensor may hold one for every image."""
@@ -71,7 +77,7 @@ class Question:
                 replace(
                     self,
                     inputs=self.inputs[indices],
-                    outputs=self.outputs[indices],
+                    ask=partial(self.outputs.__getitem__, indices),
                     rows=rows,
                     baselines=start,
                     batch=size,
@@ -104,6 +110,9 @@ class Method(Attribution, ABC):
 
     compares: bool = False
     """Whether there is something that `baselines` could stand for."""
+
+    foresees: bool = False
+    """Whether rows may be made before the model is run, for as many classes as it had before."""
 
     repeats: bool = False
     """Whether the model is run on several images for each row."""
@@ -168,7 +177,14 @@ class Method(Attribution, ABC):
             raise InputError("this method compares with nothing, so it takes no baselines")
         check_batch(inputs)
         held = self.linearizer.held(additional_forward_args, inputs)
-        inputs, outputs, rows = self.linearizer.holding(held).rows(inputs, target=target)
+        asked = self.linearizer.holding(held)
+        foreseen = asked.foreseen(inputs, target=target) if self.foresees else None
+        if foreseen is None or held.values:
+            inputs, outputs, rows = asked.rows(inputs, target=target)
+            output_of = outputs.__getitem__
+        else:
+            inputs, rows = foreseen
+            output_of = partial(_outputs, asked, inputs)
         start_of = None if baselines is None else _baselines(baselines, inputs)
         first = self.linearizer.holding(held.pick([0]))
         if isinstance(self.linearizer.model, OneAtATime):
@@ -184,7 +200,7 @@ class Method(Attribution, ABC):
             yield Question(
                 self.linearizer.holding(held.pick(picked[:1])),
                 inputs[picked],
-                outputs[picked],
+                partial(output_of, picked),
                 part,
                 baselines=None if start_of is None else start_of[picked],
                 batch=size,
@@ -237,6 +253,11 @@ class LinearMapMethod(Method):
         reference = question.baselines if given else question.reference(self.reference)
         displacement = question.inputs - reference_for(question.inputs, reference)
         return self.linear_map(question) * displacement
+
+
+def _outputs(linearizer: Linearizer, inputs: Tensor, images: list[int]) -> Tensor:
+    """The model's outputs at some of the inputs."""
+    return linearizer.outputs(inputs[images])
 
 
 def _baselines(baselines: Baselines, inputs: Tensor) -> Tensor:

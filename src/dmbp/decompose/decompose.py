@@ -51,7 +51,7 @@ def attempt(
         engine = starting(net, settings)
         past = learned(engine, settings.iterations, on_iteration)
         readout = engine.readout()
-        return finished(engine, net, settings, past=past, readout=readout)
+        return confirmed(decomposition(net, settings, past, readout), engine, past)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -98,33 +98,22 @@ def learned(engine: Engine, iterations: int, on_iteration: OnIteration) -> list[
     return past
 
 
-def finished(
-    engine: Engine,
-    net: LinearNetwork,
-    settings: Settings,
-    *,
-    past: list[Terms],
-    readout: Readout,
-) -> Decomposition:
-    """The decomposition that was learned, if numbers could hold it.
-
-    All of it is asked of a GPU before its first answer is waited for.
-    """
-    found = _decomposition(net, settings, past, readout)
-    is_finite = torch.isfinite(torch.stack([found.positive_output, found.negative_output])).all()
+def confirmed(found: Decomposition, engine: Engine, past: list[Terms]) -> Decomposition:
+    """A decomposition, if numbers could hold what was learned."""
     if not engine.is_in_range(past):
         raise OutOfRange
-    if not is_finite:
+    if not torch.isfinite(torch.stack([found.positive_output, found.negative_output])).all():
         raise InputError(
-            f"the terms grew beyond what {net.inputs.dtype} can hold; use float32, or a smaller "
+            f"the terms grew beyond what {found.inputs.dtype} can hold; use float32, or a smaller "
             "learning rate"
         )
     return found
 
 
-def _decomposition(
+def decomposition(
     net: LinearNetwork, settings: Settings, past: list[Terms], readout: Readout
 ) -> Decomposition:
+    """What was learned; a GPU's answers are not waited for."""
     return Decomposition(
         inputs=net.inputs,
         reference=reference_for(net.inputs, settings.reference),

@@ -58,12 +58,15 @@ class Decomposer:
         linearizer: Linearizer,
         inputs: Tensor,
         *,
-        outputs: Tensor,
+        outputs: Callable[[], Tensor],
         rows: Rows,
         settings: Settings,
         on_iteration: OnIteration = None,
     ) -> Decomposition:
-        """Split the score of every row, from each row's image and the model's outputs there."""
+        """Split the score of every row, from each row's image and the model's outputs there.
+
+        From a recording, the model is asked for them while masks are learned.
+        """
         question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
         chosen = widened(settings) if self._is_wide else settings
         with suppress(OutOfRange):
@@ -98,7 +101,9 @@ class Decomposer:
             finally:
                 self._in_use.release()
         prepare(inputs, loss=OBJECTIVES[settings.objective], precision=settings.precision)
-        net = linearizer.freeze(inputs, question["outputs"], question["rows"])
+        outputs: Tensor = question["outputs"]()
+        rows: Rows = question["rows"].among(outputs.shape[1])
+        net = linearizer.freeze(inputs, outputs, rows)
         changes = linearizer.approximates or linearizer.holds
         can_return = not changes and _is_recordable(net)
         self._previous = kind if can_return else None

@@ -4,19 +4,28 @@ Before the first iteration and after the last, an explanation is a thousand smal
 a GPU does faster than Python asks for them. All of it is recorded: freezing at x and the start of
 the masks, and the read-out. (An iteration records itself.) Other pixels and other classes are then
 copied in, and it is played again. What a recording holds of the model are the model's own tensors;
-that its output is the model's is checked each time.
+that its output is the model's is checked each time, when the GPU has all else to do: the model is
+run while it learns.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import OnIteration, finished, learned, starting
+from dmbp.decompose.decompose import (
+    OnIteration,
+    confirmed,
+    decomposition,
+    learned,
+    starting,
+)
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, Readout, Terms
+from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.exactness import check
@@ -36,13 +45,13 @@ class Recording:
         captured: CapturedGraph,
         *,
         inputs: Tensor,
-        outputs: Tensor,
+        outputs: Callable[[], Tensor],
         rows: Rows,
         settings: Settings,
     ) -> None:
         self._captured = captured
         self._inputs = inputs.clone()
-        weights, constant = rows.tangent(outputs)
+        weights, constant = rows.tangent(outputs())
         self._tangent = (weights.clone(), constant.clone())
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -58,24 +67,27 @@ class Recording:
     def decompose(
         self,
         inputs: Tensor,
-        outputs: Tensor,
+        outputs: Callable[[], Tensor],
         *,
         rows: Rows,
         settings: Settings,
         on_iteration: OnIteration = None,
     ) -> Decomposition:
         """The decomposition of another question of the kind."""
+        weights = self._tangent[0]
+        if weights.shape[1] != rows.classes:
+            raise InexactCapture("the model has other classes than when it was recorded")
         self._inputs.copy_(inputs)
-        for kept, part in zip(self._tangent, rows.tangent(outputs), strict=True):
+        at = torch.zeros_like(weights) if rows.is_linear else outputs()
+        for kept, part in zip(self._tangent, rows.tangent(at), strict=True):
             kept.copy_(part)
         self._begin.replay()
-        exactness = check(self._captured, self._net.frozen, inputs, outputs)
         past = learned(self._engine, settings.iterations, on_iteration)
         readout = self._readout()
-        net = LinearNetwork(
-            self._net.frozen, inputs, rows, exactness=exactness, tangent=self._tangent
-        )
-        return finished(self._engine, net, settings, past=past, readout=readout)
+        net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
+        found = decomposition(net, settings, past, readout)
+        exactness = check(self._captured, self._net.frozen, inputs, outputs())
+        return replace(confirmed(found, self._engine, past), exactness=exactness)
 
     def _readout(self) -> Readout:
         """Copies of what is read out, which the next question overwrites."""

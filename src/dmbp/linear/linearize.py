@@ -35,7 +35,7 @@ from dmbp.linear.regions import with_regions
 from dmbp.linear.secant import secants
 from dmbp.linear.selection import Selection, patterns_of, with_sites
 from dmbp.linear.step import FrozenGraph
-from dmbp.linear.targets import Rows, Target, read_target
+from dmbp.linear.targets import Rows, Target, foreseen, read_target
 
 IMAGES_AT_ONCE = 256
 """That the model is asked about before anything is explained."""
@@ -86,6 +86,7 @@ class Linearizer:
         self._held = Held()
         self._captured: dict[Any, CapturedGraph] = {}
         self._elements: dict[Any, int] = {}
+        self._classes: dict[Any, int] = {}
 
     @torch.inference_mode(False)
     def linearize(
@@ -134,7 +135,23 @@ class Linearizer:
                     )
                 ]
             )
+            self._classes[self._form(inputs)] = outputs.shape[1]
             return inputs, outputs, read_target(target, outputs=outputs)
+
+    @torch.inference_mode(False)
+    def foreseen(self, inputs: Tensor, *, target: Target) -> tuple[Tensor, Rows] | None:
+        """What `rows` says, where that can be told without running the model.
+
+        It has been run on such inputs before, and each image is asked about one class, or one sum
+        of them. (If its classes have changed since, `Rows.among` will tell.)
+        """
+        classes = self._classes.get(self._form(inputs))
+        if classes is None:
+            return None
+        rows = foreseen(target, images=len(inputs), classes=classes)
+        if rows is None or rows.image != tuple(range(len(inputs))):
+            return None
+        return self._checked(inputs), rows
 
     @full_precision()
     @torch.inference_mode(False)

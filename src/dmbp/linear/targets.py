@@ -12,7 +12,8 @@ function is not linear, the linear network takes its tangent at the model's outp
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, cast
 
@@ -73,6 +74,17 @@ class Rows:
             weights = torch.autograd.grad(scores.sum(), at)[0]
         return weights, scores.detach() - (outputs * weights).sum(1)
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether scores are sums of outputs: their tangent is the same everywhere."""
+        return not any(callable(label) for label in self.labels)
+
+    def among(self, classes: int) -> "Rows":
+        """The same questions to a model of that many classes, if it has those asked about."""
+        if classes != self.classes:
+            _check_classes(self.labels, classes)
+        return replace(self, classes=classes)
+
     def pick(self, indices: Sequence[int]) -> "Rows":
         """Some of the rows, in the order given, repeated where they are."""
         return Rows(
@@ -113,19 +125,36 @@ def read_target(target: Target, *, outputs: Tensor) -> Rows:
     image, and for nested lists, several targets an image.
     """
     images, classes = outputs.shape
-    questions = _questions(target, images, outputs)
-    pairs = [(image, label) for image, labels in enumerate(questions) for label in labels]
-    for image, label in pairs:
+    target = outputs.argmax(1) if target is None else target
+    rows = _rows(target, images, classes)
+    _check_classes(rows.labels, classes)
+    for image, label in zip(rows.image, rows.labels, strict=True):
         if callable(label):
             _check_function(label, outputs[image])
-        else:
-            _check(label, classes)
+    return rows
+
+
+def foreseen(target: Target, *, images: int, classes: int) -> Rows | None:
+    """What `read_target` makes of a target, where that can be told without any outputs.
+
+    It cannot be of the highest output, of functions, and of what is no target at all.
+    """
+    if target is None:
+        return None
+    with suppress(TargetError):
+        rows = _rows(target, images, classes)
+        _check_classes(rows.labels, classes)
+        return rows if rows.is_linear else None
+    return None
+
+
+def _rows(target: Target, images: int, classes: int) -> Rows:
+    questions = _questions(target, images)
+    pairs = [(image, label) for image, labels in enumerate(questions) for label in labels]
     return Rows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
 
 
-def _questions(target: Target, images: int, outputs: Tensor) -> list[list[OneTarget]]:
-    if target is None:
-        return [[int(best)] for best in outputs.argmax(1)]
+def _questions(target: Target, images: int) -> list[list[OneTarget]]:
     if isinstance(target, Tensor):
         if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
             raise TargetError(f"a target tensor holds class indices, not {target.dtype} values")
@@ -176,6 +205,12 @@ def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
             "a target that is a function must return one number made of an image's outputs, as a "
             f"tensor without dimensions that passes gradients, not {score!r:.60}"
         )
+
+
+def _check_classes(labels: Sequence[OneTarget], classes: int) -> None:
+    for label in labels:
+        if not callable(label):
+            _check(label, classes)
 
 
 def _check(label: Any, classes: int) -> None:
