@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from dmbp.engine.chaining import chained
 from dmbp.engine.folding import folded
 from dmbp.engine.general import GeneralOperation
 from dmbp.engine.layout import FIRST, Layout
@@ -82,7 +83,7 @@ class Plan:
     """
 
     def __init__(self, net: LinearNetwork) -> None:
-        self.frozen = folded(net.frozen)
+        self.frozen = chained(folded(net.frozen))
         if net.inputs.device.type == "cpu":  # looking for them waits for a GPU
             self.frozen = without_unread(self.frozen)
         else:
