@@ -25,12 +25,6 @@ from dmbp.linear.precision import full_precision
 from dmbp.metrics import insertion
 
 
-def learn(engine: Engine, iterations: int) -> Engine:
-    for _ in range(iterations):
-        engine.step()
-    return engine
-
-
 def masks(engine: Engine, net: LinearNetwork) -> list[Tensor]:
     """The masks of each row's open gates."""
     steps = [s for s in net.frozen.steps if s.site is not None and isinstance(s.function, Piece)]
@@ -74,9 +68,10 @@ def main() -> None:
         net = linearizer.linearize(images, target=classes.tolist())
         logits = initial_logits(net)
         learning = {"loss": OBJECTIVES["all"], "learning_rate": settings.learning_rate}
-        reference = learn(ReferenceEngine(net, logits, **learning), settings.iterations)
+        reference = ReferenceEngine(net, logits, **learning)
+        reference.learn(settings.iterations)
         half = engine_for(net, logits, **learning, precision=options.precision)
-        past = [half.step() for _ in range(settings.iterations)]
+        past = half.learn(settings.iterations)
         for one, other in zip(masks(half, net), masks(reference, net), strict=True):
             of_masks.append(correlation(one, other))
         for name, engine in (("reference", reference), ("half", half)):

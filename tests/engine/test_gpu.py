@@ -198,10 +198,8 @@ def _assert_same_masks(
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
     reference = ReferenceEngine(net, initial_logits(net), **settings)
     engine = GpuEngine(net, initial_logits(net), **settings, dtype=dtype, triton=triton)
-    past = []
-    for _ in range(4):
-        reference.step()
-        past.append(engine.step())
+    reference.learn(4)
+    past = engine.learn(4)
     engine.readout()
     assert engine.is_in_range(past)
     moved, expected = (_moved(e, net) for e in (engine, reference))

@@ -1,7 +1,6 @@
 """Learns the masks of a linear network and reads the decomposition out (Algorithm 1)."""
 
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,14 +11,11 @@ from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.reference import reference_for
 from dmbp.decompose.settings import Settings
-from dmbp.engine import Engine, Readout, Terms, engine_for
+from dmbp.engine import Engine, OnIteration, Readout, Terms, engine_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.network import NO_SITES
 from dmbp.linear.precision import full_precision
-
-OnIteration = Callable[[], None] | None
-
 
 TOO_NARROW = (
     "some activations or gradients of this model are beyond float16's range: its masks are learned "
@@ -49,7 +45,7 @@ def attempt(
     """The decomposition in the precision that the settings ask for, where its range suffices."""
     try:
         engine = starting(net, settings)
-        past = learned(engine, settings.iterations, on_iteration)
+        past = engine.learn(settings.iterations, on_iteration)
         readout = engine.readout()
         return confirmed(decomposition(net, settings, past, readout), engine, past)
     except torch.OutOfMemoryError:
@@ -88,17 +84,7 @@ def starting(net: LinearNetwork, settings: Settings) -> Engine:
     )
 
 
-def learned(engine: Engine, iterations: int, on_iteration: OnIteration) -> list[Terms]:
-    """The terms before each iteration, which are run."""
-    past: list[Terms] = []
-    for _ in range(iterations):
-        past.append(engine.step())
-        if on_iteration is not None:
-            on_iteration()
-    return past
-
-
-def confirmed(found: Decomposition, engine: Engine, past: list[Terms]) -> Decomposition:
+def confirmed(found: Decomposition, engine: Engine, past: Terms) -> Decomposition:
     """A decomposition, if numbers could hold what was learned."""
     if not engine.is_in_range(past):
         raise OutOfRange
@@ -111,7 +97,7 @@ def confirmed(found: Decomposition, engine: Engine, past: list[Terms]) -> Decomp
 
 
 def decomposition(
-    net: LinearNetwork, settings: Settings, past: list[Terms], readout: Readout
+    net: LinearNetwork, settings: Settings, past: Terms, readout: Readout
 ) -> Decomposition:
     """What was learned; a GPU's answers are not waited for."""
     return Decomposition(
@@ -122,19 +108,10 @@ def decomposition(
         output=readout.terms.output,
         positive_output=readout.terms.positive,
         negative_output=readout.terms.negative,
-        history=_history(past, net),
+        history=History(past.positive, past.negative, past.nuisance),
         targets=net.rows.labels,
         image=net.rows.image,
         exactness=net.exactness,
         approximation_error=net.approximation_error,
         settings=settings,
     )
-
-
-def _history(past: list[Terms], net: LinearNetwork) -> History:
-    if not past:
-        nothing = net.inputs.new_zeros((0, len(net.rows.labels)))
-        return History(nothing, nothing, nothing)
-    positive = torch.stack([terms.positive for terms in past])
-    negative = torch.stack([terms.negative for terms in past])
-    return History(positive, negative, past[0].output - positive - negative)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import TOO_NARROW, OnIteration, OutOfRange, attempt, widened
+from dmbp.decompose.decompose import TOO_NARROW, OutOfRange, attempt, widened
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import Settings
-from dmbp.engine import BYTES_AN_ELEMENT, can_be_recorded, prepare
+from dmbp.engine import BYTES_AN_ELEMENT, OnIteration, can_be_recorded, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.precision import full_precision

@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from dmbp.decompose.decompose import (
-    OnIteration,
     confirmed,
     decomposition,
-    learned,
     starting,
 )
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.settings import Settings
-from dmbp.engine import Engine, Readout, Terms
+from dmbp.engine import Engine, OnIteration, Readout, Terms
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.capture import CapturedGraph
@@ -82,7 +80,7 @@ class Recording:
         for kept, part in zip(self._tangent, rows.tangent(at), strict=True):
             kept.copy_(part)
         self._begin.replay()
-        past = learned(self._engine, settings.iterations, on_iteration)
+        past = self._engine.learn(settings.iterations, on_iteration)
         readout = self._readout()
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
         found = decomposition(net, settings, past, readout)

@@ -1,7 +1,7 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
 from dmbp.engine.choice import BYTES_AN_ELEMENT, PRECISIONS, can_be_recorded, engine_for, prepare
-from dmbp.engine.engine import Engine, Logits
+from dmbp.engine.engine import Engine, Logits, OnIteration
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.loss import Loss
 from dmbp.engine.reference import ReferenceEngine
@@ -14,6 +14,7 @@ __all__ = [
     "FastEngine",
     "Logits",
     "Loss",
+    "OnIteration",
     "Readout",
     "ReferenceEngine",
     "Terms",

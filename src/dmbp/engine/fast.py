@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.engine.engine import Logits
+from dmbp.engine.engine import Logits, OnIteration, learn_by_steps
 from dmbp.engine.fast_program import (
     GateInstruction,
     Instruction,
@@ -80,12 +80,16 @@ class FastEngine:
                 site.descend()
         return terms
 
+    def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
+        """Many iterations; the terms before each."""
+        return learn_by_steps(self.step, self._output, iterations, on_iteration)
+
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
         logits = self.logits
         return read_out(self._net, self._output, lambda: logits, past_masks(logits))
 
-    def is_in_range(self, past: Sequence[Terms]) -> bool:  # noqa: ARG002
+    def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
         """The network's own precision holds what the network holds."""
         return True
 

@@ -10,7 +10,7 @@ are. A whole iteration is recorded as a CUDA graph. Where masks start and how ma
 in the network's own precision.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dmbp.engine.arithmetic import sums_in_single_precision
 from dmbp.engine.casting import cast, cast_example, constant_value
-from dmbp.engine.engine import Logits
+from dmbp.engine.engine import Logits, OnIteration
 from dmbp.engine.gates import pass_gate
 from dmbp.engine.gpu_program import (
     GpuSite,
@@ -29,7 +29,7 @@ from dmbp.engine.gpu_program import (
     SiteInstruction,
     both_streams,
 )
-from dmbp.engine.learning import Gradient, Split, start
+from dmbp.engine.learning import PAST, Gradient, Split, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, Merging, merging_of
 from dmbp.engine.operations import operation
@@ -95,18 +95,25 @@ class GpuEngine:
             for name, site in self._sites.items()
         }
 
-    @torch.no_grad()
     def step(self) -> Terms:
         """One iteration of RMSProp; the terms before it."""
+        past = self.learn(1)
+        return Terms(self._output, past.positive[0], past.negative[0])
+
+    @torch.no_grad()
+    def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
+        """Many iterations; the terms before each."""
+        past = [self._output.new_zeros(0, 2, len(self._output), dtype=torch.float32)]
         with self._aside():
-            if self._graph is not None:
-                self._graph.replay()
-            else:
-                self._rehearse()
-                self._iterate()  # in which libraries choose their kernels
-                if self._stream is not None and not self._refuses:
-                    self._record()
-            positive, negative = self._learning.terms.clone()
+            for start in range(0, iterations, PAST):
+                count = min(PAST, iterations - start)
+                self._learning.since.copy_(self._learning.iteration)
+                for _ in range(count):
+                    self._iterate_once()
+                    if on_iteration is not None:
+                        on_iteration()
+                past.append(self._learning.past[:count].clone())
+        positive, negative = torch.cat(past).unbind(1)
         return Terms(self._output, positive, negative)
 
     def readout(self) -> Readout:
@@ -115,17 +122,15 @@ class GpuEngine:
             self._seen = GradientRange(self._learning.scales, self._learning.loss)
         return read_out(self._net, self._output, lambda: self.logits, self._past_masks)
 
-    def is_in_range(self, past: Sequence[Terms]) -> bool:
+    def is_in_range(self, past: Terms) -> bool:
         """Whether float16 could hold what was met, by the terms of iterations and the read-out.
 
         An activation beyond it is infinite, and so is a term it reaches.
         """
         if self._learning.dtype != torch.float16:
             return True
-        scores = [score for terms in past for score in (terms.positive, terms.negative)]
-        verdicts = [torch.isfinite(torch.stack(scores)).all()] if scores else []
-        verdicts += [] if self._seen is None else [self._seen.fits()]
-        return not verdicts or bool(torch.stack(verdicts).all())
+        verdict = torch.isfinite(torch.stack([past.positive, past.negative])).all()
+        return bool(verdict if self._seen is None else verdict & self._seen.fits())
 
     @property
     def is_recorded(self) -> bool:
@@ -236,6 +241,16 @@ class GpuEngine:
         site = kind(merged, narrowed.start(name, logits[name]), self._learning)
         self._sites[name] = site
         return SiteInstruction(merged, site, goes_on=goes_on)
+
+    def _iterate_once(self) -> None:
+        """An iteration, recorded or to be recorded."""
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self._rehearse()
+        self._iterate()  # in which libraries choose their kernels
+        if self._stream is not None and not self._refuses:
+            self._record()
 
     def _iterate(self) -> None:
         values: dict[int, Any] = dict(self._constants)

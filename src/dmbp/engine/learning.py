@@ -11,6 +11,9 @@ from dmbp.engine.scaling import scales_of
 from dmbp.engine.streams import in_order
 from dmbp.engine.tail import Tail
 
+PAST = 256
+"""Iterations whose terms are kept on the device."""
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -34,11 +37,12 @@ class Split:
 class Learning:
     """Settings, and the state of the current iteration, on the device.
 
-    `terms` are y⁺ and y⁻, (2, rows). `seeds` is what the loss asks, times the row's scale: of the
-    stream that `streams` names, (rows,), or of both in turn, (2 · rows,), where `is_both`. All
-    gradients carry their row's scale, a power of two that follows the terms from where it `starts`
-    (`scaling`; `sizes` are those of the first terms), activations a `unit` (`units`), and what is a
-    product of both carries both (`products`). `dtype` is that of activations and gradients.
+    `past` are y⁺ and y⁻ of up to `PAST` iterations, each (2, rows), from iteration `since` on.
+    `seeds` is what the loss asks, times the row's scale: of the stream that `streams` names,
+    (rows,), or of both in turn, (2 · rows,), where `is_both`. All gradients carry their row's
+    scale, a power of two that follows the terms from where it `starts` (`scaling`; `sizes` are
+    those of the first terms), activations a `unit` (`units`), and what is a product of both carries
+    both (`products`). `dtype` is that of activations and gradients.
     """
 
     loss: Loss
@@ -49,7 +53,8 @@ class Learning:
     sizes: Tensor
     scales: Tensor
     products: Tensor
-    terms: Tensor
+    past: Tensor
+    since: Tensor
     seeds: Tensor
     streams: Tensor
     iteration: Tensor
@@ -88,7 +93,8 @@ def start(loss: Loss, rate: float, *, dtype: torch.dtype, unit: float, tail: Tai
         sizes=torch.zeros_like(scales),
         scales=scales.clone(),
         products=scales * unit,
-        terms=torch.zeros(2, rows, device=device),
+        past=torch.zeros(PAST, 2, rows, device=device),
+        since=torch.zeros(1, dtype=torch.int32, device=device),
         seeds=torch.zeros(rows if loss.touches_one_stream else 2 * rows, device=device),
         streams=torch.zeros(rows, dtype=torch.int32, device=device),
         iteration=torch.zeros(1, dtype=torch.int32, device=device),

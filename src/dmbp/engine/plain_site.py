@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.gates import pass_gate
-from dmbp.engine.learning import Gradient, Learning, Shared, seeded
+from dmbp.engine.learning import PAST, Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.scaling import LARGEST, GradientRange, followed
 from dmbp.engine.streams import by_stream, in_order
@@ -112,7 +112,8 @@ class PlainScores:
         """Set the learning's terms, seeds and streams, and count the iteration."""
         learning = self._learning
         scores = self._tail.scores(values)
-        learning.terms.copy_(scores)
+        place = (learning.iteration - learning.since).remainder(PAST).long()
+        learning.past.index_copy_(0, place, scores[None])
         if learning.is_scaled:
             learning.scales.copy_(followed(learning.starts, learning.sizes, scores))
             torch.mul(learning.scales, learning.unit, out=learning.products)

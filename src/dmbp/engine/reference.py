@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dmbp.engine.engine import Logits
+from dmbp.engine.engine import Logits, OnIteration, learn_by_steps
 from dmbp.engine.loss import Loss
 from dmbp.engine.terms import Readout, Terms
 from dmbp.linear import LinearNetwork, Site
@@ -47,6 +47,10 @@ class ReferenceEngine:
         self._descend(streams, self._loss.seeds(terms))
         return terms
 
+    def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
+        """Many iterations; the terms before each."""
+        return learn_by_steps(self.step, self._output, iterations, on_iteration)
+
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
         inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
@@ -55,7 +59,7 @@ class ReferenceEngine:
             maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
         return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
 
-    def is_in_range(self, past: Sequence[Terms]) -> bool:  # noqa: ARG002
+    def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
         """The network's own precision holds what the network holds."""
         return True
 

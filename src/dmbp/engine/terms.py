@@ -7,7 +7,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Terms:
-    """y = y⁺ + y⁻ + y~ for every row (Eq. 9); each of shape (rows,).
+    """y = y⁺ + y⁻ + y~ for every row (Eq. 9); each of shape (rows,), or of many
+    iterations (iterations, rows).
 
     Nuisance is the remainder, so the three always add up to the model's score. The last layer's own
     bias is no filter's output and carries no mask: it enters y⁺ and y⁻ alike, and y~ absorbs it.

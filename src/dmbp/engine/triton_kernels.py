@@ -147,10 +147,10 @@ def masked_backward(
 
 @triton.jit(do_not_specialize=["rows", "first", "blocks"])
 def partial_scores(
-    sums, h, tail, elements, rows, first, parts_a_row, blocks,
+    sums, iteration, h, tail, elements, rows, first, parts_a_row, blocks,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums."""
+    """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums; the iteration is counted."""
     row = tl.program_id(0)
     part = tl.program_id(1)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -162,14 +162,17 @@ def partial_scores(
         value = tl.load(h + start + k, ok, other=0.0).to(tl.float32)
         total += value * tl.load(tail + of + k, ok, other=0.0)
     tl.store(sums + row * parts_a_row + first + part, tl.sum(total, 0))
+    if row + part + first == 0:
+        tl.store(iteration, tl.load(iteration) + 1)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def terms_and_seeds(
-    terms, seeds, starts, sizes, scales, products, streams, iteration, sums, constant, output,
+    past, since, seeds, starts, sizes, scales, products, streams, iteration, sums, constant, output,
     unit, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
     IS_BOTH: tl.constexpr, IS_SCALED: tl.constexpr, PARTS: tl.constexpr,
+    PAST: tl.constexpr,
 ):  # fmt: skip
     """y⁺ and y⁻ of a row from their partial sums, and what the loss asks of each stream.
 
@@ -185,8 +188,10 @@ def terms_and_seeds(
     side = tl.where(nuisance < 0, NUISANCE, -NUISANCE)
     above = POSITIVE + side
     below = NEGATIVE + side
-    tl.store(terms + row, positive)
-    tl.store(terms + rows + row, negative)
+    place = (tl.load(iteration) - 1 - tl.load(since)) % PAST
+    terms = past + place * 2 * rows + row
+    tl.store(terms, positive)
+    tl.store(terms + rows, negative)
     stream = tl.where(above != 0, 0, 1)
     tl.store(streams + row, stream)
     by = tl.load(starts + row)
@@ -204,5 +209,3 @@ def terms_and_seeds(
         tl.store(seeds + rows + row, below * by)
     else:
         tl.store(seeds + row, tl.where(stream == 0, above, below) * by)
-    if row == 0:
-        tl.store(iteration, tl.load(iteration) + 1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine import triton_kernels
-from dmbp.engine.learning import Learning
+from dmbp.engine.learning import PAST, Learning
 from dmbp.engine.tail import Tail
 from dmbp.engine.triton_launch import launch
 
@@ -38,16 +38,16 @@ class TritonScores:
             elements = gradient[0].numel()
             launch(
                 kernels.partial_scores, (2 * rows, PARTS),
-                self._sums, values[index], gradient, elements, rows, k * PARTS, width,
-                -(-elements // (PARTS * BLOCK)), PARTS=PARTS, BLOCK=BLOCK,
+                self._sums, learning.iteration, values[index], gradient, elements, rows, k * PARTS,
+                width, -(-elements // (PARTS * BLOCK)), PARTS=PARTS, BLOCK=BLOCK,
             )  # fmt: skip
         launch(
             kernels.terms_and_seeds, (rows,),
-            learning.terms, learning.seeds, learning.starts, learning.sizes, learning.scales,
-            learning.products, learning.streams, learning.iteration, self._sums,
+            learning.past, learning.since, learning.seeds, learning.starts, learning.sizes,
+            learning.scales, learning.products, learning.streams, learning.iteration, self._sums,
             self._tail.constant, self._output, learning.unit, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
             NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
             IS_SCALED=learning.is_scaled,
-            PARTS=1 << (width - 1).bit_length(),
+            PARTS=1 << (width - 1).bit_length(), PAST=PAST,
         )  # fmt: skip
