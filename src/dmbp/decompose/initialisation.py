@@ -40,5 +40,6 @@ def initial_logits(net: LinearNetwork) -> Logits:
     plan_of(net).visit_gates(at_gate)
     # What is overwritten later has no gradient, and no say.
     return {
-        site.name: logits.get(site.name, net.inputs.new_zeros(site.shape)) for site in net.sites
+        site.name: logits[site.name] if site.name in logits else net.inputs.new_zeros(site.shape)
+        for site in net.sites
     }

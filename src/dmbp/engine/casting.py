@@ -29,9 +29,12 @@ def _cast_value(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def cast_example(example: Example, dtype: torch.dtype) -> Example:
-    """The form of what a step reads, in another precision."""
-    return replace(example, value=_cast_value(example.value, dtype))
+def cast_example(example: Example, like: Tensor) -> Example:
+    """The form of what a step reads, in the precision of a single number."""
+    value = example.value
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return replace(example, value=like.expand(value.shape))
+    return replace(example, value=_cast_value(value, like.dtype))
 
 
 def cast(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:

@@ -10,6 +10,7 @@ whose columns are folded together.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ Settings = tuple[list[int], list[int], list[int], int]
 
 
 class Convolution:
-    """y = W ∗ x + b, and its transpose; `example` is what one stream reads."""
+    """y = W ∗ x + b, and its transpose; `example` is what one stream reads.
+
+    Either is prepared when it is first run, or asked for.
+    """
 
     def __init__(
         self,
@@ -44,21 +48,42 @@ class Convolution:
         *,
         example: Tensor,
     ) -> None:
-        weight = weight.detach()
-        settings = (stride, padding, dilation, groups)
-        both = (2 * len(example), *example.shape[1:])
-        self._input_shape = example.shape[1:]
-        self.settings: Settings = settings
+        self._given = weight.detach()
+        self._bias = None if bias is None else bias.detach()
+        self._example = example
+        self.settings: Settings = (stride, padding, dilation, groups)
         self.is_biased = bias is not None
-        self.weight = weight.contiguous(memory_format=CHANNELS_LAST)
-        self._forward = _runner(weight, None if bias is None else bias.detach(), settings, both)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """In channels-last order."""
+        self._given = self._given.contiguous(memory_format=CHANNELS_LAST)  # kept once
+        return self._given
+
+    @cached_property
+    def _forward(self) -> Run:
+        both = (2 * len(self._example), *self._example.shape[1:])
+        weight = self._given if can_pack(self._given) else self.weight
+        return _runner(weight, self._bias, self.settings, both)
+
+    @cached_property
+    def _backward(self) -> Run | None:
+        """None where the transpose is no convolution."""
+        example, groups = self._example, self.settings[3]
         to_image = example.is_cuda and example.shape[1] <= FEW_CHANNELS and groups == 1
-        self._backward = self._folded(weight) if to_image else self._flipped(weight, example)
+        return self._folded(self._given) if to_image else self._flipped(self._given, example)
+
+    def prepare(self, *, forward: bool = True, transpose: bool = True) -> None:
+        """Make of the weight what is run."""
+        if forward:
+            _ = self._forward
+        if transpose and self._backward is None:
+            _ = self.weight
 
     @property
     def input_size(self) -> tuple[int, ...]:
         """Height and width of what it reads."""
-        return tuple(self._input_shape[1:])
+        return tuple(self._example.shape[2:])
 
     def forward(self, activation: Tensor, mask: Tensor | None = None) -> Tensor:
         """The convolution of both streams' rows, times a mask where one is given."""
@@ -70,7 +95,7 @@ class Convolution:
             return self._backward(gradient, None)
         stride, padding, dilation, groups = self.settings
         like = torch.empty(
-            (len(gradient), *self._input_shape),
+            (len(gradient), *self._example.shape[1:]),
             dtype=gradient.dtype,
             device=gradient.device,
             memory_format=CHANNELS_LAST,
@@ -127,7 +152,10 @@ def flip(weight: Tensor, settings: Settings) -> tuple[Tensor, Settings] | None:
     around = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
     if stride != [1, 1] or dilation != [1, 1] or groups != 1 or min(around) < 0:
         return None
-    return weight.flip(2, 3).transpose(0, 1).contiguous(), ([1, 1], around, [1, 1], 1)
+    flipped = weight if tuple(weight.shape[2:]) == (1, 1) else weight.flip(2, 3)
+    order = CHANNELS_LAST if weight.is_cuda else torch.contiguous_format
+    flipped = flipped.transpose(0, 1).contiguous(memory_format=order)
+    return flipped, ([1, 1], around, [1, 1], 1)
 
 
 def _runner(weight: Tensor, bias: Tensor | None, settings: Settings, shape: tuple[int, ...]) -> Run:

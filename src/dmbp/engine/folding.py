@@ -37,11 +37,30 @@ def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int],
 
 def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
     """What an `aten.batch_norm` step in evaluation mode multiplies by and adds, by channel."""
-    weight, bias, mean, variance, _, _, epsilon = step.arguments[1:8]
-    scale = torch.rsqrt(variance + epsilon)
+    return _scales_and_shifts([step])[0]
+
+
+def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+    """The same of many, which a GPU computes all at once."""
+    if not steps:
+        return []
+    if len({_kind(step) for step in steps}) > 1:
+        return [scale_and_shift(step) for step in steps]
+    given = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
+    weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in given[:4])
+    assert mean is not None
+    assert variance is not None
+    scale = torch.rsqrt(variance + given[6][0])
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
-    return scale, shift if bias is None else shift + bias
+    shift = shift if bias is None else shift + bias
+    channels = [len(part) for part in given[2]]
+    return list(zip(scale.split(channels), shift.split(channels), strict=True))
+
+
+def _kind(step: Step) -> tuple[Any, ...]:
+    weight, bias, mean, _, _, _, epsilon = step.arguments[1:8]
+    return weight is None, bias is None, mean.dtype, epsilon
 
 
 @torch.no_grad()
@@ -50,26 +69,27 @@ def folded(frozen: FrozenGraph) -> FrozenGraph:
     steps = _without_passing_on(frozen.steps)
     readers = Counter(index for step in steps for index in step.reads)
     made = {step.output: step for step in steps}
-    kept: dict[int, Step] = {}
-    for step in steps:
-        before = made.get(step.reads[0]) if step.operation == BATCH_NORM else None
-        foldable = (
-            before is not None
-            and before.operation == CONVOLUTION
-            and readers[before.output] == 1
-            and not before.keywords
-        )
-        if before is not None and foldable:
-            del kept[before.output]
-            kept[step.output] = _folded_pair(before, step)
-        else:
-            kept[step.output] = step
-    return replace(frozen, steps=with_finished(list(kept.values()), frozen.result))
+    pairs = [
+        (before, step)
+        for step in steps
+        if step.operation == BATCH_NORM
+        and (before := made.get(step.reads[0])) is not None
+        and before.operation == CONVOLUTION
+        and readers[before.output] == 1
+        and not before.keywords
+    ]
+    found = _scales_and_shifts([norm for _, norm in pairs])
+    one = {
+        norm.output: _folded_pair(before, norm, *by)
+        for (before, norm), by in zip(pairs, found, strict=True)
+    }
+    gone = {before.output for before, _ in pairs}
+    kept = [one.get(step.output, step) for step in steps if step.output not in gone]
+    return replace(frozen, steps=with_finished(kept, frozen.result))
 
 
-def _folded_pair(convolution: Step, norm: Step) -> Step:
+def _folded_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
     weight, bias, *rest = convolution_arguments(convolution)
-    scale, shift = scale_and_shift(norm)
     shift = shift if bias is None else shift + scale * bias
     arguments = [convolution.arguments[0], weight * scale.view(-1, 1, 1, 1), shift, *rest]
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)

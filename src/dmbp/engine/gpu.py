@@ -188,6 +188,7 @@ class GpuEngine:
         steps = [planned.step for planned in plan.program]
         merging = merging_of(steps, constant | set(plan.tail.gradients), pooling=self._triton)
         values: dict[int, Any] = {0: self._net.inputs}
+        nothing = self._net.inputs.new_zeros((), dtype=dtype)
         for planned, examples in walk(steps, self._net.inputs):
             step = planned.step
             if planned.is_constant:
@@ -197,12 +198,15 @@ class GpuEngine:
                 goes_on = any(index not in constant for index in merged.terms)
                 self._program.append(self._site(merged, logits, goes_on=goes_on))
             elif step.output not in merging.gone:
-                own = [cast_example(example, dtype) for example in examples]
+                own = [cast_example(example, nothing) for example in examples]
                 biased = step.output not in merging.unbiased
                 chosen = operation(cast(in_unit(step, unit), dtype, biased=biased), own)
                 self._program.append(PlainInstruction(chosen, step.output, self._learning))
         if self._triton and self._learning.is_compact:
             self._split(merging)
+        for part in self._program:
+            if isinstance(part, PlainInstruction):
+                part.prepare()  # here, where a recording of the start includes it
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
         self._constants = {
             k: constant_value(v, dtype, unit) for k, v in values.items() if k in read

@@ -5,7 +5,7 @@ result's gradient, and the tail's share where the score reads that result.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,6 +39,15 @@ class GpuSite(Protocol):
         ...
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """An operation that makes what runs it when it is first run, unless it is told to."""
+
+    def prepare(self) -> None:
+        """Make it now."""
+        ...
+
+
 class SiteInstruction:
     """A site and what is merged into it."""
 
@@ -66,6 +75,11 @@ class PlainInstruction:
         self.output = output
         self.operation = operation
         self._learning = learning
+
+    def prepare(self) -> None:
+        """Make of weights what iterations run, where that is not done yet."""
+        if isinstance(self.operation, Preparing):
+            self.operation.prepare()
 
     def forward(self, values: Mapping[int, Any]) -> Value | Split:
         """Both streams' result."""

@@ -53,6 +53,10 @@ class ConvolutionOperation:
         """The transposed convolution."""
         return [self.convolution.transpose(gradient)]
 
+    def prepare(self) -> None:
+        """Make what runs it."""
+        self.convolution.prepare()
+
 
 class ScaleOperation:
     """Batch norm that no convolution stands before: a scale and a shift by channel."""

@@ -43,6 +43,10 @@ class SplitOperation:
             return self._whole.transpose(gradient)
         return [self._back(in_order(gradient))]
 
+    def prepare(self) -> None:
+        """Make what runs the part that is whole."""
+        self._whole.convolution.prepare(forward=self._forward is None, transpose=self._back is None)
+
 
 def split(
     program: Sequence[Instruction], sites: Sequence[Merged], *, ends: Set[int], learning: Learning
