@@ -199,7 +199,7 @@ class Method(Attribution, ABC):
             picked = list(part.image)
             yield Question(
                 self.linearizer.holding(held.pick(picked[:1])),
-                inputs[picked],
+                _picked(inputs, picked),
                 partial(output_of, picked),
                 part,
                 baselines=None if start_of is None else start_of[picked],
@@ -257,7 +257,12 @@ class LinearMapMethod(Method):
 
 def _outputs(linearizer: Linearizer, inputs: Tensor, images: list[int]) -> Tensor:
     """The model's outputs at some of the inputs."""
-    return linearizer.outputs(inputs[images])
+    return linearizer.outputs(_picked(inputs, images))
+
+
+def _picked(inputs: Tensor, images: list[int]) -> Tensor:
+    """A copy of some inputs; of all, without waiting for a GPU to be told which."""
+    return inputs.clone() if images == list(range(len(inputs))) else inputs[images]
 
 
 def _baselines(baselines: Baselines, inputs: Tensor) -> Tensor:

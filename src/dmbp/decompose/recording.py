@@ -58,6 +58,7 @@ class Recording:
             net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
             return net, starting(net, settings)
 
+        self._beside = torch.cuda.Stream()
         self._begin, (self._net, self._engine) = self._recorded(begin)
         self._end: torch.cuda.CUDAGraph | None = None
         self._read: Readout | None = None
@@ -75,6 +76,8 @@ class Recording:
         weights = self._tangent[0]
         if weights.shape[1] != rows.classes:
             raise InexactCapture("the model has other classes than when it was recorded")
+        asked = torch.cuda.Event()
+        asked.record()
         self._inputs.copy_(inputs)
         at = torch.zeros_like(weights) if rows.is_linear else outputs()
         for kept, part in zip(self._tangent, rows.tangent(at), strict=True):
@@ -82,10 +85,20 @@ class Recording:
         self._begin.replay()
         past = self._engine.learn(settings.iterations, on_iteration)
         readout = self._readout()
+        model_outputs = self._run_beside(outputs, asked)
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
         found = decomposition(net, settings, past, readout)
-        exactness = check(self._captured, self._net.frozen, inputs, outputs())
+        exactness = check(self._captured, self._net.frozen, inputs, model_outputs)
         return replace(confirmed(found, self._engine, past), exactness=exactness)
+
+    def _run_beside(self, outputs: Callable[[], Tensor], asked: torch.cuda.Event) -> Tensor:
+        """The model's outputs; it is run beside the iterations, once all was there to be asked."""
+        self._beside.wait_event(asked)
+        with torch.cuda.stream(self._beside):
+            found = outputs()
+        torch.cuda.current_stream().wait_stream(self._beside)
+        found.record_stream(torch.cuda.current_stream())
+        return found
 
     def _readout(self) -> Readout:
         """Copies of what is read out, which the next question overwrites."""

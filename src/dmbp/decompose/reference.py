@@ -5,6 +5,7 @@ removes only what a pixel adds to its surroundings.
 """
 
 import math
+from functools import cache
 from typing import Literal
 
 import torch
@@ -37,9 +38,16 @@ def blur_weights(size: int = BLUR_SIZE, sigma: float = BLUR_SIGMA) -> Tensor:
     return weights
 
 
+@cache
+@torch.inference_mode(False)
+def _weights_for(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The kernel where it is used: to copy it there each time is to wait for a GPU."""
+    return blur_weights().to(device, dtype)
+
+
 def blur(images: Tensor) -> Tensor:
     """Images (batch, channel, height, width) blurred channel by channel, zeros outside."""
-    weights = blur_weights().to(images)
+    weights = _weights_for(images.dtype, images.device)
     channels = images.shape[1]
     down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
     across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)

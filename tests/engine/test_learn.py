@@ -1,0 +1,66 @@
+"""Many iterations at once are that many, one after the other."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine import Engine, FastEngine, ReferenceEngine
+from dmbp.engine.gpu import GpuEngine
+from dmbp.linear import Linearizer, LinearNetwork
+from tests import nets
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ITERATIONS = 8
+
+
+def network(device: str) -> LinearNetwork:
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 7).to(device)
+    return Linearizer(nets.MLP().to(device).eval()).linearize(inputs, target=[1, 2])
+
+
+def plain(net: LinearNetwork, logits: Any, **settings: Any) -> Engine:
+    return GpuEngine(net, logits, **settings, triton=False)
+
+
+def fused(net: LinearNetwork, logits: Any, **settings: Any) -> Engine:
+    pytest.importorskip("triton")
+    return GpuEngine(net, logits, **settings)
+
+
+@pytest.fixture(autouse=True)
+def _few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the GPU engine's kept terms are full, and once half full."""
+    places = ["gpu", "learning", "plain_site", *(["triton_scores"] if find_spec("triton") else [])]
+    for place in places:
+        monkeypatch.setattr(f"dmbp.engine.{place}.PAST", 3)
+
+
+@pytest.mark.parametrize("make", [ReferenceEngine, FastEngine, plain, fused])
+def test_the_terms_before_each_iteration(make: Callable[..., Engine]) -> None:
+    net = network("cpu" if make is FastEngine else DEVICE)
+    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
+    one, other = (make(net, initial_logits(net), **settings) for _ in range(2))
+    called: list[None] = []
+    past = one.learn(ITERATIONS, lambda: called.append(None))
+    steps = [other.step() for _ in range(ITERATIONS)]
+    assert torch.equal(past.positive, torch.stack([terms.positive for terms in steps]))
+    assert torch.equal(past.negative, torch.stack([terms.negative for terms in steps]))
+    assert torch.equal(past.nuisance[3], steps[3].nuisance)
+    assert len(called) == ITERATIONS
+    assert all(torch.equal(one.logits[name], other.logits[name]) for name in one.logits)
+    assert one.is_in_range(past)
+
+
+@pytest.mark.parametrize("make", [ReferenceEngine, FastEngine, plain, fused])
+def test_no_iterations_have_no_terms(make: Callable[..., Engine]) -> None:
+    net = network("cpu" if make is FastEngine else DEVICE)
+    engine = make(net, initial_logits(net), loss=OBJECTIVES["all"], learning_rate=0.05)
+    past = engine.learn(0)
+    assert past.positive.shape == past.negative.shape == past.nuisance.shape == (0, 2)
+    assert engine.is_in_range(past)
