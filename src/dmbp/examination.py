@@ -188,11 +188,10 @@ def _learning(linearizer: Linearizer, net: LinearNetwork) -> Learning | None:
 def _timed(net: LinearNetwork) -> tuple[str, float]:
     """The name of the engine, and the seconds that it takes for an iteration."""
     engine = starting(net, PRESETS["fast"])
-    engine.step()
+    engine.learn(1)
     _wait(net.inputs)
     started = time.perf_counter()
-    for _ in range(ITERATIONS):
-        engine.step()
+    engine.learn(ITERATIONS)
     _wait(net.inputs)
     seconds = (time.perf_counter() - started) / ITERATIONS
     return type(engine).__name__.removesuffix("Engine").lower(), seconds
@@ -201,8 +200,7 @@ def _timed(net: LinearNetwork) -> tuple[str, float]:
 def _whole(linearizer: Linearizer, inputs: Tensor) -> None:
     """An explanation from freezing to reading out; more iterations would take no more memory."""
     engine = starting(linearizer.linearize(inputs), PRESETS["fast"])
-    for _ in range(ITERATIONS):
-        engine.step()
+    engine.learn(ITERATIONS)
     engine.readout()
 
 
