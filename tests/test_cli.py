@@ -355,6 +355,16 @@ def test_bad_input_gets_one_sentence_and_leaves_nothing(folder: Path, case: str)
     assert after == before
 
 
+def test_an_interrupt_is_said_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DMBP, "explain", interrupted)
+    result = explain("photo.jpg")
+    assert result.exit_code == 130
+    assert result.stderr == "dmbp: interrupted\n"
+
+
 def test_no_room_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, content: bytes) -> int:
         raise OSError(28, "No space left on device")

@@ -16,8 +16,11 @@ output = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
-def one_sentence() -> Generator[None]:
-    """Turn an error the user can put right into one sentence and exit code 2; warnings too."""
+def one_sentence(*, interrupted: str = "interrupted") -> Generator[None]:
+    """Turn an error the user can put right into one sentence and exit code 2; warnings too.
+
+    `interrupted` is said where the user interrupts; the exit code is then a shell's, 130.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
@@ -26,6 +29,9 @@ def one_sentence() -> Generator[None]:
     except DMBPError as error:
         errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        errors.print(Text("dmbp: ", "red") + Text(interrupted))
+        raise typer.Exit(130) from None
 
 
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:

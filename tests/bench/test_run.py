@@ -167,6 +167,23 @@ def test_commands_that_are_not_right(
     assert said in " ".join(found.output.split())
 
 
+def test_an_interrupted_run_says_how_to_go_on(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dmbp.bench.run.run_plan", interrupted)
+    found = CliRunner().invoke(app, ["bench", "run", str(plan)])
+    assert found.exit_code == 130
+    assert found.stderr == "dmbp: interrupted; the same command goes on with what is left\n"
+
+
+def test_merging_says_how_much(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.parent)
+    run(plan, "part.sqlite", shard=(0, 6))
+    found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
+    assert found.output == "3 rows → whole.sqlite\n"
+
+
 def test_labels_that_the_model_does_not_have(plan: Path) -> None:
     (plan.parent / "photos" / "dog").rename(plan.parent / "photos" / "wolf")
     with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of voc160"):

@@ -16,7 +16,7 @@ from dmbp.bench.plan import METRICS, Plan, Task, read_plan
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.scoring import SCORERS
 from dmbp.bench.store import Store
-from dmbp.bench.table import table
+from dmbp.bench.table import as_markdown, table
 from dmbp.bench.variant import variant
 from dmbp.data import read_photo
 from dmbp.models import load_model
@@ -137,6 +137,8 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     assert average.means() == {"GC": pytest.approx(0.3)}
     assert average.paper == {}  # which is over other tasks too
     assert average_line(lines[:1], plan) is None
+    assert "- Avg, Grad: not every line has a score yet" in as_markdown(lines, plan)
+    assert "Avg" not in as_markdown(lines[:1], plan)
 
 
 def test_the_best_by_metric() -> None:

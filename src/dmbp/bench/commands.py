@@ -58,7 +58,7 @@ def run(
     from dmbp.bench.run import RunOptions, run_plan
     from dmbp.bench.store import Store
 
-    with one_sentence():
+    with one_sentence(interrupted="interrupted; the same command goes on with what is left"):
         if ray is not None and (device, workers) != ("cpu", 1):
             raise InputError(
                 "a Ray cluster's devices are used as they are: leave out --device, --workers"
@@ -163,7 +163,7 @@ def merge(
 
     with one_sentence():
         _exists(other)
-        Store(store).merge(other)
+        output.print(f"{Store(store).merge(other)} rows → {store}")
 
 
 def _exists(store: Path) -> None:

@@ -124,19 +124,25 @@ class Store:
             )
         )
 
-    def merge(self, other: Path) -> None:
-        """Take in the rows of another file; of a cell in both, one that succeeded."""
+    def merge(self, other: Path) -> int:
+        """Take in the rows of another file; of a cell in both, one that succeeded.
+
+        Returns how many rows the other has.
+        """
+        count = 0
         theirs = Store(other, reading=True)  # says so where it is none
         try:
             batch: list[Row] = []
             for row in theirs.rows():
                 batch.append(row)
+                count += 1
                 if len(batch) == 1000:
                     self.add(batch)
                     batch = []
             self.add(batch)
         finally:
             theirs.close()
+        return count
 
     def digest(self, path: Path) -> str | None:
         """The digest that was noted of a file, unless it has changed since, or gone."""

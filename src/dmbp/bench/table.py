@@ -22,11 +22,12 @@ def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
 def as_markdown(lines: list[Line], plan: Plan) -> str:
     """A table for a README, the notes below."""
     layout = _layout(lines, plan)
+    below = [*notes(lines), *_without_average(lines, plan)]
     titles = [_markdown(Text(title)) for title in layout.titles]
     texts = [titles, ["---"] * len(titles)]
     texts += [[_markdown(text) for text in row] for row in layout.rows]
     body = "\n".join(f"| {' | '.join(row)} |" for row in texts)
-    return body + "\n\n" + "\n".join(f"- {note}" for note in notes(lines)) + "\n"
+    return body + "\n\n" + "\n".join(f"- {note}" for note in below) + "\n"
 
 
 def as_latex(lines: list[Line], plan: Plan) -> str:
@@ -35,7 +36,8 @@ def as_latex(lines: list[Line], plan: Plan) -> str:
     rows = [" & ".join(_latex(Text(title, bold=True)) for title in layout.titles) + r" \\ \hline"]
     rows += [" & ".join(map(_latex, row)) + r" \\" for row in layout.rows]
     body = "\n".join(rows)
-    below = "".join(f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in notes(lines))
+    said = [*notes(lines), *_without_average(lines, plan)]
+    below = "".join(f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in said)
     columns = "c" * len(layout.titles)
     return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}{below}\n"
 
@@ -74,6 +76,15 @@ def _layout(lines: list[Line], plan: Plan) -> Layout:
         return tasks_across(lines, labels)
     average = average_line(lines, plan)
     return methods_across(lines if average is None else [*lines, average], labels)
+
+
+def _without_average(lines: list[Line], plan: Plan) -> list[str]:
+    """Who has no average, and why."""
+    average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
+    if average is None:
+        return []
+    labels = [variant.label for variant in plan.variants if variant.label not in average.ours]
+    return [f"Avg, {', '.join(labels)}: not every line has a score yet"] if labels else []
 
 
 def _markdown(text: Text) -> str:
