@@ -114,7 +114,7 @@ class GpuEngine:
                         on_iteration()
                 past.append(self._learning.past[:count].clone())
         positive, negative = torch.cat(past).unbind(1)
-        return Terms(self._output, positive, negative)
+        return Terms(self._output, positive.contiguous(), negative.contiguous())
 
     def readout(self) -> Readout:
         """The terms and linear maps at the masks as they stand."""
