@@ -28,6 +28,7 @@ from dmbp.linear.capture import CapturedGraph
 from dmbp.linear.exactness import TOLERANCE
 from dmbp.linear.freeze import IDENTITY
 from dmbp.linear.model import Model
+from dmbp.linear.refusal import IN_TRAINING
 from dmbp.linear.rules import operation_name
 from dmbp.linear.spelled import rule_of
 from dmbp.memory_peak import Peak, measured
@@ -43,11 +44,9 @@ SUGGESTIONS: Mapping[str, str] = {
         "matrices of cosines and sines, or give the model its result as the input"
     ),
     "aten.softmax": "explain the scores before it: leave the last layer out",
-    "aten.batch_norm": "put the model into evaluation mode with model.eval(), and export it so",
-    "aten._native_batch_norm_legit": (
-        "put the model into evaluation mode with model.eval(), and export it so"
-    ),
-    "aten.dropout": "put the model into evaluation mode with model.eval(), and export it so",
+    "aten.batch_norm": IN_TRAINING,
+    "aten._native_batch_norm_legit": IN_TRAINING,
+    "aten.dropout": IN_TRAINING,
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
     "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
 }

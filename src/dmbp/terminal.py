@@ -24,6 +24,7 @@ def one_sentence(*, interrupted: str = "interrupted") -> Generator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
+            warnings.simplefilter("ignore", FutureWarning)  # what libraries say to one another
             warnings.showwarning = _note
             yield
     except DMBPError as error:

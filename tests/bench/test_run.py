@@ -181,7 +181,20 @@ def test_merging_says_how_much(plan: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(plan.parent)
     run(plan, "part.sqlite", shard=(0, 6))
     found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
-    assert found.output == "3 rows → whole.sqlite\n"
+    assert found.output == "3 rows added, 0 there already → whole.sqlite\n"
+    found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
+    assert found.output == "0 rows added, 3 there already → whole.sqlite\n"
+
+
+def test_trying_again_is_asked_for_as_the_run_was(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
+    given = ["bench", "run", plan.name, "--store", "my part.sqlite", "--shard", "1/6"]
+    found = CliRunner().invoke(app, given)
+    again = "again: dmbp bench run plan.toml --store 'my part.sqlite' --shard 1/6 --retry\n"
+    assert again in found.output
 
 
 def test_labels_that_the_model_does_not_have(plan: Path) -> None:

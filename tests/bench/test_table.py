@@ -141,6 +141,13 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     assert "Avg" not in as_markdown(lines[:1], plan)
 
 
+def test_none_is_best_while_some_are_missing() -> None:
+    lines = [Line("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "A": Score(missing=1)}, {})]
+    for layout in (methods_across(lines, ["GC", "A"]), tasks_across(lines, ["GC", "A"])):
+        assert [text.text for row in layout.rows for text in row if "0.5" in text.text] == ["0.500"]
+        assert not any(text.bold for row in layout.rows for text in row if "0.5" in text.text)
+
+
 def test_the_best_by_metric() -> None:
     scores = {"a": 0.30001, "b": 0.3, "c": -0.1, "d": 0.2}
     assert marks("IM", scores) == {"a": 2, "b": 2, "d": 1}

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import dmbp
-from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError
+from dmbp.errors import (
+    CaptureError,
+    InexactCapture,
+    InputError,
+    ModelError,
+    UnsupportedOperation,
+)
 from dmbp.linear.gates import GATES, Gate
 from dmbp.linear.linearize import Linearizer
 from dmbp.linear.piece import Piece
@@ -112,7 +118,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
     [
         (torch.full(IMAGES, torch.nan), "contain NaN"),
         (torch.zeros(IMAGES, dtype=torch.int64), "floating point"),
-        (torch.zeros(0, 3, 16, 16), "batch dimension"),
+        (torch.zeros(0, 3, 16, 16), r"no image in inputs of shape \(0, 3, 16, 16\)"),
         (torch.zeros(3), "batch dimension"),
     ],
 )
@@ -343,6 +349,13 @@ def test_a_program_for_one_image_takes_several() -> None:
         assert relative(*maps) <= 1e-4
 
 
+def test_a_wrapper_is_told_of_once_and_where_it_was_given() -> None:
+    wrapped = nn.DataParallel(nets.FunctionalNet().eval())
+    with pytest.warns(UserWarning, match="explained without its DataParallel wrapper") as told:
+        dmbp.DMBP(wrapped)
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_a_wrapper_that_passes_everything_on() -> None:
     class Wrapper(nn.Module):
         def __init__(self, model: nn.Module) -> None:
@@ -428,3 +441,12 @@ def test_batch_norm_of_a_single_image(make: type[nn.Module]) -> None:
     torch.testing.assert_close((slope * step).sum(), expected, rtol=1e-4, atol=0)
     maps = dmbp.methods()["gradient"](model).attribute(image, target=1)
     torch.testing.assert_close((maps / image * step).sum(), expected, rtol=1e-4, atol=0)
+
+
+def test_a_program_exported_in_training_mode_is_refused_with_what_to_do() -> None:
+    inputs = torch.randn(4, 3, 16, 16)
+    images = ({0: torch.export.Dim("images", min=2)},)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    program = torch.export.export(model.train(), (inputs,), dynamic_shapes=images)
+    with pytest.raises(UnsupportedOperation, match=r"evaluation mode with model\.eval\(\)"):
+        dmbp.linearize(program, inputs, target=0)

@@ -35,7 +35,7 @@ from dmbp.decompose import (
 from dmbp.engine import BYTES_AN_ELEMENT
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
-from dmbp.linear.model import Model, evaluating
+from dmbp.linear.model import Model, evaluating, unwrapped
 from dmbp.linear.outputs import Output
 from dmbp.names import known
 
@@ -75,6 +75,7 @@ class DMBP(Method):
         sites: Selection = None,
         output: Output = None,
     ) -> None:
+        model = unwrapped(model)  # and tells of it once
         super().__init__(model)
         self.linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
         known("preset", preset, PRESETS)

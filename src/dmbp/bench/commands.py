@@ -1,5 +1,7 @@
 """`dmbp bench run`, `status`, `table`, `plot`, `export`, `merge`."""
 
+import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +32,8 @@ class Format(StrEnum):
 PlanFile = Annotated[Path, typer.Argument(help="A plan (.toml).")]
 StoreFile = Annotated[Path, typer.Option("--store", help="The file that holds the results.")]
 STORE = Path("dmbp-bench.sqlite")
+BATCH = 32
+WHOLE = "1/1"
 SHOWN = 20
 """Kinds of failure that `status` lists."""
 
@@ -44,10 +48,10 @@ def run(
         str | None,
         typer.Option(metavar="ADDRESS", help="Compute on a Ray cluster; auto: the one here."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, help="Questions at once.")] = BATCH,
     shard: Annotated[
         str, typer.Option(help="i/n: every n-th photo, from the i-th of 1 to n.")
-    ] = "1/1",
+    ] = WHOLE,
     retry: Annotated[bool, typer.Option("--retry", help="Also what failed before.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -67,11 +71,21 @@ def run(
         with progress(output, quiet=quiet) as told:
             tally = run_plan(read_plan(plan), store, options, told)
         if not quiet:
-            output.print(summary(tally, plan, store))
+            given = {"--device": device, "--workers": workers, "--ray": ray}
+            given |= {"--batch": batch, "--shard": shard}
+            output.print(summary(tally, store, _command(plan, store, given)))
             if tally.failed:
                 _say_failures(Store(store, reading=True))
         if tally.failed and not tally.done:
             raise typer.Exit(1)  # a batch queue should know
+
+
+def _command(plan: Path, store: Path, given: Mapping[str, object]) -> str:
+    """What was asked for, as it is typed; what is as without saying so is left out."""
+    same = {"--device": "cpu", "--workers": 1, "--ray": None, "--batch": BATCH, "--shard": WHOLE}
+    options = [(name, str(value)) for name, value in given.items() if value != same[name]]
+    words = ["dmbp", "bench", "run", str(plan), "--store", str(store)]
+    return shlex.join([*words, *(word for option in options for word in option)])
 
 
 def _say_failures(results: "Store") -> None:
@@ -163,7 +177,8 @@ def merge(
 
     with one_sentence():
         _exists(other)
-        output.print(f"{Store(store).merge(other)} rows → {store}")
+        added, there = Store(store).merge(other)
+        output.print(f"{added} rows added, {there} there already → {store}")
 
 
 def _exists(store: Path) -> None:

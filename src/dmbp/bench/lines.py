@@ -31,6 +31,11 @@ class Line:
     ours: Mapping[str, Score]
     paper: Mapping[str, float]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is computed, so that all means are over the same questions."""
+        return not any(score.missing for score in self.ours.values())
+
     def means(self) -> dict[str, float]:
         """The means there are."""
         return {label: score.mean.mean for label, score in self.ours.items() if score.mean.count}

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, resource_tracker
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -53,7 +54,8 @@ class Member:
         self.trials: deque[Trial] = deque()
         self.line, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, device, threads))
-        self.process.start()
+        with _interrupts_held():
+            self.process.start()
         theirs.close()
 
     def give(self, trial: Trial) -> None:
@@ -143,6 +145,23 @@ class Crew:
         return rows
 
 
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Hold interrupts back until the end; a process that is started inside never gets them.
+
+    They are the driver's to deal with.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets interrupts through when it is started
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def threads_each(processes: int) -> int:
     """Threads for each process, so that together they have the machine's cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -151,19 +170,26 @@ def threads_each(processes: int) -> int:
 
 def work(line: Any, device: str, threads: int) -> None:
     """What a process does: compute the units that come over the line until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's to deal with
     torch.set_num_threads(threads)
     station = Station(partial(task_classifier, device=device), decoders=min(DECODERS, 2 * threads))
     waiting: SimpleQueue[tuple[Unit, Photos]] = SimpleQueue()
     Thread(target=_listen, args=(line, station, waiting), daemon=True).start()
     with size_unremarked(), on_device(device):
-        line.send(READY)
+        _say(line, READY)
         try:
             while True:
                 for rows in station.rows(*waiting.get()):
-                    line.send(rows)
+                    _say(line, rows)
         except WorkerError as error:  # another process may do better
             sys.exit(f"dmbp: {error}")
+
+
+def _say(line: Any, what: Any) -> None:
+    """Tell the driver; without one, end at once."""
+    try:
+        line.send(what)
+    except OSError:
+        os._exit(0)
 
 
 def _listen(line: Any, station: Station, waiting: "SimpleQueue[tuple[Unit, Photos]]") -> None:

@@ -39,14 +39,11 @@ def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], No
         yield told
 
 
-def summary(tally: Tally, plan: Path, store: Path) -> str:
-    """What came of a run, and what to do about what failed."""
+def summary(tally: Tally, store: Path, command: str) -> str:
+    """What came of a run, and what to do about what failed; `command` is the one that ran."""
     text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
     if tally.failed_before:
         text += f"; of those there already {tally.failed_before} failed before"
     if not tally.failed and not tally.failed_before:
         return text
-    return (
-        f"{text}\nwhat failed: dmbp bench status --store {store}\n"
-        f"again: dmbp bench run {plan} --store {store} --retry"
-    )
+    return f"{text}\nwhat failed: dmbp bench status --store {store}\nagain: {command} --retry"

@@ -124,12 +124,13 @@ class Store:
             )
         )
 
-    def merge(self, other: Path) -> int:
+    def merge(self, other: Path) -> tuple[int, int]:
         """Take in the rows of another file; of a cell in both, one that succeeded.
 
-        Returns how many rows the other has.
+        Returns how many of its rows are new, and how many were there.
         """
         count = 0
+        before = len(self)
         theirs = Store(other, reading=True)  # says so where it is none
         try:
             batch: list[Row] = []
@@ -142,7 +143,10 @@ class Store:
             self.add(batch)
         finally:
             theirs.close()
-        return count
+        return len(self) - before, count - (len(self) - before)
+
+    def __len__(self) -> int:
+        return next(number for (number,) in self._read("SELECT COUNT(*) FROM rows", ()))
 
     def digest(self, path: Path) -> str | None:
         """The digest that was noted of a file, unless it has changed since, or gone."""

@@ -31,7 +31,10 @@ def photo_paths(given: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = [path / name for name in photo_names(path)]
             if not inside:
-                raise PhotoError(f"there are no photos in the folder {path}")
+                raise PhotoError(
+                    f"there are no photos in the folder {path} itself; those in folders inside it "
+                    "are not looked for"
+                )
             found += inside
         else:
             found.append(path)

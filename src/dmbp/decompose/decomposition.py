@@ -119,6 +119,9 @@ class Decomposition:
         """Draw a picture: a panel of photo, attribution and linear maps for every row.
 
         Of signals (batch, channels, length) the lines are drawn, of vectors (batch, features) bars.
+        `options` are those of `dmbp.render.plot_decomposition`: photos to show in place of the
+        inputs, captions, names of channels, and `style=dmbp.render.PanelStyle(smoothing=0)` for
+        another look.
         """
         from dmbp.render import plot_decomposition
 

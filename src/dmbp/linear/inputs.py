@@ -14,7 +14,9 @@ def check_batch(inputs: Tensor) -> None:
     """Refuse what is no batch of finite numbers."""
     if not isinstance(inputs, Tensor) or inputs.layout is not torch.strided:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"inputs must be a dense tensor, not {type(inputs).__name__}")
-    if inputs.dim() < 2 or inputs.shape[0] == 0:
+    if inputs.dim() >= 2 and len(inputs) == 0:
+        raise InputError(f"there is no image in inputs of shape {tuple(inputs.shape)}")
+    if inputs.dim() < 2:
         raise InputError("inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)")
     if inputs.dtype not in TOLERANCE:
         raise InputError(

@@ -286,9 +286,10 @@ class Linearizer:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            hint = "; of a single image make a batch, inputs[None]" if inputs.dim() == 3 else ""
             raise ModelError(
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "
-                f"{first_line(error)}"
+                f"{first_line(error)}{hint}"
             ) from error
 
     def _choice(self, returned: Any, images: int) -> Output:

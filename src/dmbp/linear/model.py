@@ -1,5 +1,6 @@
 """What is explained: a module or an exported program, taken out of its wrappers, in evaluation."""
 
+import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -25,9 +26,17 @@ def unwrapped(model: Any) -> Model:
         warnings.warn(
             f"the model is explained without its {type(model).__name__} wrapper: the same network "
             "on one device, not compiled",
-            stacklevel=3,
+            stacklevel=_levels_up(),
         )
     return _for_any_number(inner) if isinstance(inner, ExportedProgram) else inner
+
+
+def _levels_up() -> int:
+    """How far up from its caller the first line is that is not this package's own."""
+    frame, levels = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dmbp."):
+        frame, levels = frame.f_back, levels + 1
+    return levels
 
 
 def _for_any_number(program: ExportedProgram) -> Model:

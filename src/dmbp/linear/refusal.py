@@ -8,6 +8,10 @@ from torch.fx import Node
 from dmbp.errors import UnsupportedOperation
 from dmbp.linear.rules import operation_name
 
+IN_TRAINING = "put the model into evaluation mode with model.eval(), and export it so"
+"""What helps against operations that are there only in training."""
+
+_OF_TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
 _LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
@@ -46,6 +50,8 @@ def unsupported(node: Node, reason: str) -> UnsupportedOperation:
     hint = ""
     if name in _LAST_LAYERS:
         hint = "If it is the last layer, explain the model without it: the scores before it. "
+    if name.startswith(_OF_TRAINING):
+        hint = f"It is there in training only: {IN_TRAINING}. "
     return UnsupportedOperation(
         f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
         "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",

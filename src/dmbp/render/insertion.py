@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dmbp.render.colour import Array
 from dmbp.render.comparison import ComparedMap
@@ -33,10 +34,11 @@ def draw_insertion(
                 axis.set_ylabel(title, color=colours[title], fontsize=10, fontweight="bold")
     axis = figure.add_subplot(grid[-1, :])
     # The methods of the strips are drawn last, on top.
+    lines: dict[str, Line2D] = {}
     for item in sorted(maps, key=lambda item: item.title in colours):
         across = numpy.linspace(0, 1, len(item.curve))
         known = item.title in colours
-        axis.plot(
+        (lines[item.title],) = axis.plot(
             across,
             item.curve,
             color=colours.get(item.title, OTHERS),
@@ -51,7 +53,15 @@ def draw_insertion(
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
     axis.spines[["top", "right"]].set_visible(False)
     legend = "area under the curve" + (
-        " (grey: the other methods)" if len(maps) > len(strips) else ""
+        "\n(grey: the other methods)" if len(maps) > len(strips) else ""
     )
-    axis.legend(title=legend, frameon=False, fontsize=10, loc="lower right")
+    axis.legend(
+        handles=[lines[title] for title in strips],  # in the order of the photos above
+        title=legend,
+        frameon=False,
+        fontsize=10,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),  # beside the curves, where none is crossed
+        alignment="left",
+    )
     return figure
