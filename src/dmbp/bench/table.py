@@ -22,12 +22,11 @@ def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
 def as_markdown(lines: list[Line], plan: Plan) -> str:
     """A table for a README, the notes below."""
     layout = _layout(lines, plan)
-    below = [*notes(lines), *_without_average(lines, plan)]
     titles = [_markdown(Text(title)) for title in layout.titles]
     texts = [titles, ["---"] * len(titles)]
     texts += [[_markdown(text) for text in row] for row in layout.rows]
     body = "\n".join(f"| {' | '.join(row)} |" for row in texts)
-    return body + "\n\n" + "\n".join(f"- {note}" for note in below) + "\n"
+    return body + "\n\n" + "\n".join(f"- {note}" for note in _below(lines, plan)) + "\n"
 
 
 def as_latex(lines: list[Line], plan: Plan) -> str:
@@ -36,7 +35,7 @@ def as_latex(lines: list[Line], plan: Plan) -> str:
     rows = [" & ".join(_latex(Text(title, bold=True)) for title in layout.titles) + r" \\ \hline"]
     rows += [" & ".join(map(_latex, row)) + r" \\" for row in layout.rows]
     body = "\n".join(rows)
-    said = [*notes(lines), *_without_average(lines, plan)]
+    said = _below(lines, plan)
     below = "".join(f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in said)
     columns = "c" * len(layout.titles)
     return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}{below}\n"
@@ -78,13 +77,13 @@ def _layout(lines: list[Line], plan: Plan) -> Layout:
     return methods_across(lines if average is None else [*lines, average], labels)
 
 
-def _without_average(lines: list[Line], plan: Plan) -> list[str]:
-    """Who has no average, and why."""
+def _below(lines: list[Line], plan: Plan) -> list[str]:
+    """What is said below a table: what its lines are over, and who has no average."""
     average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
-    if average is None:
-        return []
-    labels = [variant.label for variant in plan.variants if variant.label not in average.ours]
-    return [f"Avg, {', '.join(labels)}: not every line has a score yet"] if labels else []
+    has = {variant.label for variant in plan.variants} if average is None else average.ours
+    labels = [variant.label for variant in plan.variants if variant.label not in has]
+    why = f"Avg, {', '.join(labels)}: not every line has a score yet"
+    return [*notes(lines), why] if labels else notes(lines)
 
 
 def _markdown(text: Text) -> str:

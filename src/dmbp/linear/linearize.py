@@ -8,27 +8,23 @@ A `Linearizer` keeps the captured graph of one model, so that asking again costs
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.export import ExportedProgram
+from torch import Tensor
 
-from dmbp.errors import InexactCapture, ModelError
-from dmbp.linear.adapted import Adapted
-from dmbp.linear.batch_norm import RightBatchNorm
-from dmbp.linear.capture import CapturedGraph, capture, first_line
+from dmbp.errors import InexactCapture
+from dmbp.linear.asked import AskedModel
+from dmbp.linear.capture import CapturedGraph, capture
 from dmbp.linear.exactness import TOLERANCE, check, relative_error
 from dmbp.linear.freeze import freeze
 from dmbp.linear.held import Held
 from dmbp.linear.independence import as_taken, check_independence
-from dmbp.linear.inputs import check_batch, check_fit
+from dmbp.linear.inputs import check_batch
 from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
 from dmbp.linear.model import Model, evaluating, unwrapped
 from dmbp.linear.network import LinearNetwork, run
-from dmbp.linear.outputs import Output, check_scores, choice_among, picked
+from dmbp.linear.outputs import Output
 from dmbp.linear.precision import full_precision
 from dmbp.linear.quiet import quietly
 from dmbp.linear.regions import with_regions
@@ -81,9 +77,7 @@ class Linearizer:
         self.model = unwrapped(model)
         self._line = line_of(smooth)
         self._selection: Selection = None if sites is None else patterns_of(sites)
-        self._callable = _callable(self.model)
-        self._output: Output = output
-        self._held = Held()
+        self._asked = AskedModel(self.model, output=output)
         self._captured: dict[Any, CapturedGraph] = {}
         self._elements: dict[Any, int] = {}
         self._classes: dict[Any, int] = {}
@@ -118,7 +112,7 @@ class Linearizer:
     def holding(self, held: Held) -> "Linearizer":
         """The same with these as the model's other inputs; what is captured serves both."""
         other = copy.copy(self)
-        other._held = held
+        other._asked = self._asked.holding(held)
         return other
 
     @full_precision()
@@ -126,10 +120,10 @@ class Linearizer:
     def rows(self, inputs: Tensor, *, target: Target = None) -> tuple[Tensor, Tensor, Rows]:
         """The inputs as they will be used, the model's outputs there, and the questions asked."""
         with evaluating(self.model):
-            inputs = self._checked(inputs)
+            inputs = self._asked.checked(inputs)
             outputs = torch.cat(
                 [
-                    self.holding(self._held.pick(images.tolist())).outputs(inputs[images])
+                    self.holding(self._asked.held.pick(images.tolist())).outputs(inputs[images])
                     for images in torch.arange(len(inputs), device=inputs.device).split(
                         IMAGES_AT_ONCE
                     )
@@ -151,7 +145,7 @@ class Linearizer:
         rows = foreseen(target, images=len(inputs), classes=classes)
         if rows is None or rows.image != tuple(range(len(inputs))):
             return None
-        return self._checked(inputs), rows
+        return self._asked.checked(inputs), rows
 
     @full_precision()
     @torch.inference_mode(False)
@@ -167,7 +161,7 @@ class Linearizer:
     @property
     def holds(self) -> bool:
         """Whether the model is given other inputs beside the one that is explained."""
-        return bool(self._held.values)
+        return bool(self._asked.held.values)
 
     @property
     def approximates(self) -> bool:
@@ -224,19 +218,11 @@ class Linearizer:
             except InexactCapture:
                 # The model has changed since: a new head, another attribute. Capture it anew.
                 del self._captured[self._form(inputs)]
-        captured = with_regions(capture(self._adapted(inputs), inputs, held=self._held))
+        captured = with_regions(capture(self._asked.adapted(inputs), inputs, held=self._asked.held))
         frozen, exactness = self._checked_frozen(captured, inputs, outputs)
-        check_independence(self._outputs_beside, inputs, self._held, outputs)
+        check_independence(self._outputs_beside, inputs, self._asked.held, outputs)
         self._captured[self._form(inputs)] = captured
         return frozen, exactness
-
-    @torch.no_grad()
-    def _adapted(self, inputs: Tensor) -> Model:
-        """The model, or one of one output around it that takes its tensors alone."""
-        choice = self._choice(self._returned(inputs), len(inputs))
-        if choice is None and not self.holds:
-            return self.model
-        return Adapted(self._callable, output=choice, held=self._held)
 
     def _checked_frozen(
         self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
@@ -246,8 +232,8 @@ class Linearizer:
         Pieces are another model's; then it is tangents that are held to the model's outputs.
         """
         line = tangent if self.approximates else self._line
-        others = self._held.beside(len(inputs))
-        captured = captured.holding([others[k] for k in self._held.tensors])
+        others = self._asked.held.beside(len(inputs))
+        captured = captured.holding([others[k] for k in self._asked.held.tensors])
         frozen = freeze(captured, inputs, line=line)
         exactness = check(captured, frozen, inputs, outputs, line=line)
         if self.approximates:
@@ -271,48 +257,10 @@ class Linearizer:
 
     def run_as_set(self, inputs: Tensor) -> Tensor:
         """Like `run`, in whatever precision PyTorch is set to."""
-        returned = self._returned(inputs)
-        choice = self._choice(returned, len(inputs))
-        outputs = picked(returned, choice)
-        check_scores(outputs, len(inputs), self._tensors())
-        return outputs
-
-    def _returned(self, inputs: Tensor) -> Any:
-        """Whatever the model returns."""
-        try:
-            with RightBatchNorm() if torch.is_grad_enabled() else nullcontext():
-                # A copy: some write into their input.
-                return self._callable(inputs.clone(), *self._held.beside(len(inputs)))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            hint = "; of a single image make a batch, inputs[None]" if inputs.dim() == 3 else ""
-            raise ModelError(
-                f"the model does not run on an input of shape {tuple(inputs.shape)}: "
-                f"{first_line(error)}{hint}"
-            ) from error
-
-    def _choice(self, returned: Any, images: int) -> Output:
-        return choice_among(returned, images=images) if self._output is None else self._output
+        return self._asked.outputs(inputs)
 
     def _outputs_beside(self, inputs: Tensor, held: Held) -> Tensor:
         return self.holding(held).outputs(inputs)
 
-    def _checked(self, inputs: Tensor) -> Tensor:
-        check_batch(inputs)
-        check_fit(inputs, self._tensors())
-        return inputs.clone() if inputs.is_inference() else inputs.detach()
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        if isinstance(self.model, nn.Module):
-            yield from self.model.named_parameters()
-            yield from self.model.named_buffers()
-        else:
-            yield from ((k, v) for k, v in self.model.state_dict.items() if isinstance(v, Tensor))
-
     def _form(self, inputs: Tensor) -> Any:
-        return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._held.form
-
-
-def _callable(model: Model) -> nn.Module:
-    return model.module() if isinstance(model, ExportedProgram) else model
+        return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._asked.held.form
