@@ -69,6 +69,39 @@ def test_a_recording_gives_what_it_was_not_recorded_with(make: Callable[[], nn.M
         assert found.targets == expected.targets
 
 
+class Strided(nn.Sequential):
+    """What libraries add up in any order, if they may: strides, and windows that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 64, 7, stride=2, padding=3),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Conv2d(64, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(64, 128, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(128, 256, 1, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(256 * 7 * 7, 5),
+        )
+
+
+@gpu
+@pytest.mark.parametrize("rows", [1, 16])
+def test_the_same_question_has_the_same_answer(rows: int) -> None:
+    """Bit for bit, from a recording."""
+    model = Strided().cuda().eval()
+    inputs = torch.randn(rows, 3, 112, 112).cuda()
+    explainer = DMBP(model, iterations=20)
+    found = [explainer.explain(inputs, target=1) for _ in range(6)]
+    for again in found[3:]:
+        for name in ("positive_map", "negative_map", "positive_output", "negative_output"):
+            assert torch.equal(getattr(again, name), getattr(found[2], name))
+        assert torch.equal(again.history.positive, found[2].history.positive)
+
+
 @gpu
 def test_results_stay_when_the_recording_is_played_again() -> None:
     recorded = explainer(nets.ResidualNet())

@@ -7,7 +7,7 @@ from torch import Tensor
 import dmbp
 from dmbp.attribution import METHODS
 from dmbp.errors import CaptureError
-from dmbp.linear.precision import full_precision
+from dmbp.linear.precision import full_precision, repeatable
 from tests import nets
 
 
@@ -27,6 +27,21 @@ def test_tf32_is_off_inside_and_back_outside() -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert tf32() == before
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_sums_are_repeatable_inside_and_as_before_outside(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @repeatable()
+    def fail() -> None:
+        assert torch.backends.cudnn.deterministic
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", before)
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert torch.backends.cudnn.deterministic is before
 
 
 def test_the_model_runs_in_full_precision() -> None:

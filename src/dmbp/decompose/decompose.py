@@ -15,7 +15,7 @@ from dmbp.engine import Engine, OnIteration, Readout, Terms, engine_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.network import NO_SITES
-from dmbp.linear.precision import full_precision
+from dmbp.linear.precision import full_precision, repeatable
 
 TOO_NARROW = (
     "some activations or gradients of this model are beyond float16's range: its masks are learned "
@@ -39,6 +39,7 @@ def decompose(
 
 
 @full_precision()
+@repeatable()
 def attempt(
     net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:

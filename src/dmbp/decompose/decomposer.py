@@ -19,7 +19,7 @@ from dmbp.decompose.settings import Settings
 from dmbp.engine import BYTES_AN_ELEMENT, OnIteration, can_be_recorded, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
-from dmbp.linear.precision import full_precision
+from dmbp.linear.precision import full_precision, repeatable
 
 SHARE = 0.25
 """Of a GPU's memory, the most that a recording is estimated to keep between calls."""
@@ -52,6 +52,7 @@ class Decomposer:
         return Decomposer, ()
 
     @full_precision()
+    @repeatable()
     @torch.inference_mode(False)
     def decompose(
         self,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, scale_and_shift
-from dmbp.engine.merging import MAX_POOL
+from dmbp.engine.pooling import MAX_POOL
 from dmbp.linear.piece import Piece
 from dmbp.linear.step import Slot, Step
 

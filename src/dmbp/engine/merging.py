@@ -12,26 +12,9 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
-from dmbp.linear.choices import Gather
+from dmbp.engine.pooling import Pooling, square_windows
 from dmbp.linear.piece import Piece
 from dmbp.linear.step import Slot, Step
-
-MAX_POOL = "aten.max_pool2d.default"
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """Square windows of a max-pooling."""
-
-    step: Step
-    kernel: int
-    stride: int
-    padding: int
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a pixel may be in several windows."""
-        return self.kernel > self.stride
 
 
 @dataclass(frozen=True)
@@ -121,7 +104,7 @@ class _Merger:
         if not alone or not self._merges_pooling:
             return None
         step = self._reader[gate.output]
-        pooling = _square_windows(step)
+        pooling = square_windows(step)
         if pooling is None or not _is_relu(gate):
             return None
         self.gone.add(step.output)
@@ -132,20 +115,6 @@ def _is_relu(gate: Step) -> bool:
     """Whether a gate is open or closed and nothing else."""
     piece = gate.function
     return isinstance(piece, Piece) and piece.slope.dtype == torch.bool and piece.offset is None
-
-
-def _square_windows(step: Step) -> Pooling | None:
-    if step.operation != MAX_POOL or not isinstance(step.function, Gather) or step.keywords:
-        return None
-    given = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
-    kernel = given[0]
-    stride = given[1] if len(given) > 1 and given[1] else kernel
-    padding = given[2] if len(given) > 2 else [0, 0]
-    dilation = given[3] if len(given) > 3 else [1, 1]
-    square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
-    if not square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
-        return None
-    return Pooling(step, kernel[0], stride[0], padding[0])
 
 
 def merging_of(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> Merging:

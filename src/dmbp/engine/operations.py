@@ -5,6 +5,7 @@ transpose does not depend on the stream.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from dmbp.engine.convolution import Convolution
 from dmbp.engine.folding import BATCH_NORM, CONVOLUTION, convolution_arguments, scale_and_shift
+from dmbp.engine.gates import has_triton
 from dmbp.engine.general import GeneralOperation, RowByRowOperation
+from dmbp.engine.pooling import square_windows
 from dmbp.engine.streams import Example, Value, in_order, stacked
 from dmbp.linear.choices import Gather
 from dmbp.linear.step import Slot, Step
@@ -121,10 +124,30 @@ class GatherOperation:
     def __init__(self, step: Step, example: Tensor) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
-        index = step.function.index
-        self._index = index.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-        self._both = torch.cat([self._index, self._index])
-        self._input_size, self._output_size = example.shape[2:], index.shape[2:]
+        self._picked = step.function.index
+        self._windows = square_windows(step)
+        self._input_size, self._output_size = example.shape[2:], self._picked.shape[2:]
+
+    @cached_property
+    def _index(self) -> Tensor:
+        return self._picked.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+
+    @cached_property
+    def _both(self) -> Tensor:
+        return torch.cat([self._index, self._index])
+
+    @cached_property
+    def _winners(self) -> Tensor | None:
+        """By their place in a window, where a kernel takes these."""
+        if self._windows is None or not self._picked.is_cuda or not has_triton():
+            return None
+        from dmbp.engine.triton_unpooling import winners_of
+
+        return winners_of(self._windows, self._input_size[1])
+
+    def prepare(self) -> None:
+        """Make what runs it."""
+        _ = self._both, self._winners
 
     def forward(self, values: Sequence[Value]) -> Tensor:
         """The winners."""
@@ -133,7 +156,13 @@ class GatherOperation:
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
         """What each winner gets, of every window it won."""
-        index = self._index if len(gradient) == len(self._index) else self._both
+        is_double = gradient.dtype == torch.float64  # kernels add in single precision
+        if self._windows is not None and self._winners is not None and not is_double:
+            from dmbp.engine.triton_unpooling import unpooled
+
+            size = tuple(self._input_size)
+            return [unpooled(in_order(gradient), self._winners, self._windows, size)]
+        index = self._index if len(gradient) == len(self._picked) else self._both
         back = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
         back.scatter_add_(1, index, _positions(in_order(gradient)))
         return [_image(back, self._input_size)]

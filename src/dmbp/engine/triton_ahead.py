@@ -9,14 +9,19 @@ import torch
 from dmbp.engine.learning import Gradient, Learning, Split, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged
+from dmbp.engine.pooling import Pooling
 from dmbp.engine.scaling import GradientRange
 from dmbp.engine.streams import in_order
 from dmbp.engine.tail import Tail
+from dmbp.engine.triton_columns import GatheredTranspose
 from dmbp.engine.triton_convolution import SUMMANDS, SplitConvolution
 from dmbp.engine.triton_gates import started
 from dmbp.engine.triton_launch import rehearsing
 from dmbp.engine.triton_scores import TritonScores
 from dmbp.engine.triton_site import TritonSite
+from dmbp.engine.triton_unpooling import unpooled, winners_of
+from dmbp.engine.winograd import Winograd
+from dmbp.linear.choices import Gather
 from dmbp.linear.piece import Piece
 from dmbp.linear.step import Step
 
@@ -58,8 +63,22 @@ def ask(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> N
         site.forward([images])
         site.backward(given, goes_on=True)
     TritonScores(tail, torch.zeros(1, device=device), learning).update({0: images})
+    _ask_for_single_precision(gradient)
     if rows <= FEW_ROWS and learning.is_compact:
         _ask_for_splits(site, images, learning)
+
+
+def _ask_for_single_precision(gradient: torch.Tensor) -> None:
+    """Convolutions and poolings around the iterations."""
+    plain, strided = ([1, 1], [1, 1], [1, 1], 1), ([2, 2], [1, 1], [1, 1], 1)
+    weight = gradient.new_zeros(CHANNELS, CHANNELS, 3, 3)
+    Winograd(weight, None, 1)(gradient)
+    GatheredTranspose(weight, strided, (2 * SIZE[0], 2 * SIZE[1]))(gradient)
+    GatheredTranspose(weight[:, :3], plain, SIZE)(gradient)
+    index = torch.zeros(1, CHANNELS, *SIZE, dtype=torch.int64, device=gradient.device)
+    step = Step("", "", "", "", Gather(index, 2), (), {}, output=0, shape=None, site=None)
+    pooling = Pooling(step, kernel=2, stride=2, padding=0)
+    unpooled(gradient, winners_of(pooling, 2 * SIZE[1]), pooling, (2 * SIZE[0], 2 * SIZE[1]))
 
 
 def _ask_for_splits(site: TritonSite, images: torch.Tensor, learning: Learning) -> None:

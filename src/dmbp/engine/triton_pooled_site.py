@@ -10,7 +10,6 @@ from dmbp.engine import triton_pool_kernels
 from dmbp.engine.learning import Gradient, Learning, Shared, seeded
 from dmbp.engine.merging import Merged
 from dmbp.engine.scaling import GradientRange
-from dmbp.engine.streams import in_order
 from dmbp.engine.triton_gates import past
 from dmbp.engine.triton_launch import launch
 from dmbp.engine.triton_site import (
@@ -25,7 +24,7 @@ from dmbp.engine.triton_site import (
     term_of,
     tile,
 )
-from dmbp.linear.choices import Gather
+from dmbp.engine.triton_unpooling import winners_of
 from dmbp.linear.piece import Piece
 
 kernels: Any = triton_pool_kernels  # whose arguments Triton reads in its own way
@@ -42,15 +41,14 @@ class PooledTritonSite:
         piece, pooling = merged.gate.function, merged.pooling
         assert isinstance(piece, Piece)
         assert pooling is not None
-        assert isinstance(pooling.step.function, Gather)
-        index = pooling.step.function.index
+        index = pooling.index
         is_open = piece.slope.expand(logits.shape)
         self._pooling = pooling
         unit = learning.unit
         self._shift = None if merged.shift is None else merged.shift.float().contiguous() * unit
         self._learning = learning
         self._height, self._width = logits.shape[2:]
-        self._winners = in_order(_local(index, self._width, merged).to(torch.uint8))
+        self._winners = winners_of(pooling, self._width)
         self._before: Tensor | None = None
         if not pooling.overlaps:
             self._before = logits.half()
@@ -71,11 +69,11 @@ class PooledTritonSite:
         full = self._before.float().flatten(2)
         return full.scatter(2, self._index, learned.flatten(2)).view(self._before.shape)
 
-    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
-        """Both streams' gradients past gate and masks."""
+    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:  # noqa: ARG002
+        """Both streams' gradients past gate and masks; only winners have one."""
         if self._before is None:
             return past(gradient, self._state.logits, None, seen)
-        return past(gradient, self.logits, slope, seen)
+        return past(gradient, self._at_pixels(), None, seen)
 
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
         """Both streams of the winners."""
@@ -147,15 +145,32 @@ class PooledTritonSite:
             IS_COMPACT=learning.is_compact, **tile(grid),
         )  # fmt: skip
 
+    def _at_pixels(self) -> Tensor:
+        """The logit of every window at all of its pixels, as logits are kept."""
+        stride, padding = self._pooling.stride, self._pooling.padding
+        windows = self._state.logits.permute(0, 2, 3, 1)
+        rows, *size, channels = windows.shape
+        shape = (rows, size[0], stride, size[1], stride, channels)
+        pixels = windows[:, :, None, :, None].expand(shape).reshape(rows, *self._reach, channels)
+        margins = (self._height - self._reach[0], self._width - self._reach[1])
+        if padding or any(margins):
+            down, along = ((-padding, margin + padding) for margin in margins)
+            pixels = torch.nn.functional.pad(pixels, (0, 0, *along, *down))
+        return pixels.permute(0, 3, 1, 2)
+
+    @property
+    def _reach(self) -> tuple[int, int]:
+        """Height and width of as many windows, side by side."""
+        height, width = self._winners.shape[2:]
+        return height * self._pooling.stride, width * self._pooling.stride
+
     def _result(self) -> Tensor:
         """Where the gradient goes: zero once and for all at pixels outside all windows."""
         rows, channels = self._winners.shape[:2]
         rows = 2 * rows if self._learning.is_both else rows
         shape = (rows, channels, self._height, self._width)
-        _, _, _, _, _, out_height, out_width = self._sizes()
-        reach = [side * self._pooling.stride for side in (out_height, out_width)]
         gapless = self._pooling.kernel == self._pooling.stride and self._pooling.padding == 0
-        covered = gapless and reach[0] >= self._height and reach[1] >= self._width
+        covered = gapless and self._reach[0] >= self._height and self._reach[1] >= self._width
         if covered or self._pooling.overlaps:
             return empty(shape, self._learning.dtype, self._winners)
         if self._zeroed is None:
@@ -170,12 +185,3 @@ class PooledTritonSite:
     def _windows(self) -> dict[str, int]:
         pooling = self._pooling
         return {"KERNEL": pooling.kernel, "STRIDE": pooling.stride, "PADDING": pooling.padding}
-
-
-def _local(index: Tensor, width: int, merged: Merged) -> Tensor:
-    """Winners as places in their windows, counted row by row."""
-    pooling = merged.pooling
-    assert pooling is not None
-    down = torch.arange(index.shape[2], device=index.device) * pooling.stride - pooling.padding
-    along = torch.arange(index.shape[3], device=index.device) * pooling.stride - pooling.padding
-    return (index // width - down[:, None]) * pooling.kernel + index % width - along

@@ -84,8 +84,9 @@ class TritonSite:
         assert isinstance(piece, Piece)
         slope = piece.slope.expand(logits.shape)
         offset = None if piece.offset is None else piece.offset.expand(logits.shape)
-        is_open = slope != 0 if offset is None else (slope != 0) | (offset != 0)
         is_plain = slope.dtype == torch.bool and offset is None
+        is_open = slope if is_plain else slope != 0
+        is_open = is_open if offset is None else is_open | (offset != 0)
         self._state = MaskState(logits, is_open, learning)
         self._slope = None if is_plain else in_order(slope.to(learning.dtype))
         unit = learning.unit

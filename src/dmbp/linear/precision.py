@@ -43,3 +43,18 @@ def full_precision() -> Generator[None]:
             yield
     finally:
         backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+
+
+@contextmanager
+def repeatable() -> Generator[None]:
+    """Of cuDNN's kernels, take those whose sums are the same each time.
+
+    Others add in whatever order threads arrive. Learning makes of the last bit of a gradient's sign
+    a different start, and of that per cents of a map (ResNet50 with random weights).
+    """
+    before = backends.cudnn.deterministic
+    try:
+        backends.cudnn.deterministic = True
+        yield
+    finally:
+        backends.cudnn.deterministic = before

@@ -1,0 +1,55 @@
+"""Convolutions by Winograd's method, against PyTorch's in double precision."""
+
+import pytest
+import torch
+
+from dmbp.linear.precision import full_precision
+
+pytest.importorskip("triton")
+
+from dmbp.engine import winograd
+from dmbp.engine.streams import in_order
+from dmbp.engine.winograd import Winograd, is_for_winograd
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("at_once", [winograd.AT_ONCE, 1, 40_000])
+@pytest.mark.parametrize(
+    ("rows", "read", "channels", "size", "padding"),
+    [(1, 3, 5, (4, 4), 1), (3, 33, 70, (7, 10), 1), (2, 64, 32, (9, 5), 0), (2, 5, 4, (3, 1), 2)],
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_as_torch_does(
+    rows: int,
+    read: int,
+    channels: int,
+    size: tuple[int, int],
+    padding: int,
+    biased: bool,
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Odd sides, channels that fill no tile, and more tiles than are kept at once."""
+    monkeypatch.setattr(winograd, "AT_ONCE", at_once)
+    images = torch.randn(rows, read, *size, device=DEVICE)
+    weight = torch.randn(channels, read, 3, 3, device=DEVICE)
+    bias = torch.randn(channels, device=DEVICE) if biased else None
+    exact = [None if part is None else part.double() for part in (images, weight, bias)]
+    expected = torch.conv2d(*exact, padding=padding)  # pyright: ignore[reportArgumentType]
+    with full_precision():
+        found = Winograd(weight, bias, padding)(in_order(images))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
+
+
+def test_what_it_is_for() -> None:
+    weight = torch.zeros(64, 64, 3, 3)
+    plain = ([1, 1], [1, 1], [1, 1], 1)
+    assert is_for_winograd(weight, plain)
+    assert not is_for_winograd(weight[:, :, :, :2], plain)
+    assert not is_for_winograd(weight[:8], plain)
+    for other in (([2, 2], [1, 1], [1, 1], 1), ([1, 1], [1, 1], [2, 2], 1)):
+        assert not is_for_winograd(weight, other)
+    assert not is_for_winograd(weight, ([1, 1], [1, 0], [1, 1], 1))
+    assert not is_for_winograd(weight, ([1, 1], [1, 1], [1, 1], 2))
