@@ -1,5 +1,7 @@
 """Convolutions of few pixels in parts: against whole ones, and inside the GPU engine."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.engine import ReferenceEngine
+from dmbp.engine.convolution import flip
 from dmbp.engine.gpu import GpuEngine
 from dmbp.linear import Linearizer
 from dmbp.linear.precision import full_precision
@@ -15,7 +18,7 @@ pytest.importorskip("triton")
 
 from dmbp.engine.gpu_program import PlainInstruction
 from dmbp.engine.splitting import SplitOperation
-from dmbp.engine.triton_convolution import SplitConvolution, split_where_faster
+from dmbp.engine.triton_convolution import SplitConvolution, parts_where_faster
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -72,6 +75,31 @@ def test_sum_of_parts(summands: int, kernel: tuple[int, int], stride: int, paddi
     assert torch.allclose(found.whole(torch.float32), expected, atol=1e-2, rtol=1e-4)
 
 
+@pytest.mark.parametrize("summands", [1, 4])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "size"),
+    [(3, 2, 1, (8, 7)), (1, 2, 0, (7, 7)), (5, 3, 2, (10, 12)), (2, 2, 0, (9, 9))],
+)
+def test_transposes_with_a_stride(
+    kernel: int, stride: int, padding: int, size: tuple[int, int], summands: int
+) -> None:
+    """Back to pixels that no window covers too."""
+    torch.manual_seed(0)
+    settings = ([stride, stride], [padding, padding], [1, 1], 1)
+    weight = torch.randn(128, 64, kernel, kernel).half().to(DEVICE)
+    images = torch.zeros(2, 64, *size, device=DEVICE, requires_grad=True)
+    with full_precision():
+        result = torch.conv2d(images, weight.float(), None, *settings)
+        gradient = torch.randn_like(result).half()
+        (expected,) = torch.autograd.grad(result, images, gradient.float())
+    around = [kernel - 1 - padding] * 2
+    back = SplitConvolution(
+        flip(weight), ([stride, stride], around, [1, 1], 1), summands, back_to=size
+    )
+    found = back(gradient.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(found.whole(torch.float32), expected, atol=1e-2, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("shape", "settings", "rows"),
     [
@@ -89,16 +117,21 @@ def test_sum_of_parts(summands: int, kernel: tuple[int, int], stride: int, paddi
 def test_left_whole(
     shape: tuple[int, ...], settings: tuple[list[int], list[int], list[int], int], rows: int
 ) -> None:
-    assert split_where_faster(torch.zeros(shape), settings, rows=rows, size=(8, 8)) is None
+    device = torch.device(DEVICE)
+    assert parts_where_faster(shape, settings, rows=rows, size=(8, 8), device=device) == 0
 
 
 def test_fewer_tiles_more_parts() -> None:
-    def parts(rows: int) -> int:
-        found = split_where_faster(torch.zeros(64, 64, 3, 3), PLAIN, rows=rows, size=(8, 8))
-        return 1 if found is None else found.summands
+    strided = ([2, 2], [1, 1], [1, 1], 1)
 
-    if DEVICE == "cpu":  # as many tiles as rows, on 132 processors
-        assert [parts(rows) for rows in (1, 33, 34, 66, 67)] == [8, 8, 4, 4, 1]
+    def parts(rows: int, settings: Any = PLAIN, **back_to: Any) -> int:
+        shape, device = (64, 64, 3, 3), torch.device("cpu")
+        return parts_where_faster(shape, settings, rows=rows, size=(8, 8), device=device, **back_to)
+
+    # As many tiles as rows, or four to a row, on 132 processors.
+    assert [parts(rows) for rows in (1, 33, 34, 66, 67)] == [8, 8, 4, 4, 0]
+    found = [parts(rows, strided, back_to=(16, 16)) for rows in (8, 9, 16, 17, 66, 67)]
+    assert found == [8, 4, 4, 1, 1, 0]
 
 
 @pytest.mark.parametrize("objective", ["all", "posneg"])

@@ -144,12 +144,12 @@ class Convolution:
 
     def _flipped(self, weight: Tensor, example: Tensor) -> Run | None:
         """The transpose as a convolution, where it is one and that is faster."""
-        flipped = flip(weight, self.settings)
+        flipped = flipped_settings(weight.shape[2:], self.settings)
         if flipped is None or not (can_pack(example) or example.device.type == "cuda"):
             return None
         size = result_size(self.input_size, weight.shape[2:], self.settings)
         shape = (len(example), weight.shape[0], *size)
-        return _runner(flipped[0], None, flipped[1], shape)
+        return _runner(flip(weight), None, flipped, shape)
 
 
 def result_size(size: Sequence[int], kernel: Sequence[int], settings: Settings) -> tuple[int, int]:
@@ -162,16 +162,20 @@ def result_size(size: Sequence[int], kernel: Sequence[int], settings: Settings) 
     return height, width
 
 
-def flip(weight: Tensor, settings: Settings) -> tuple[Tensor, Settings] | None:
-    """The convolution that is the transpose of one, where there is such a convolution."""
+def flipped_settings(kernel: Sequence[int], settings: Settings) -> Settings | None:
+    """The settings of the convolution that is the transpose of one, where there is such a one."""
     stride, padding, dilation, groups = settings
-    around = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
+    around = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
     if stride != [1, 1] or dilation != [1, 1] or groups != 1 or min(around) < 0:
         return None
+    return [1, 1], around, [1, 1], 1
+
+
+def flip(weight: Tensor) -> Tensor:
+    """The weight of a convolution that is the transpose of one."""
     flipped = weight if tuple(weight.shape[2:]) == (1, 1) else weight.flip(2, 3)
     order = CHANNELS_LAST if weight.is_cuda else torch.contiguous_format
-    flipped = flipped.transpose(0, 1).contiguous(memory_format=order)
-    return flipped, ([1, 1], around, [1, 1], 1)
+    return flipped.transpose(0, 1).contiguous(memory_format=order)
 
 
 def _runner(weight: Tensor, bias: Tensor | None, settings: Settings, shape: tuple[int, ...]) -> Run:

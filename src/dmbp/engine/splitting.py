@@ -6,13 +6,19 @@ from typing import Any
 
 from torch import Tensor
 
-from dmbp.engine.convolution import flip, result_size
+from dmbp.engine.convolution import (
+    Convolution,
+    Settings,
+    flip,
+    flipped_settings,
+    result_size,
+)
 from dmbp.engine.gpu_program import Instruction, PlainInstruction
 from dmbp.engine.learning import Learning, Split
 from dmbp.engine.merging import Merged
 from dmbp.engine.operations import ConvolutionOperation
 from dmbp.engine.streams import Value, in_order, stacked
-from dmbp.engine.triton_convolution import SplitConvolution, split_where_faster
+from dmbp.engine.triton_convolution import SplitConvolution, parts_where_faster
 
 
 class SplitOperation:
@@ -69,16 +75,38 @@ def _split(
     if not isinstance(whole, ConvolutionOperation):
         return instruction
     convolution = whole.convolution
-    weight, settings = convolution.weight, convolution.settings
-    size = convolution.input_size
     forward = back = None
     if instruction.output in before and not convolution.is_biased:
-        forward = split_where_faster(weight, settings, rows=2 * learning.rows, size=size)
-    flipped = flip(weight, settings) if instruction.reads[0] in after else None
-    if flipped is not None:
-        rows = 2 * learning.rows if learning.is_both else learning.rows
-        size = result_size(size, weight.shape[2:], settings)
-        back = split_where_faster(*flipped, rows=rows, size=size)
+        forward = _forward(convolution, rows=2 * learning.rows)
+    if instruction.reads[0] in after:
+        back = _back(convolution, rows=2 * learning.rows if learning.is_both else learning.rows)
     if forward is None and back is None:
         return instruction
     return PlainInstruction(SplitOperation(whole, forward, back), instruction.output, learning)
+
+
+def _forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
+    weight, settings, size = convolution.weight, convolution.settings, convolution.input_size
+    parts = parts_where_faster(weight.shape, settings, rows=rows, size=size, device=weight.device)
+    return SplitConvolution(weight, settings, parts) if parts else None
+
+
+def _back(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
+    """The transpose in parts: a convolution of pixels that lie as far apart as the stride."""
+    weight, (stride, padding, dilation, groups) = convolution.weight, convolution.settings
+    flipped = flipped_settings(weight.shape[2:], ([1, 1], padding, dilation, groups))
+    if flipped is None:
+        return None
+    settings: Settings = (stride, *flipped[1:])
+    channels, read, *kernel = weight.shape
+    size = result_size(convolution.input_size, kernel, convolution.settings)
+    back_to = None if stride == [1, 1] else convolution.input_size
+    parts = parts_where_faster(
+        (read, channels, *kernel),
+        settings,
+        rows=rows,
+        size=size,
+        back_to=back_to,
+        device=weight.device,
+    )
+    return SplitConvolution(flip(weight), settings, parts, back_to=back_to) if parts else None
