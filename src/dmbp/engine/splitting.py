@@ -6,13 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dmbp.engine.convolution import (
-    Convolution,
-    Settings,
-    flip,
-    flipped_settings,
-    result_size,
-)
+from dmbp.engine.convolution import Convolution, flip, flipped_settings, result_size
 from dmbp.engine.gpu_program import Instruction, PlainInstruction
 from dmbp.engine.learning import Learning, Split
 from dmbp.engine.merging import Merged
@@ -88,25 +82,15 @@ def _split(
 def _forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
     weight, settings, size = convolution.weight, convolution.settings, convolution.input_size
     parts = parts_where_faster(weight.shape, settings, rows=rows, size=size, device=weight.device)
-    return SplitConvolution(weight, settings, parts) if parts else None
+    return SplitConvolution(weight, settings, parts) if parts > 1 else None
 
 
 def _back(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
-    """The transpose in parts: a convolution of pixels that lie as far apart as the stride."""
-    weight, (stride, padding, dilation, groups) = convolution.weight, convolution.settings
-    flipped = flipped_settings(weight.shape[2:], ([1, 1], padding, dilation, groups))
-    if flipped is None:
+    channels, read, *kernel = convolution.weight.shape
+    settings = flipped_settings(kernel, convolution.settings)
+    if settings is None:
         return None
-    settings: Settings = (stride, *flipped[1:])
-    channels, read, *kernel = weight.shape
+    shape, device = (read, channels, *kernel), convolution.weight.device
     size = result_size(convolution.input_size, kernel, convolution.settings)
-    back_to = None if stride == [1, 1] else convolution.input_size
-    parts = parts_where_faster(
-        (read, channels, *kernel),
-        settings,
-        rows=rows,
-        size=size,
-        back_to=back_to,
-        device=weight.device,
-    )
-    return SplitConvolution(flip(weight), settings, parts, back_to=back_to) if parts else None
+    parts = parts_where_faster(shape, settings, rows=rows, size=size, device=device)
+    return SplitConvolution(flip(convolution.weight), settings, parts) if parts > 1 else None

@@ -83,10 +83,8 @@ def _ask_for_single_precision(gradient: torch.Tensor) -> None:
 
 def _ask_for_splits(site: TritonSite, images: torch.Tensor, learning: Learning) -> None:
     weight = images.new_zeros(CHANNELS, CHANNELS, 3, 3)
-    plain, strided = ([1, 1], [1, 1], [1, 1], 1), ([2, 2], [1, 1], [1, 1], 1)
-    kinds = [(plain, summands, None) for summands in SUMMANDS] + [(strided, 1, SIZE)]
-    for settings, summands, back_to in kinds:
-        found = SplitConvolution(weight, settings, summands, back_to=back_to)(images)
+    for summands in SUMMANDS:
+        found = SplitConvolution(weight, ([1, 1], [1, 1], [1, 1], 1), summands)(images)
         site.forward([found])
         back = found if learning.is_both else Split(found.summands[:, :1].contiguous())
         site.backward(Gradient([], split=back), goes_on=True)

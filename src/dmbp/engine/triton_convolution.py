@@ -29,32 +29,16 @@ STAGES = 3
 SUMMANDS = (8, 4)
 """Where results have a quarter as many tiles as there are processors, or half as many."""
 
-MOST_BACK = 2
-"""Tiles to a processor, up to which the transpose of a convolution with a stride is run so, whole
-if it has to be: cuDNN's takes twice as long as its convolutions."""
-
 PROCESSORS = 132
 """Of an H200; where kernels are interpreted there are none."""
 
 
 class SplitConvolution:
-    """A convolution without bias of channels-last images, in `summands` parts.
+    """A convolution without bias of channels-last images, in `summands` parts."""
 
-    Or the transpose of one with a stride, to images of `back_to`; the weight is flipped then, and
-    the settings those of the transpose but for the stride, which is the other's.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor,
-        settings: Settings,
-        summands: int,
-        *,
-        back_to: tuple[int, ...] | None = None,
-    ) -> None:
+    def __init__(self, weight: Tensor, settings: Settings, summands: int) -> None:
         self._weight = weight.permute(0, 2, 3, 1).contiguous()
         self._settings = settings
-        self._back_to = back_to
         self.summands = summands
 
     def __call__(self, images: Tensor) -> Split:
@@ -62,10 +46,7 @@ class SplitConvolution:
         rows, read, *size = images.shape
         channels, *kernel, _ = self._weight.shape
         (stride, _), (padding, _), _, _ = self._settings
-        height, width = self._back_to or result_size(size, kernel, self._settings)
-        apart = 1
-        if self._back_to is not None:
-            stride, apart = 1, stride
+        height, width = result_size(size, kernel, self._settings)
         pixels = rows * height * width
         sums = torch.empty(
             self.summands, rows, height, width, channels, device=images.device, dtype=torch.float32
@@ -74,7 +55,7 @@ class SplitConvolution:
         launch(
             kernels.split_convolution, (-(-pixels // TILE), channels // TILE, self.summands),
             sums, images, self._weight, pixels, channels, read, *size, height, width,
-            kernel[1], stride, padding, taps * read // TILE, APART=apart,
+            kernel[1], stride, padding, taps * read // TILE,
             TILE=TILE, WIDTH=TILE, DEPTH=TILE, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
         return Split(sums)
@@ -86,30 +67,27 @@ def parts_where_faster(
     *,
     rows: int,
     size: tuple[int, ...],
-    back_to: tuple[int, ...] | None = None,
     device: torch.device,
 ) -> int:
-    """In how many parts a `SplitConvolution` is faster than another; zero where it is not.
+    """In how many parts the convolution of `rows` images of `size` is fastest; one is whole.
 
-    Its weight is of some `shape`; it is of `rows` images of `size`.
+    Its weight is of some `shape`.
     """
     channels, read, *kernel = shape
     stride, padding, dilation, groups = settings
     square = len(set(stride)) == len(set(padding)) == 1
-    if not square or dilation != [1, 1] or groups != 1:
-        return 0
-    if channels % TILE or read % TILE or (kernel == [1, 1] and back_to is None):
-        return 0
-    height, width = back_to or result_size(size, kernel, settings)
+    if not square or dilation != [1, 1] or groups != 1 or kernel == [1, 1]:
+        return 1
+    if channels % TILE or read % TILE:
+        return 1
+    height, width = result_size(size, kernel, settings)
     tiles = -(-rows * height * width // TILE) * (channels // TILE)
-    processors = _processors(device)
+    return _summands(tiles, device)
+
+
+def _summands(tiles: int, device: torch.device) -> int:
+    processors = PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
     many, some = SUMMANDS
-    if 2 * tiles <= processors:
-        return many if 4 * tiles <= processors else some
-    return 1 if back_to is not None and tiles <= MOST_BACK * processors else 0
-
-
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return PROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return many if 4 * tiles <= processors else some if 2 * tiles <= processors else 1

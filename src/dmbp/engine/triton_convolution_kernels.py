@@ -18,15 +18,14 @@ import triton.language as tl
 )  # fmt: skip
 def split_convolution(
     sums, images, weight, pixels, channels, read, height, width, out_height, out_width,
-    across, stride, padding, steps, APART: tl.constexpr,
+    across, stride, padding, steps,
     TILE: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Part `program_id(2)` of a convolution.
 
     `pixels` are those of the result, over all rows; `read` the channels of the images, a multiple
     of `DEPTH`; `across` the kernel's width; `steps` of `DEPTH` make up the whole sum. The weight
-    lies in memory as (channels, taps, read). Pixels that are read are `APART`, with zeros between,
-    as they are in the transpose of a convolution with that stride.
+    lies in memory as (channels, taps, read).
     """
     p = tl.program_id(0) * TILE + tl.arange(0, TILE)
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -44,12 +43,7 @@ def split_convolution(
         tap = step // steps_a_tap
         y = top + tap // across
         x = left + tap % across
-        ok = inside & (y >= 0) & (x >= 0)
-        if APART > 1:
-            ok = ok & (y % APART == 0) & (x % APART == 0)
-            y = y // APART
-            x = x // APART
-        ok = ok & (y < height) & (x < width)
+        ok = inside & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         pixel = (row * height + y) * width + x
         start = (step - tap * steps_a_tap) * DEPTH
         value = tl.load(images + pixel[:, None] * read + start + d[None, :], ok[:, None], other=0.0)
