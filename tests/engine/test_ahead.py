@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 
 from dmbp.engine import triton_launch
 from dmbp.engine.triton_ahead import ask
-from dmbp.engine.triton_launch import launch, rehearsing
+from dmbp.engine.triton_launch import FUSED, launch, rehearsing
 
 
 def asked() -> set[object]:
@@ -60,10 +60,11 @@ class Kernel:
     __name__ = "kernel"
     launched = 0
 
-    def __getitem__(self, _: tuple[int, ...]) -> Callable[[], None]:
+    def __getitem__(self, _: tuple[int, ...]) -> Callable[..., None]:
         return self._launch
 
-    def _launch(self) -> None:
+    def _launch(self, **settings: object) -> None:
+        assert settings == FUSED
         self.launched += 1
 
 

@@ -26,10 +26,14 @@ class _Thread(threading.local):
 
 thread = _Thread()
 
+FUSED = {"enable_fp_fusion": True}
+"""A product and a sum are rounded once, whatever a version of Triton does where nothing is said."""
+
 
 def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
     """Run a kernel, or in a rehearsal see that it is compiled."""
     rehearsal = thread.rehearsal
+    settings = FUSED | settings
     if rehearsal is None:
         _finish()
         kernel[programs](*arguments, **settings)
