@@ -2,11 +2,11 @@
 
 Four results share sixteen products instead of thirty-six, and sums are over channels alone, which
 rounds less: errors of 0.3 to 1.1 millionths of the largest result, cuDNN's 0.3 to 3.8. Of
-channels-last images cuDNN makes others first, and may choose a Fourier transform that takes ten times
-as long. Both streams on an H200, cuDNN against this, in milliseconds:
+channels-last images cuDNN makes others first, and it may choose a Fourier transform that takes ten
+times as long. Both streams on an H200, cuDNN against this, in milliseconds:
 
-    one image    224 × 224 × 64  2.86, 0.19     56 × 56 × 256  0.26, 0.12     7 × 7 × 512  0.13, 0.02
-    64 images    224 × 224 × 64  12.9, 11.7     56 × 56 × 256  17.5, 5.8    28 × 28 × 512  3.7, 4.9
+    one image   224 × 224 × 64  2.86, 0.19   56 × 56 × 256  0.26, 0.12     7 × 7 × 512  0.13, 0.02
+    64 images   224 × 224 × 64  12.9, 11.7   56 × 56 × 256  17.5, 5.8    28 × 28 × 512  3.7, 4.9
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
 """
