@@ -7,14 +7,14 @@ from dmbp.linear.precision import full_precision
 
 pytest.importorskip("triton")
 
-from dmbp.engine import winograd
+from dmbp.engine import triton_winograd
 from dmbp.engine.streams import in_order
-from dmbp.engine.winograd import Winograd, is_for_winograd
+from dmbp.engine.triton_winograd import Winograd, is_for_winograd
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("at_once", [winograd.AT_ONCE, 1, 40_000])
+@pytest.mark.parametrize("at_once", [triton_winograd.AT_ONCE, 1, 40_000])
 @pytest.mark.parametrize(
     ("rows", "read", "channels", "size", "padding"),
     [(1, 3, 5, (4, 4), 1), (3, 33, 70, (7, 10), 1), (2, 64, 32, (9, 5), 0), (2, 5, 4, (3, 1), 2)],
@@ -31,7 +31,7 @@ def test_as_torch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Odd sides, channels that fill no tile, and more tiles than are kept at once."""
-    monkeypatch.setattr(winograd, "AT_ONCE", at_once)
+    monkeypatch.setattr(triton_winograd, "AT_ONCE", at_once)
     images = torch.randn(rows, read, *size, device=DEVICE)
     weight = torch.randn(channels, read, 3, 3, device=DEVICE)
     bias = torch.randn(channels, device=DEVICE) if biased else None

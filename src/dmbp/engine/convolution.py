@@ -7,7 +7,7 @@ network at 160 × 160, where PyTorch falls back on a slower kernel. On a GPU a c
 is a matrix product. The transpose at stride one is a convolution with the kernel flipped, and runs
 the same way; to the few channels of an image, for which GPUs have no good kernel, it is a product
 whose columns are folded together. In single precision GPUs have paths of their own for 3 × 3
-(`winograd`) and for transposes with a stride (`triton_columns`).
+(`triton_winograd`) and for transposes with a stride (`triton_columns`).
 """
 
 from collections.abc import Callable, Sequence
@@ -187,7 +187,7 @@ def _runner(weight: Tensor, bias: Tensor | None, settings: Settings, shape: tupl
     if pointwise and groups == 1 and weight.device.type == "cuda":
         return _product(weight, bias)
     if _is_single_on_gpu(weight) and has_triton():
-        from dmbp.engine.winograd import is_for_winograd
+        from dmbp.engine.triton_winograd import is_for_winograd
 
         if is_for_winograd(weight, settings):
             return _by_winograd(weight, bias, padding[0])
@@ -230,7 +230,7 @@ def _is_single_on_gpu(weight: Tensor) -> bool:
 
 def _by_winograd(weight: Tensor, bias: Tensor | None, padding: int) -> Run:
     """A convolution of 3 × 3 in fewer products."""
-    from dmbp.engine.winograd import Winograd
+    from dmbp.engine.triton_winograd import Winograd
 
     convolution = Winograd(weight, bias, padding)
 

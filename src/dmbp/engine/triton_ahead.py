@@ -20,7 +20,7 @@ from dmbp.engine.triton_launch import rehearsing
 from dmbp.engine.triton_scores import TritonScores
 from dmbp.engine.triton_site import TritonSite
 from dmbp.engine.triton_unpooling import unpooled, winners_of
-from dmbp.engine.winograd import Winograd
+from dmbp.engine.triton_winograd import Winograd
 from dmbp.linear.choices import Gather
 from dmbp.linear.piece import Piece
 from dmbp.linear.step import Step
