@@ -106,6 +106,14 @@ def test_targets_and_settings(folder: Path) -> None:
     assert record["settings"]["reference"] == "zero"
 
 
+def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:
+    targets = ("--target", "hamster", "--target", "cat", "--target", "2")
+    result = explain("photo.jpg", *targets)
+    assert result.exit_code == 0, result.output
+    record = json.loads((folder / "dmbp-out" / "photo.json").read_text())
+    assert [target["name"] for target in record["targets"]] == ["hamster", "cat"]
+
+
 @pytest.mark.parametrize(("line", "sites"), [("secant", ["1", "3*"]), ("pieces:4:2", ["3"])])
 def test_lines_and_sites(folder: Path, line: str, sites: list[str]) -> None:
     """As DMBP is told in Python, and the record says so."""

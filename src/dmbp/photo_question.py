@@ -80,5 +80,6 @@ def ask(
     inputs = classifier.placed(inputs)
     outputs = Linearizer(classifier.module).outputs(inputs)[0]
     classifier.check_classes(outputs)
-    targets = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
+    asked = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
+    targets = list(dict.fromkeys(asked))  # a number and a name may be one class
     return PhotoQuestion(name, view, classifier, inputs, outputs, targets)
