@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
 from dmbp.cli import app
-from dmbp.doctor import FROZEN
+from dmbp.doctor import FROZEN, Diagnosis
 from dmbp.errors import UnsupportedOperation
 from dmbp.examination import OWN_RULE, SUGGESTIONS, examine
 from dmbp.linear.capture import capture
@@ -192,6 +193,18 @@ def test_every_operation_that_its_rule_refuses_is_named() -> None:
             f"aten.{name}.default" for name in expected
         ]
         assert all("model.eval()" in one.suggestion for one in refusal.operations)
+
+
+def test_a_fault_in_many_places_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = [layer for _ in range(8) for layer in (nn.Conv2d(3, 3, 1), nn.Dropout())]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    images = torch.randn(2, 3, 8, 8)
+    found = examine(torch.export.export(model.train(), (images,)), images)
+    Diagnosis("net", "random", found).show(Console(width=200))
+    told = capsys.readouterr().out
+    assert "8 operations of the model cannot be frozen" in told
+    assert told.count("suggestion") == told.count("operation    ") == 1
+    assert "modules      1, 3, 5, … 3 more, 13, 15\n" in told
 
 
 def test_what_is_refused_writes_nothing_into_the_model() -> None:

@@ -28,7 +28,7 @@ FROZEN: Mapping[str, str] = {
 """What is held at x, by the kind of rule (`linear/rules.py`)."""
 
 FIRST, LAST = 3, 2
-"""Sites that are shown of many."""
+"""Sites, and modules of one fault, that are shown of many."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,24 @@ def _told(refusal: Refusal) -> str:
     counted = len(refusal.operations)
     what = "an operation" if counted == 1 else f"{counted} operations"
     told = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
+    places: dict[tuple[str, str], list[str]] = {}
     for one in refusal.operations:
+        place = one.module or "the top of the model"
+        places.setdefault((one.operation, one.suggestion), []).append(place)
+    for (operation, suggestion), modules in places.items():
         told += [
-            f"\noperation    {one.operation}",
-            f"module       {one.module or 'the top of the model'}",
-            f"suggestion   {one.suggestion}",
+            f"\noperation    {operation}",
+            f"{'module ' if len(modules) == 1 else 'modules'}      {_some(modules)}",
+            f"suggestion   {suggestion}",
         ]
     return "\n".join(told)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names side by side, of many the first and the last."""
+    if len(names) > FIRST + LAST + 1:
+        names = [*names[:FIRST], f"… {len(names) - FIRST - LAST} more", *names[-LAST:]]
+    return ", ".join(names)
 
 
 def _counted(names: Mapping[str, int]) -> str:
