@@ -5,15 +5,19 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 import dmbp
 from dmbp.errors import InputError, OutputError
 from dmbp.render import plot_linear_map, split_by_sign
 from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
+from dmbp.render.comparison import ComparedMap, draw_comparison
 from dmbp.render.decomposition import panel_rows, target_text
 from dmbp.render.files import write_whole
-from dmbp.render.panel import TITLE_WIDTH, in_lines
+from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines
+from dmbp.render.sanity import SanityRow, draw_sanity
 from tests import nets
 
 
@@ -41,6 +45,32 @@ def test_long_titles_are_cut_in_the_middle() -> None:
     assert lines[0].startswith("for and against: adenocarcinoma")
     assert lines[1].startswith("…")
     assert lines[1].endswith("lung (26%)")
+
+
+LONG = "nothing sure, most likely African bush elephant (13%)\nexplained: adenocarcinoma in situ"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("caption", ["predicted cat (98%)", LONG, f"{LONG}\n{LONG}"])
+def test_titles_are_inside_the_picture(caption: str, rows: int) -> None:
+    """And on no picture of the row above."""
+    blank = numpy.zeros((8, 8, 3))
+    row = PanelRow(blank, blank[..., 0], blank, blank, (1.0, 2.0, -1.0, 0.0), caption, caption)
+    compared = ComparedMap("gradient", blank[..., 0], [0.0, 1.0], 0.5, 1.0)
+    sanity = SanityRow("gradient", blank[..., 0], blank[..., 0], [0.1])
+    for figure in (
+        draw_panel([row] * rows),
+        draw_comparison(blank, caption, [compared] * 5 * rows),
+        draw_sanity(blank, caption, [sanity] * rows),
+    ):
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        places = [axis.get_window_extent() for axis in figure.axes]
+        for axis in filter(Axes.get_title, figure.axes):
+            title = axis.title.get_window_extent()
+            assert title.y1 <= figure.bbox.y1
+            above = [p for p in places if p.x0 < title.x1 and title.x0 < p.x1 and p.y0 > title.y0]
+            assert all(title.y1 <= place.y0 for place in above)
 
 
 def test_rounding_is_not_drawn(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
-from dmbp.render.panel import PanelStyle, draw_legend, show_image, write_note
+from dmbp.render.panel import LINE, PanelStyle, draw_legend, head_room, show_image, write_note
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def draw_comparison(
     style = style or PanelStyle()
     columns = min(COLUMNS, len(maps) + 1)
     lines = math.ceil((len(maps) + 1) / columns)
-    size = style.row_height * columns * 0.82, style.row_height * lines * 0.98 + 0.5
+    above = max(0.0, head_room(caption) - LINE)  # beyond two lines, which all titles have
+    size = style.row_height * columns * 0.82, style.row_height * lines * 0.98 + 0.5 + above
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.0] * lines + [0.035])
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)

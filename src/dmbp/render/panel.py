@@ -89,6 +89,9 @@ def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
 TITLE_WIDTH = 36
 """The letters that fit above a picture."""
 
+LINE = 0.27
+"""Inches that a title's line takes."""
+
 TERMS_WIDTH = 1.15
 """The bars' width, in pictures."""
 
@@ -103,7 +106,12 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     style = style or PanelStyle()
     maps, scale = style.smoothed([row.attribution for row in rows])
     columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
-    size = style.row_height * 0.91 * sum(columns), style.row_height * len(rows) + 0.45
+    height = (
+        style.row_height * len(rows)
+        + 0.45
+        + sum(head_room(row.photo_caption, row.target_caption) for row in rows)
+    )
+    size = style.row_height * 0.91 * sum(columns), height
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
@@ -140,6 +148,11 @@ def in_lines(title: str) -> str:
             wrapped = [wrapped[0], "…" + line[-TITLE_WIDTH + 1 :].lstrip(" ,;:")]
         lines += wrapped
     return "\n".join(lines)
+
+
+def head_room(*titles: str) -> float:
+    """Inches above a row of pictures for titles of more than one line."""
+    return LINE * max(in_lines(title).count("\n") for title in titles)
 
 
 def show_image(axis: Axes, picture: Array, title: str) -> None:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
 from dmbp.render.comparison import from_nothing
-from dmbp.render.panel import PanelStyle, draw_legend, show_image, write_note
+from dmbp.render.panel import PanelStyle, draw_legend, head_room, show_image, write_note
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def draw_sanity(
     """A row for every method: before, after, and the correlation in words."""
     style = style or PanelStyle()
     height = style.row_height * 0.8
-    figure = Figure(figsize=(height * 4.5, height * len(rows) + 1.1), layout="constrained")
+    size = height * 4.5, height * len(rows) + 1.1 + head_room(caption)
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
     )
