@@ -36,6 +36,12 @@ def smooth():
 def good(): return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
 def yes_no():
     return net(nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 1))
+def sure(): return net(*yes_no()[1:], *last(nn.Sigmoid(), bias=5.0))
+def unsure(): return net(*yes_no()[1:], *last(nn.Sigmoid(), bias=-5.0))
+def last(*layers, bias):
+    linear = nn.Linear(1, 1)
+    nn.init.constant_(linear.bias, bias)
+    return linear, *layers
 def spectral():
     class Spectral(nn.Module):
         def forward(self, x): return torch.fft.rfft2(x).abs().mean((2, 3))
@@ -104,6 +110,24 @@ def test_targets_and_settings(folder: Path) -> None:
     assert [target["name"] for target in record["targets"]] == ["cat", "hamster"]
     assert record["settings"]["objective"] == "pos"
     assert record["settings"]["reference"] == "zero"
+
+
+@pytest.mark.parametrize(("model", "says"), [("sure", "predicted"), ("unsure", "most likely")])
+def test_what_a_sigmoid_puts_out_is_a_probability(folder: Path, model: str, says: str) -> None:
+    result = explain("photo.jpg", model=f"cli_models:{model}")
+    assert result.exit_code == 0, result.output
+    (target,) = json.loads((folder / "dmbp-out" / "photo.json").read_text())["targets"]
+    assert target["probability"] == pytest.approx(target["terms"]["output"], rel=1e-5)
+    assert (target["probability"] > 0.9) == (model == "sure")
+    assert says in result.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_classes_of_one_name_are_asked_about_by_number(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("apple\nApple\nplum\n")
+    result = explain("photo.jpg", "--classes", "names.txt", "--target", "apple")
+    assert result.exit_code == 2
+    assert "the classes 0, 1 are all called 'apple': give the number" in result.stderr
 
 
 def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:

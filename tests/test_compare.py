@@ -193,3 +193,11 @@ def test_the_correlation_in_words(correlations: list[float], words: str) -> None
     assert words in SanityRow("", something, something, correlations).verdict
     nothing = numpy.zeros((2, 2))
     assert "nothing to compare" in SanityRow("", something, nothing, correlations).verdict
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["compare", "sanity"])
+def test_one_class_at_a_time(command: str) -> None:
+    done = run(command, "photo.jpg", *GOOD, "--target", "cat", "--target", "dog")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "about one class: give --target once" in done.stderr

@@ -24,6 +24,7 @@ from torch import nn
 
 def stack(*layers): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), *layers)
 def good(): return stack(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+def grey(): return nn.Sequential(nn.Conv2d(1, 4, 3), *good()[1:])
 def affine(): return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))
 def maps(): return stack()
 def spectral():
@@ -126,6 +127,12 @@ def test_lines_and_sites_may_be_chosen() -> None:
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     assert "no site 'layr4*'; did you mean 'layer4*'" in wrong.stderr
     assert "'secant'?" in doctor("resnet18", "--smooth", "secants").stderr
+
+
+def test_a_network_of_one_channel() -> None:
+    record = json.loads(doctor("doctor_models:grey", "--size", "16", "--json").output)
+    assert record["input"] == [1, 1, 16, 16]
+    assert record["exactness"] <= 1e-4
 
 
 def test_a_refusal_names_operation_module_and_remedy() -> None:

@@ -97,6 +97,8 @@ def test_public_names() -> None:
     ]
     for name in dmbp.__all__:
         assert getattr(dmbp, name) is not None
+    for name in ("errors", "linear", "metrics", "models", "render"):  # before they are imported
+        assert dmbp.__getattr__(name).__name__ == f"dmbp.{name}"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         dmbp.nothing  # noqa: B018
 

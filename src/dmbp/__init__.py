@@ -55,6 +55,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in ("errors", "linear", "metrics", "models"):
+    if name in ("errors", "linear", "metrics", "models", "render"):
         return import_module(f"dmbp.{name}")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from dmbp.errors import InputError
 from dmbp.names import known
 
-Activation = Literal["softmax", "sigmoid"] | Callable[[Tensor], Tensor]
+Activation = Literal["softmax", "sigmoid", "none"] | Callable[[Tensor], Tensor]
 """By name, or a function of outputs (images, classes)."""
 
 
@@ -21,6 +21,7 @@ def _softmax(outputs: Tensor) -> Tensor:
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": _softmax,  # one class is right
     "sigmoid": torch.sigmoid,  # several may be
+    "none": lambda outputs: outputs,  # probabilities already
 }
 
 

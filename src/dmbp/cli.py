@@ -16,7 +16,7 @@ import typer
 
 from dmbp import __version__
 from dmbp.bench.commands import bench_app
-from dmbp.errors import PhotoError
+from dmbp.errors import PhotoError, TargetError
 from dmbp.options import (
     OUT,
     Classes,
@@ -207,7 +207,7 @@ def sanity(
 
 
 def _question(
-    photo: Path, choice: "ModelChoice", target: str | None, out: Path, quiet: bool
+    photo: Path, choice: "ModelChoice", targets: list[str] | None, out: Path, quiet: bool
 ) -> "PhotoQuestion":
     """The photo as the chosen model sees it; everything that may be wrong is met first."""
     from dmbp.data import read_photo
@@ -216,10 +216,12 @@ def _question(
 
     if photo.is_dir():
         raise PhotoError(f"{photo} is a folder; this command takes one photo")
+    if len(targets or []) > 1:
+        raise TargetError("this command is about one class: give --target once")
     picture = read_photo(photo)
     check_folder(out)
     _say_default(choice.model, quiet)
-    return ask(picture, str(photo), choice.load(), [] if target is None else [target])
+    return ask(picture, str(photo), choice.load(), targets or [])
 
 
 def _say_default(model: str | None, quiet: bool) -> None:

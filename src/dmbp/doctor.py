@@ -70,7 +70,8 @@ def see(
     """
     classifier = choice.load()
     side = size or classifier.preprocessing.crop
-    noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    channels = len(classifier.preprocessing.mean)
+    noise = torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
     found = examine(classifier.module, classifier.placed(noise), **(frozen or {}))
     return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
 

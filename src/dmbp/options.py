@@ -74,7 +74,7 @@ ColourScale = Annotated[Colours, typer.Option(help="Colours for and against.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 OnePhoto = Annotated[Path, typer.Argument(help="A photograph.")]
 OneTarget = Annotated[
-    str | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
+    list[str] | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
 ]
 OUT = Path("dmbp-out")
 

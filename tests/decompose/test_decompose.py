@@ -71,6 +71,13 @@ def test_the_same_call_twice_is_bit_identical() -> None:
     assert torch.equal(first.history.positive, second.history.positive)
 
 
+def test_a_result_is_printed_in_a_line() -> None:
+    printed = repr(split(iterations=1))
+    assert printed.startswith("Decomposition(")
+    assert "exactness" in printed
+    assert len(printed) < 200
+
+
 def test_an_affine_model_has_nothing_to_mask() -> None:
     net = dmbp.linearize(torch.nn.Linear(4, 2).eval(), torch.randn(1, 4), target=0)
     with pytest.raises(CaptureError, match="no activation to put a mask on"):

@@ -177,6 +177,10 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("her_bug:plain", "raised ZeroDivisionError"),
         (":plain", "not of the form"),
         ("my_nets.py:plain", "names a file; write the module's name, my_nets:plain"),
+        ("./my_nets.py:plain", "names a file; write the module's name, my_nets:plain"),
+        ("./my_nets:plain", "names a file; write the module's name, my_nets:plain"),
+        ("my/nets.py:plain", "write the module's name, my.nets:plain"),
+        ("../my_nets.py:plain", "write the module's name in the folder .., my_nets:plain"),
     ]:
         with pytest.raises(ModelError, match=sentence):
             load_model(name)

@@ -58,6 +58,15 @@ class Decomposition:
     settings: Settings
     approximation_error: float = 0.0
 
+    def __repr__(self) -> str:
+        """One line; tensors are long."""
+        asked = ", ".join(str(target) for target in self.targets[:3])
+        more = f" and {len(self.targets) - 3} more" if len(self.targets) > 3 else ""
+        return (
+            f"Decomposition({len(self.targets)} rows of inputs {tuple(self.inputs.shape[1:])}, "
+            f"targets {asked}{more}, exactness {self.exactness:.1e})"
+        )
+
     @property
     def nuisance_output(self) -> Tensor:
         """What neither stream carries; the last layer's own bias is counted in both and here

@@ -25,6 +25,10 @@ Output = str | int | Callable[[Any], Tensor] | None
 LOGITS = "logits"
 
 
+IN_A_FACTORY = "; on the command line, name a factory of a module that returns it alone"
+"""Where `output=` cannot be said."""
+
+
 def choice_among(returned: Any, *, images: int) -> str | int | None:
     """The name or position of the one tensor that is meant; None where it comes alone."""
     if isinstance(returned, Tensor):
@@ -38,12 +42,12 @@ def choice_among(returned: Any, *, images: int) -> str | int | None:
     if not fitting:
         raise ModelError(
             f"the model returns a {kind} without a tensor of shape (batch, classes)"
-            f"{_listed(tensors)}; output= may be a function that makes one"
+            f"{_listed(tensors)}; output= may be a function that makes one{IN_A_FACTORY}"
         )
     raise ModelError(
         f"the model returns a {kind} with {len(fitting)} tensors of shape (batch, classes)"
         f"{_listed({name: tensors[name] for name in fitting})}; say which one to explain, as "
-        f"output={fitting[0]!r} does"
+        f"output={fitting[0]!r} does{IN_A_FACTORY}"
     )
 
 
@@ -103,7 +107,7 @@ def check_scores(outputs: Any, images: int, tensors: Iterable[tuple[str, Tensor]
     if outputs.shape == (images,):
         raise ModelError(
             f"the model's output has shape ({images},), one score an image; make it (batch, 1) by "
-            "output=lambda scores: scores[:, None]"
+            f"output=lambda scores: scores[:, None]{IN_A_FACTORY}"
         )
     if outputs.dim() != 2 or outputs.shape[0] != images:
         raise ModelError(

@@ -82,15 +82,15 @@ class Classifier:
     """A module with all that is needed to ask it about a photo.
 
     `activation` turns outputs into probabilities: softmax where one class is right, sigmoid where
-    several may be. Without `classes` the classes are known by number. `weights` is the file they
-    came from, where one was given.
+    several may be, "none" where they are probabilities already. Without `classes` the classes are
+    known by number. `weights` is the file they came from, where one was given.
     """
 
     name: str
     module: nn.Module
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     classes: tuple[str, ...] | None = None
-    activation: Literal["softmax", "sigmoid"] = "softmax"
+    activation: Literal["softmax", "sigmoid", "none"] = "softmax"
     weights: str | None = None
 
     def placed(self, inputs: Tensor) -> Tensor:
@@ -101,6 +101,8 @@ class Classifier:
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probability of every class, over the last dimension."""
+        if self.activation == "none":
+            return outputs
         return outputs.softmax(-1) if self.is_exclusive(outputs) else outputs.sigmoid()
 
     def is_exclusive(self, outputs: Tensor) -> bool:
@@ -137,7 +139,11 @@ class Classifier:
             )
         wanted = text.strip().lower()
         names = [name.lower() for name in self.classes]
-        matching = [k for k, name in enumerate(names) if name == wanted] or [
+        called = [k for k, name in enumerate(names) if name == wanted]
+        if len(called) > 1:
+            numbers = ", ".join(map(str, called))
+            raise TargetError(f"the classes {numbers} are all called {text!r}: give the number")
+        matching = called or [
             k for k, name in enumerate(names) if wanted in name.replace("-", " ").split()
         ]
         if not matching:

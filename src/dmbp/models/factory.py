@@ -61,9 +61,13 @@ def _find(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ModelError(f"{name!r} is not of the form package.module:factory")
-    if module_name.endswith(".py"):
+    if module_name.endswith(".py") or "/" in module_name:
+        file = Path(module_name).with_suffix("")
+        inside = not file.is_absolute() and ".." not in file.parts
+        where = "" if inside else f" in the folder {file.parent}"
+        written = ".".join(file.parts) if inside else file.name
         raise ModelError(
-            f"{name!r} names a file; write the module's name, {module_name[:-3]}:{attribute}"
+            f"{name!r} names a file; write the module's name{where}, {written}:{attribute}"
         )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
