@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 from PIL import Image
 
 from dmbp.attribution import METHODS
-from dmbp.render.comparison import from_nothing
+from dmbp.render.comparison import ComparedMap, draw_comparison, from_nothing
 from dmbp.render.sanity import SanityRow
 from tests.test_cli import folder, run  # noqa: F401
 
@@ -201,3 +202,13 @@ def test_one_class_at_a_time(command: str) -> None:
     done = run(command, "photo.jpg", *GOOD, "--target", "cat", "--target", "dog")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "about one class: give --target once" in done.stderr
+
+
+def test_a_blank_map_is_called_that() -> None:
+    """Its score is that of pixels in the order they lie in."""
+    blank, other = numpy.zeros((4, 4)), numpy.eye(4)
+    maps = [ComparedMap(n, m, [0.0, 1.0], 0.5, 0.1) for n, m in (("a", blank), ("b", other))]
+    figure = draw_comparison(numpy.zeros((4, 4, 3)), "a photo", maps)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert "a\nblank, row by row 0.50 · 0.1 s" in titles
+    assert "b\ninsertion 0.50 · 0.1 s" in titles

@@ -141,7 +141,9 @@ def compare(
             attributions[name], seconds = _timed(method, question)
             maps[name] = _scored(name, question, attributions[name], seconds)
             if console is not None:
-                console.print(f"{name}: insertion {maps[name].score:.3f}, {duration(seconds)}")
+                note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
+                score = f"insertion {maps[name].score:.3f}{note}"
+                console.print(f"{name}: {score}, {duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return Comparison(question, maps, attributions, refusals, given, captured)

@@ -20,6 +20,11 @@ class ComparedMap:
     score: float
     seconds: float
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is the same everywhere: its pixels are put in row by row, as they come."""
+        return bool(self.attribution.min() == self.attribution.max())
+
 
 COLUMNS = 5
 
@@ -45,7 +50,8 @@ def draw_comparison(
     for place, item in enumerate(best, start=1):
         (smoothed,), scale = style.smoothed([from_nothing(item.attribution)])
         axis = figure.add_subplot(grid[place // columns, place % columns])
-        title = f"{item.title}\ninsertion {item.score:.2f} · {duration(item.seconds)}"
+        what = "blank, row by row" if item.is_blank else "insertion"
+        title = f"{item.title}\n{what} {item.score:.2f} · {duration(item.seconds)}"
         show_image(axis, style.evidence(smoothed, photo, scale), title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
