@@ -131,8 +131,9 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
-    if len(rows) > 1:
-        write_note(figure.add_subplot(grid[-1, 2]), "one colour scale for all rows")
+    alone = "a part of a single object may speak against it, too"
+    note = alone if len(rows) == 1 else "one colour scale for all rows"
+    write_note(figure.add_subplot(grid[-1, 2]), note)
     if len(columns) > 4:
         note = "their size says little: read the colours"
         write_note(figure.add_subplot(grid[-1, 4]), note)
