@@ -15,6 +15,7 @@ from dmbp import DMBP, cli
 from dmbp.cli import app
 from dmbp.decompose import PRESETS
 from dmbp.decompose.objective import OBJECTIVES
+from dmbp.errors import InputError
 from dmbp.models import load_model
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.render import PALETTES
@@ -128,6 +129,23 @@ def test_two_classes_of_one_name_are_asked_about_by_number(tmp_path: Path) -> No
     result = explain("photo.jpg", "--classes", "names.txt", "--target", "apple")
     assert result.exit_code == 2
     assert "the classes 0, 1 are all called 'apple': give the number" in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_kernels_are_asked_for_before_the_model_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they are compiled beside its first run; the settings are those it will learn by."""
+    order: list[object] = []
+    monkeypatch.setattr("dmbp.explain.ask", lambda *_: order.append("asked") or abort())
+    monkeypatch.setattr(
+        "dmbp.attribution.dmbp.prepare", lambda like, **by: order.append((like.dtype, by))
+    )
+
+    def abort() -> None:
+        raise InputError("enough")
+
+    explain("photo.jpg", "--objective", "pos", model="cli_models:double")
+    by = {"loss": OBJECTIVES["pos"], "precision": "auto"}
+    assert order == [(torch.float64, by), "asked"]
 
 
 def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:

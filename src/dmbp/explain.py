@@ -63,6 +63,7 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
     classifier = request.choice.load()
     explainer = DMBP(classifier.module, **request.settings)
+    explainer.prepare(classifier.placed(torch.zeros(1)))  # beside the model's own first run
     questions = [(stem, path, request.targets) for stem, path in named]
     explain_all(questions, classifier, explainer, request.outputs, console=console)
 

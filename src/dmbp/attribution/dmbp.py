@@ -32,7 +32,8 @@ from dmbp.decompose import (
     Settings,
     concatenate,
 )
-from dmbp.engine import BYTES_AN_ELEMENT
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine import BYTES_AN_ELEMENT, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
 from dmbp.linear.model import Model, evaluating, unwrapped
@@ -96,6 +97,14 @@ class DMBP(Method):
     def described(self) -> dict[str, str | int | float]:
         """All settings as plain values, for a file or a report."""
         return {**self.settings.described(), **self.linearizer.described()}
+
+    def prepare(self, like: Tensor) -> None:
+        """Begin what the first explanation of inputs `like` these takes long to do.
+
+        On a GPU that is compiling kernels, which goes on beside whatever else is done meanwhile.
+        """
+        settings = self.settings
+        prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
         """On a CPU a larger batch is no faster; on a GPU what fits."""
