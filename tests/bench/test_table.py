@@ -51,7 +51,7 @@ def test_what_is_missing_is_said(plan: Path) -> None:
     (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
     run_plan(asked, plan.parent / "s.sqlite", RunOptions(shard=(0, 3)))
     text = table(asked, plan.parent / "s.sqlite")
-    assert "- VOC/RN50, IM, Grad, GC, Random: 1 failed, 4 not computed yet each\n" in text
+    assert "- VOC/RN50, IM, Grad, GC, Random: each 1 failed, 4 not computed yet\n" in text
     rows = list(csv.DictReader(io.StringIO(table(asked, plan.parent / "s.sqlite", "csv"))))
     assert {row["label"] for row in rows} == {"Grad", "GC", "Random"}
     for row in rows:
@@ -125,7 +125,7 @@ def test_layouts() -> None:
 def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     lines = [
         Line("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
-        Line("VOC/VGG", "cIM", 2, 4, {"GC": score(0.1), "Grad": Score()}, {}),
+        Line("VOC/VGG", "cIM", 2, 4, {"GC": score(0.1), "Grad": Score(missing=1)}, {}),
         Line("VOC/VGG", "deletion", 2, 4, {"GC": score(9.0), "Grad": score(9.0)}, {}),
     ]
     plan = Plan(
@@ -139,6 +139,24 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     assert average_line(lines[:1], plan) is None
     assert "- Avg, Grad: not every line has a score yet" in as_markdown(lines, plan)
     assert "Avg" not in as_markdown(lines[:1], plan)
+
+
+def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
+    lines = [
+        Line("A", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
+        Line("A", "cIM", 0, 0, {"GC": Score(), "Grad": Score()}, {}),
+        Line("B", "IM", 2, 4, {"GC": score(0.3), "Grad": Score(failed=4)}, {}),
+        Line("B", "pointing", 2, 4, {"GC": Score(unscored=4), "Grad": Score(unscored=4)}, {}),
+    ]
+    plan = Plan(
+        (Task("A", "voc", Path("x"), "m"),), (variant("gradcam", {}), variant("gradient", {}))
+    )
+    average = average_line(lines, plan)
+    assert average is not None
+    assert average.means() == {"GC": pytest.approx(0.4)}
+    said = as_markdown(lines, plan)
+    assert '- B, pointing, GC, Grad: each 4 not scored, which takes fit = "squeeze"' in said
+    assert "- Avg, Grad: not every line has a score\n" in said
 
 
 def test_none_is_best_while_some_are_missing() -> None:
@@ -173,7 +191,7 @@ def test_latex_escapes_what_it_must(plan: Path) -> None:
     latex = table(read_plan(plan), plan.parent / "s.sqlite", "latex")
     assert r"\textbf{DMBP$^+$ 50\%\_a\^{}\~{}\{|}" in latex
     assert r"50%_a^~{\|" in table(read_plan(plan), plan.parent / "s.sqlite")
-    assert r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a\^{}\~{}\{|: 5 not" in latex
+    assert r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a\^{}\~{}\{|: each 5 not" in latex
 
 
 def test_every_metric_of_a_plan_can_be_scored() -> None:

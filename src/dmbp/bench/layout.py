@@ -85,15 +85,20 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
+"""Why a metric may have no score for a photo that has all it needs."""
+
+
 def _missing(line: Line) -> list[str]:
     """What a line lacks, methods that lack the same together."""
     lacking: dict[str, list[str]] = {}
     for label, score in line.ours.items():
         gone = {"failed": score.failed, "not computed yet": score.missing}
+        gone[NOT_SCORED.get(line.metric, "not scored")] = score.unscored
         said = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
         if said:
             lacking.setdefault(said, []).append(label)
     return [
-        f"{line.task}, {line.metric}, {', '.join(labels)}: {said}{' each' * (len(labels) > 1)}"
+        f"{line.task}, {line.metric}, {', '.join(labels)}: {'each ' * (len(labels) > 1)}{said}"
         for said, labels in lacking.items()
     ]

@@ -13,11 +13,12 @@ from dmbp.bench.store import Store
 
 @dataclass
 class Score:
-    """A variant's mean, and how many of its cells failed or were not tried yet."""
+    """A variant's mean, and how many of its cells failed, were not tried yet or have no score."""
 
     mean: Mean = field(default_factory=Mean)
     failed: int = 0
     missing: int = 0
+    unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,17 @@ def _count(score: Score, metric: str, answer: Answer) -> None:
         score.failed += 1
     elif metric in answer.row.scores:
         score.mean.add(answer.row.scores[metric])
+    else:
+        score.unscored += 1
 
 
 def average_line(lines: list[Line], plan: Plan) -> Line | None:
     """The mean over the lines of insertion, where the paper's table has one.
 
-    Of variants that have every line. No error is given: lines of one task share their photos.
+    Of variants that have every line that asks something. No error is given: lines of one task share
+    their photos.
     """
-    averaged = [line for line in lines if line.metric in ("IM", "cIM")]
+    averaged = [line for line in lines if line.metric in ("IM", "cIM") and line.asked]
     if not TABLES[plan.paper].average or len(averaged) < 2:
         return None
     ours: dict[str, Score] = {}

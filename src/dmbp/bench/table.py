@@ -82,7 +82,8 @@ def _below(lines: list[Line], plan: Plan) -> list[str]:
     average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
     has = {variant.label for variant in plan.variants} if average is None else average.ours
     labels = [variant.label for variant in plan.variants if variant.label not in has]
-    why = f"Avg, {', '.join(labels)}: not every line has a score yet"
+    yet = "" if all(line.is_whole for line in lines) else " yet"
+    why = f"Avg, {', '.join(labels)}: not every line has a score{yet}"
     return [*notes(lines), why] if labels else notes(lines)
 
 
