@@ -10,12 +10,12 @@ from dmbp.errors import InputError
 from dmbp.names import known
 
 Activation = Literal["softmax", "sigmoid", "none"] | Callable[[Tensor], Tensor]
-"""By name, or a function of outputs (images, classes)."""
+"""By name, or a function of outputs (…, classes)."""
 
 
 def _softmax(outputs: Tensor) -> Tensor:
     """Over the classes; a single output is a yes or no, and softmax would make it 1."""
-    return outputs.softmax(1) if outputs.shape[1] > 1 else outputs.sigmoid()
+    return outputs.softmax(-1) if outputs.shape[-1] > 1 else outputs.sigmoid()
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {

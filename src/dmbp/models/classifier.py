@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from dmbp.activation import activation_function
 from dmbp.errors import TargetError
 from dmbp.names import suggestion
 
@@ -101,9 +102,7 @@ class Classifier:
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """The probability of every class, over the last dimension."""
-        if self.activation == "none":
-            return outputs
-        return outputs.softmax(-1) if self.is_exclusive(outputs) else outputs.sigmoid()
+        return activation_function(self.activation)(outputs)
 
     def is_exclusive(self, outputs: Tensor) -> bool:
         """Whether one class rules out the others; a single output is a yes or no."""

@@ -23,10 +23,15 @@ class ComparedMap:
     @property
     def is_blank(self) -> bool:
         """Whether it is the same everywhere: its pixels are put in row by row, as they come."""
-        return bool(self.attribution.min() == self.attribution.max())
+        return is_even(self.attribution)
 
 
 COLUMNS = 5
+
+
+def is_even(attribution: Array) -> bool:
+    """Whether a map is the same everywhere."""
+    return bool(attribution.min() == attribution.max())
 
 
 def from_nothing(attribution: Array) -> Array:
