@@ -16,6 +16,7 @@ from dmbp.cli import app
 from dmbp.decompose import PRESETS
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.errors import InputError
+from dmbp.model_choice import ModelChoice
 from dmbp.models import load_model
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.render import PALETTES
@@ -132,20 +133,20 @@ def test_two_classes_of_one_name_are_asked_about_by_number(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_kernels_are_asked_for_before_the_model_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that they are compiled beside its first run; the settings are those it will learn by."""
+def test_kernels_are_asked_for_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they are compiled beside it; the settings are those it will learn by."""
     order: list[object] = []
-    monkeypatch.setattr("dmbp.explain.ask", lambda *_: order.append("asked") or abort())
+    monkeypatch.setattr(ModelChoice, "load", lambda _: order.append("loaded") or abort())
     monkeypatch.setattr(
-        "dmbp.attribution.dmbp.prepare", lambda like, **by: order.append((like.dtype, by))
+        "dmbp.attribution.dmbp.prepare", lambda like, **by: order.append((like.device.type, by))
     )
 
     def abort() -> None:
         raise InputError("enough")
 
-    explain("photo.jpg", "--objective", "pos", model="cli_models:double")
+    explain("photo.jpg", "--objective", "pos")
     by = {"loss": OBJECTIVES["pos"], "precision": "auto"}
-    assert order == [(torch.float64, by), "asked"]
+    assert order == [("cpu", by), "loaded"]
 
 
 def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:

@@ -27,6 +27,9 @@ from dmbp.render import PanelStyle, report_html, write_whole
 
 REPORT = "report.html"
 
+BEGUN = ("preset", "objective")
+"""The settings that decide what is compiled."""
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -61,9 +64,11 @@ def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
     check_folder(request.outputs.folder)
     named = list(_stems(paths))
     _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
+    like = torch.zeros(1, device=request.choice.place())
+    begun = {name: request.settings[name] for name in BEGUN if name in request.settings}
+    DMBP.prepare(like, **begun)  # beside the model's loading and its own first run
     classifier = request.choice.load()
     explainer = DMBP(classifier.module, **request.settings)
-    explainer.prepare(classifier.placed(torch.zeros(1)))  # beside the model's own first run
     questions = [(stem, path, request.targets) for stem, path in named]
     explain_all(questions, classifier, explainer, request.outputs, console=console)
 

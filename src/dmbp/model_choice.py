@@ -24,7 +24,7 @@ class ModelChoice:
 
     def load(self) -> Classifier:
         """The model on its device."""
-        device = _device(self.device)
+        device = self.place()
         name = self.model or DEFAULT
         if self.is_random:
             classifier = untrained_model(name)
@@ -38,14 +38,14 @@ class ModelChoice:
         """Whether the weights are random ones."""
         return self.untrained and self.weights is None and is_architecture(self.model or DEFAULT)
 
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0].partition(". ")[0][:100]
-        raise InputError(f"device {name!r} is not available: {said}") from error
-    if device.type == "meta":
-        raise InputError("device 'meta' computes nothing; use cpu or cuda")
-    return device
+    def place(self) -> torch.device:
+        """The device, if it is there."""
+        try:
+            device = torch.device(self.device)
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            said = str(error).splitlines()[0].partition(". ")[0][:100]
+            raise InputError(f"device {self.device!r} is not available: {said}") from error
+        if device.type == "meta":
+            raise InputError("device 'meta' computes nothing; use cpu or cuda")
+        return device

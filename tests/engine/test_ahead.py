@@ -1,10 +1,11 @@
 """Kernels compiled ahead are those that a network then asks for."""
 
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread, Timer
 
 import pytest
 import torch
+from torch import nn
 
 from dmbp.decompose.initialisation import initial_logits
 from dmbp.decompose.objective import OBJECTIVES
@@ -21,6 +22,22 @@ from dmbp.engine.triton_ahead import ask
 from dmbp.engine.triton_launch import FUSED, launch, rehearsing
 
 
+def pooled() -> nn.Module:
+    """Both kinds of pooling, ResNets' and VGGs'."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1024, 5),
+    )
+
+
 def asked() -> set[object]:
     """What was launched in a rehearsal: kernels, types of arguments, settings."""
     rehearsal = triton_launch.thread.rehearsal
@@ -32,22 +49,25 @@ def asked() -> set[object]:
     }
 
 
+@pytest.mark.parametrize("model", [Block, pooled])
 @pytest.mark.parametrize("objective", ["all", "posneg"])
 @pytest.mark.parametrize("rows", [1, 30])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_ahead(objective: str, rows: int, dtype: torch.dtype) -> None:
+def test_ahead(
+    model: Callable[[], nn.Module], objective: str, rows: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     loss = OBJECTIVES[objective]
     inputs = torch.randn(rows, 3, 16, 16).to(DEVICE)
     with full_precision():
-        net = Linearizer(Block().to(DEVICE).eval()).linearize(inputs, target=1)
+        net = Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=1)
         logits = {name: torch.zeros_like(logits) for name, logits in initial_logits(net).items()}
         engine = GpuEngine(net, logits, loss=loss, learning_rate=0.05, dtype=dtype)
         with rehearsing():
             ask(loss, dtype=dtype, device=inputs.device, rows=rows)
             ahead = asked()
         with rehearsing():
-            engine._iterate()  # pyright: ignore[reportPrivateUsage]
+            engine._iteration.run()  # pyright: ignore[reportPrivateUsage]
             engine.readout()
             needed = asked()
     assert needed
@@ -68,6 +88,50 @@ class Kernel:
         self.launched += 1
 
 
+class Slow(Kernel):
+    """Takes as long to compile as it is told to."""
+
+    run = None
+
+    def __init__(self) -> None:
+        self.may_end = Event()
+        self.is_compiled = False
+
+    def warmup(self, *, grid: tuple[int, ...], **_: object) -> "Slow":
+        assert grid == (1,)
+        self.is_compiled = self.may_end.wait(timeout=60)
+        return self
+
+    def _launch(self, **settings: object) -> None:
+        assert self.is_compiled
+        super()._launch(**settings)
+
+
+def test_a_launch_waits_for_its_own_kernel_alone() -> None:
+    slow, other = Slow(), Kernel()
+    other.__name__ = "other"
+    with rehearsing(ahead=True):
+        launch(slow, (1,))
+    launch(other, (1,))
+    assert (other.launched, slow.is_compiled) == (1, False)
+    with rehearsing(ahead=True):
+        launch(slow, (1,))  # is on its way
+    Timer(0.2, slow.may_end.set).start()
+    launch(slow, (1,))
+    assert slow.launched == 1
+    assert not triton_launch._ahead  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_rehearsal_waits_for_what_is_on_its_way() -> None:
+    slow = Slow()
+    with rehearsing(ahead=True):
+        launch(slow, (1,))
+    Timer(0.2, slow.may_end.set).start()
+    with rehearsing():
+        launch(slow, (1,))
+    assert slow.is_compiled
+
+
 def test_a_rehearsal_is_of_one_thread() -> None:
     rehearsed, launched = Kernel(), Kernel()
     with rehearsing():
@@ -82,4 +146,4 @@ def test_a_rehearsal_is_of_one_thread() -> None:
 
 def test_nothing_to_prepare_for_a_cpu() -> None:
     prepare(torch.zeros(1, 3, 8, 8), loss=OBJECTIVES["all"], precision="auto")
-    assert not triton_launch._behind  # pyright: ignore[reportPrivateUsage]
+    assert not triton_launch._ahead  # pyright: ignore[reportPrivateUsage]

@@ -23,13 +23,13 @@ from torch import Tensor
 from dmbp.attribution.memory import BatchSize, answers, rows_that_fit
 from dmbp.attribution.method import Baselines, Method, Question, one_tensor
 from dmbp.decompose import (
-    PRESETS,
     Combine,
     Decomposer,
     Decomposition,
     Precision,
     Reference,
     Settings,
+    chosen,
     concatenate,
 )
 from dmbp.decompose.objective import OBJECTIVES
@@ -38,7 +38,6 @@ from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
 from dmbp.linear.model import Model, evaluating, unwrapped
 from dmbp.linear.outputs import Output
-from dmbp.names import known
 
 ROWS_TOGETHER_ON_CPU = 4
 
@@ -79,31 +78,38 @@ class DMBP(Method):
         model = unwrapped(model)  # and tells of it once
         super().__init__(model)
         self.linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
-        known("preset", preset, PRESETS)
-        given: dict[str, Any] = {
-            "objective": objective,
-            "iterations": iterations,
-            "learning_rate": learning_rate,
-            "combine": combine,
-            "precision": precision,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
+        settings = chosen(
+            preset,
+            objective=objective,
+            iterations=iterations,
+            learning_rate=learning_rate,
+            combine=combine,
+            precision=precision,
+        )
         self._reference_given = not isinstance(reference, str) or reference != "preset"
         if self._reference_given:
-            given["reference"] = reference
-        self.settings: Settings = replace(PRESETS[preset], **given)
+            settings = replace(settings, reference=reference)
+        self.settings: Settings = settings
         self._decomposer = Decomposer()
 
     def described(self) -> dict[str, str | int | float]:
         """All settings as plain values, for a file or a report."""
         return {**self.settings.described(), **self.linearizer.described()}
 
-    def prepare(self, like: Tensor) -> None:
+    @staticmethod
+    def prepare(
+        like: Tensor,
+        *,
+        preset: str = "fast",
+        objective: str | None = None,
+        precision: Precision | None = None,
+    ) -> None:
         """Begin what the first explanation of inputs `like` these takes long to do.
 
-        On a GPU that is compiling kernels, which goes on beside whatever else is done meanwhile.
+        On a GPU that is compiling kernels, which goes on beside whatever else is done meanwhile,
+        such as loading the model.
         """
-        settings = self.settings
+        settings = chosen(preset, objective=objective, precision=precision)
         prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:

@@ -4,7 +4,7 @@ from dmbp.decompose.decompose import decompose
 from dmbp.decompose.decomposer import Decomposer
 from dmbp.decompose.decomposition import Decomposition, History, concatenate
 from dmbp.decompose.reference import Reference
-from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings
+from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings, chosen
 from dmbp.decompose.storage import load
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Precision",
     "Reference",
     "Settings",
+    "chosen",
     "concatenate",
     "decompose",
     "load",

@@ -49,7 +49,9 @@ class Recording:
     ) -> None:
         self._captured = captured
         self._inputs = inputs.clone()
-        weights, constant = rows.tangent(outputs())
+        self._beside = torch.cuda.Stream()
+        # Run where it will be from now on: libraries take memory when a stream is first used.
+        weights, constant = rows.tangent(self._run_beside(outputs, _now()))
         self._tangent = (weights.clone(), constant.clone())
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -58,7 +60,6 @@ class Recording:
             net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
             return net, starting(net, settings)
 
-        self._beside = torch.cuda.Stream()
         self._begin, (self._net, self._engine) = self._recorded(begin)
         self._end: torch.cuda.CUDAGraph | None = None
         self._read: Readout | None = None
@@ -76,8 +77,7 @@ class Recording:
         weights = self._tangent[0]
         if weights.shape[1] != rows.classes:
             raise InexactCapture("the model has other classes than when it was recorded")
-        asked = torch.cuda.Event()
-        asked.record()
+        asked = _now()
         self._inputs.copy_(inputs)
         at = torch.zeros_like(weights) if rows.is_linear else outputs()
         for kept, part in zip(self._tangent, rows.tangent(at), strict=True):
@@ -118,3 +118,10 @@ class Recording:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = action()
         return graph, result
+
+
+def _now() -> torch.cuda.Event:
+    """After all that was asked of the GPU so far."""
+    event = torch.cuda.Event()
+    event.record()
+    return event

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -64,3 +64,10 @@ PRESETS: Mapping[str, Settings] = {
     # a(x) = ∇F⁺ ⊙ x + ∇F⁻ ⊙ x (Algorithm 1).
     "paper": Settings(iterations=200, learning_rate=0.01, reference=None, combine="sum"),
 }
+
+
+def chosen(preset: str, **given: Any) -> Settings:
+    """A preset's settings, overridden by what is given and not None."""
+    known("preset", preset, PRESETS)
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(PRESETS[preset], **given)

@@ -6,8 +6,8 @@ each way (`triton_kernels`), with the bias, sum or batch norm before it and the 
 it; going back, the loss touches one stream of each row, and only that is computed. What x alone
 decides runs once, as do the steps after the last site (`tail`). The rest is convolutions, those of
 few pixels in parts (`splitting`), and operations without a path of their own, which run as they
-are. A whole iteration is recorded as a CUDA graph. Where masks start and how maps are read is done
-in the network's own precision.
+are. A whole iteration is recorded as a CUDA graph, of few rows with branches side by side
+(`lanes`). Where masks start and how maps are read is done in the network's own precision.
 """
 
 from collections.abc import Generator
@@ -22,22 +22,17 @@ from dmbp.engine.arithmetic import sums_in_single_precision
 from dmbp.engine.casting import cast, cast_example, constant_value
 from dmbp.engine.engine import Logits, OnIteration
 from dmbp.engine.gates import pass_gate
-from dmbp.engine.gpu_program import (
-    GpuSite,
-    Instruction,
-    PlainInstruction,
-    SiteInstruction,
-    both_streams,
-)
-from dmbp.engine.learning import PAST, Gradient, Split, start
+from dmbp.engine.gpu_program import GpuSite, Instruction, PlainInstruction, SiteInstruction
+from dmbp.engine.iteration import Iteration, Scores
+from dmbp.engine.lanes import FEW_ROWS
+from dmbp.engine.learning import PAST, start
 from dmbp.engine.loss import Loss
 from dmbp.engine.merging import Merged, Merging, merging_of
 from dmbp.engine.operations import operation
 from dmbp.engine.plain_site import PlainScores, PlainSite
-from dmbp.engine.plan import last_reads, plan_of, walk
+from dmbp.engine.plan import plan_of, walk
 from dmbp.engine.readout import read_out
 from dmbp.engine.scaling import GradientRange
-from dmbp.engine.streams import in_order, stacked
 from dmbp.engine.tail import Tail
 from dmbp.engine.terms import Readout, Terms
 from dmbp.engine.units import in_unit, unit_of
@@ -155,15 +150,19 @@ class GpuEngine:
             from dmbp.engine.triton_launch import rehearsing
 
             with rehearsing():
-                self._iterate()
+                self._iteration.run()
             _rehearsed.add(key)
 
     def _record(self) -> None:
         """Record an iteration; some operation may not allow it, and then none is."""
+        assert self._stream is not None
+        lanes = self._iteration.lanes if self._learning.rows <= FEW_ROWS else 1
+        others = [torch.cuda.Stream() for _ in range(1, lanes)]
+        streams = [self._stream, *others] if others else []
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=self._stream):
-                self._iterate()
+        try:  # other threads may compile, or compute, meanwhile
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._iteration.run(streams)
             self._graph = graph
         except RuntimeError:
             self._refuses = True
@@ -208,10 +207,10 @@ class GpuEngine:
             if isinstance(part, PlainInstruction):
                 part.prepare()  # here, where a recording of the start includes it
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
-        self._constants = {
-            k: constant_value(v, dtype, unit) for k, v in values.items() if k in read
-        }
-        self._finish(plan.tail)
+        constants = {k: constant_value(v, dtype, unit) for k, v in values.items() if k in read}
+        self._iteration = Iteration(
+            self._program, constants, plan.tail.gradients, self._scores(plan.tail), dtype=dtype
+        )
 
     def _split(self, merging: Merging) -> None:
         """Split convolutions before a site and after one, where that is faster."""
@@ -221,16 +220,14 @@ class GpuEngine:
         ends = set(plan_of(self._net).tail.gradients)
         self._program = split(self._program, sites, ends=ends, learning=self._learning)
 
-    def _finish(self, tail: Tail) -> None:
-        """Know when values are done with, and how they end."""
-        self._tail = tail
-        self._finished = last_reads(self._program, set(tail.gradients))
-        if self._triton:
-            from dmbp.engine.triton_scores import TritonScores as Scores
-        else:
-            Scores = PlainScores  # noqa: N806
+    def _scores(self, tail: Tail) -> Scores:
         by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
-        self._scores = Scores(replace(tail, gradients=by_unit), self._output, self._learning)
+        tail = replace(tail, gradients=by_unit)
+        if self._triton:
+            from dmbp.engine.triton_scores import TritonScores
+
+            return TritonScores(tail, self._output, self._learning)
+        return PlainScores(tail, self._output, self._learning)
 
     def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
         assert merged.gate.site is not None
@@ -252,43 +249,6 @@ class GpuEngine:
             self._graph.replay()
             return
         self._rehearse()
-        self._iterate()  # in which libraries choose their kernels
+        self._iteration.run()  # in which libraries choose their kernels
         if self._stream is not None and not self._refuses:
             self._record()
-
-    def _iterate(self) -> None:
-        values: dict[int, Any] = dict(self._constants)
-        for instruction, finished in zip(self._program, self._finished, strict=True):
-            values[instruction.output] = instruction.forward(values)
-            for index in finished:
-                del values[index]
-        ends = {k: in_order(stacked(both_streams(values[k]))) for k in self._tail.gradients}
-        self._scores.update(ends)
-        del values, ends
-        self._backward()
-
-    def _backward(self) -> None:
-        gradients: dict[int, list[Any]] = {}
-        for instruction in reversed(self._program):
-            parts = gradients.pop(instruction.output, [])
-            tail = self._tail.gradients.get(instruction.output)
-            if not parts and tail is None:
-                continue
-            gradient = Gradient(parts, tail)
-            if isinstance(instruction, SiteInstruction):
-                gradient = _at_most_two(parts, tail, self._learning.dtype)
-            found = instruction.backward(gradient)
-            for index, part in zip(instruction.reads, found, strict=True):
-                if index not in self._constants and part is not None:
-                    gradients.setdefault(index, []).append(part)
-
-
-def _at_most_two(parts: list[Any], tail: Tensor | None, dtype: torch.dtype) -> Gradient:
-    """A gradient of two parts, of which one may be split."""
-    split, *more = [part for part in parts if isinstance(part, Split)] or [None]
-    whole = [stacked(part) for part in parts if not isinstance(part, Split)]
-    whole += [part.whole(dtype) for part in more if part is not None]
-    most = 2 if split is None else 1
-    while len(whole) > most:
-        whole = [whole[0] + whole[1], *whole[2:]]
-    return Gradient(whole, tail, split)

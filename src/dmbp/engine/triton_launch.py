@@ -8,20 +8,25 @@ launched: what would be is compiled, all at once, or while something else is don
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_behind: "list[Future[Any]]" = []
+_ahead: "dict[Any, Future[Any]]" = {}
+"""What is being compiled, or was, and has not been launched since."""
+
 _compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
+_beside = ThreadPoolExecutor(max_workers=3, thread_name_prefix="dmbp-compile-ahead")
+"""Few: each takes the interpreter from what is done meanwhile."""
 
 
 class _Thread(threading.local):
     """Of a thread: what it has asked for in a rehearsal, if it is in one. Others launch."""
 
     rehearsal: "dict[Any, Future[Any]] | None" = None
+    compilers = _compilers
 
 
 thread = _Thread()
@@ -34,14 +39,20 @@ def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: 
     """Run a kernel, or in a rehearsal see that it is compiled."""
     rehearsal = thread.rehearsal
     settings = FUSED | settings
-    if rehearsal is None:
-        _finish()
+    if rehearsal is None and not _ahead:
         kernel[programs](*arguments, **settings)
         return
     key = (kernel.__name__, _kinds(kernel, arguments), tuple(settings.items()))
-    if key not in rehearsal:
+    begun = _ahead.pop(key, None)
+    if rehearsal is None:
+        if begun is not None:
+            wait([begun])  # what failed will say so when it is launched
+        kernel[programs](*arguments, **settings)
+    elif begun is not None:
+        rehearsal[key] = begun
+    elif key not in rehearsal:
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        rehearsal[key] = _compilers.submit(
+        rehearsal[key] = thread.compilers.submit(
             _compile, device, kernel, programs, arguments=arguments, settings=settings
         )
 
@@ -71,25 +82,19 @@ def _kind(argument: Any) -> Any:
     return type(argument)
 
 
-def _finish() -> None:
-    """See that all is compiled that was begun."""
-    with suppress(IndexError):  # none left, or taken by another thread
-        while True:
-            wait([_behind.pop()])  # what failed will say so when it is launched
-
-
 @contextmanager
 def rehearsing(*, ahead: bool = False) -> Generator[None]:
     """Launch nothing inside; at the end everything that was asked for is compiled.
 
-    `ahead`: or being compiled; the next launch waits for it.
+    `ahead`: or being compiled; what is launched then waits for its own kernel.
     """
-    _finish()
     thread.rehearsal = {}
+    thread.compilers = _beside if ahead else _compilers
     try:
         yield
-        _behind.extend(thread.rehearsal.values())
-        if not ahead:
-            _finish()
+        if ahead:
+            _ahead.update(thread.rehearsal)
+        else:
+            wait(thread.rehearsal.values())
     finally:
         thread.rehearsal = None

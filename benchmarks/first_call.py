@@ -1,0 +1,119 @@
+"""What a first call costs: `python -m benchmarks.first_call`.
+
+Runs `dmbp explain` on one photo in processes of their own, in turns: with the reference engine,
+with ours and, on a GPU, with ours where no kernel is compiled yet. Prints the seconds of whole
+processes and of the explanation in each. Weights and photo are random, which takes the same time.
+The first of each on a machine reads everything from the disk and is not counted.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SAID = "seconds of the explanation:"
+
+
+def explain(reference: bool, arguments: list[str]) -> None:
+    """The command line in this process; how long the explanation took is printed."""
+    import torch
+
+    from dmbp.attribution import dmbp as method
+    from dmbp.cli import app
+    from dmbp.decompose import decomposer
+    from dmbp.engine import Engine, ReferenceEngine
+
+    decompose: Any = sys.modules["dmbp.decompose.decompose"]  # that name is a function's, too
+    if reference:
+
+        def engine_for(*given: Any, precision: str, **settings: Any) -> Engine:
+            assert precision == "auto"
+            return ReferenceEngine(*given, **settings)
+
+        def nothing(*_: Any, **__: Any) -> None: ...
+
+        decompose.engine_for = engine_for
+        decomposer.prepare = method.prepare = nothing
+    run = method.DMBP.explain
+
+    def timed(*given: Any, **settings: Any) -> Any:
+        start = time.perf_counter()
+        found = run(*given, **settings)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        print(SAID, time.perf_counter() - start)
+        return found
+
+    method.DMBP.explain = timed  # pyright: ignore[reportAttributeAccessIssue]
+    sys.argv = ["dmbp", "explain", *arguments]
+    app()
+
+
+def measure(kind: str, arguments: list[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Seconds of a process and of the explanation in it."""
+    command = [sys.executable, "-m", "benchmarks.first_call", "--as", kind, *arguments]
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    whole = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    said = next(line for line in done.stdout.splitlines() if line.startswith(SAID))
+    return {"process": whole, "explanation": float(said.removeprefix(SAID))}
+
+
+def main() -> None:
+    import torch
+    from PIL import Image
+    from safetensors.torch import save_file
+
+    from benchmarks.speed import network
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        weights, photo = folder / "weights.safetensors", folder / "photo.png"
+        state = network(options.network, "cpu").state_dict()
+        save_file({key: value.contiguous() for key, value in state.items()}, weights)
+        Image.effect_noise((400, 300), 60).convert("RGB").save(photo)
+        given = [str(photo), "--model", options.network, "--weights", str(weights)]
+        given += ["--device", options.device, "--out", str(folder / "out")]
+        kept = {"TRITON_CACHE_DIR": str(folder / "kept")}
+        measure("reference", given, kept)
+        measure("ours", given, kept)
+        for round in range(options.rounds):
+            kinds = {"reference engine": ("reference", kept), "ours": ("ours", kept)}
+            if options.device.startswith("cuda"):
+                new = {"TRITON_CACHE_DIR": str(folder / f"new-{round}")}
+                kinds["ours, kernels to be compiled"] = ("ours", new)
+            for label, (kind, environment) in kinds.items():
+                seconds = measure(kind, given, environment)
+                found.setdefault(label, []).append(seconds)
+                print(label, *(f"{n} {s:.1f} s" for n, s in seconds.items()), sep=", ", flush=True)
+    print(f"\n| {options.network}, {options.device} | whole process, s | explanation, s |")
+    print("| --- | --- | --- |")
+    for label, all_seconds in found.items():
+        columns = (" ".join(f"{s[n]:.1f}" for s in all_seconds) for n in all_seconds[0])
+        print(f"| {label} | {' | '.join(columns)} |")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--as"]:
+        explain(sys.argv[2] == "reference", sys.argv[3:])
+    else:
+        main()

@@ -1,0 +1,142 @@
+"""Branches side by side: who waits for whom, and that results are the same."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.objective import OBJECTIVES
+from dmbp.engine import gpu
+from dmbp.engine.engine import Logits
+from dmbp.engine.gpu import GpuEngine
+from dmbp.engine.lanes import Turn, turns
+from dmbp.engine.terms import Terms
+from dmbp.linear import Linearizer
+from dmbp.linear.precision import full_precision, repeatable
+
+
+def waited_for(found: Sequence[Turn]) -> list[set[int]]:
+    """All that has ended when a turn begins: on its lane, by events, and what those waited for."""
+    last: dict[int, int] = {}
+    all_before: list[set[int]] = []
+    for place, turn in enumerate(found):
+        direct = {*turn.after, *([last[turn.lane]] if turn.lane in last else [])}
+        all_before.append(direct.union(*(all_before[other] for other in direct)))
+        last[turn.lane] = place
+    return all_before
+
+
+def test_a_chain_has_one_lane() -> None:
+    assert turns([[], [0], [1], [2]]) == [Turn(0)] * 4
+
+
+def test_a_branch_runs_beside() -> None:
+    #  0 → 1 → 2 → 4 → 5, and 0 → 3 → 4
+    assert turns([[], [0], [1], [0], [2, 3], [4]]) == [
+        Turn(0), Turn(0), Turn(0), Turn(1, (0,)), Turn(0, (3,)), Turn(0),
+    ]  # fmt: skip
+
+
+def test_lanes_are_used_again() -> None:
+    block = [[0], [0], [1, 2]]
+    needs: list[list[int]] = [[]]
+    for first in range(0, 12, 3):
+        needs += [[place + first for place in needed] for needed in block]
+    assert {turn.lane for turn in turns(needs)} == {0, 1}
+
+
+def test_with_no_lane_left_branches_queue_up() -> None:
+    found = turns([[], [0], [0], [0], [0], [1, 2, 3, 4]], lanes=2)
+    assert {turn.lane for turn in found} == {0, 1}
+    assert waited_for(found)[5] == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_nothing_begins_before_what_it_needs(seed: int, lanes: int) -> None:
+    rng = random.Random(seed)
+    needs = [rng.sample(range(place), min(place, rng.randint(0, 3))) for place in range(40)]
+    found = turns(needs, lanes=lanes)
+    assert max(turn.lane for turn in found) < lanes
+    for needed, before in zip(needs, waited_for(found), strict=True):
+        assert set(needed) <= before
+
+
+def two(middle: int, kernel: int) -> nn.Module:
+    """Two convolutions, with a gate between."""
+    return nn.Sequential(
+        nn.Conv2d(64, middle, 1), nn.ReLU(), nn.Conv2d(middle, 64, kernel, padding=kernel // 2)
+    )
+
+
+class Branching(nn.Module):
+    """Five branches: two are joined by a sum, and this and the rest by their channels.
+
+    Their convolutions take different times, so that one runs on when another has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.branches = nn.ModuleList(two(32 * k, 2 * k + 1) for k in range(1, 5))
+        self.short = nn.Conv2d(64, 64, 1)
+        self.head = nn.Conv2d(256, 64, 3, stride=2, padding=1)
+        self.last = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        first, *others = (branch(x) for branch in self.branches)
+        x = torch.cat([torch.relu(y) for y in (first + self.short(x), *others)], 1)
+        return self.last(torch.relu(self.head(x)).mean((2, 3)))
+
+
+def engine_of(model: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> GpuEngine:
+    with full_precision(), repeatable():
+        net = Linearizer(model).linearize(inputs, target=1)
+        return GpuEngine(
+            net,
+            initial_logits(net),
+            loss=OBJECTIVES["all"],
+            learning_rate=0.05,
+            dtype=dtype,
+            triton=inputs.is_cuda,
+        )
+
+
+def lanes_of(engine: GpuEngine) -> int:
+    return engine._iteration.lanes  # pyright: ignore[reportPrivateUsage]
+
+
+def test_lanes_where_there_are_long_branches() -> None:
+    assert lanes_of(engine_of(Branching().eval(), torch.randn(1, 3, 8, 8))) > 2
+    chain = nn.Sequential(two(8, 3), nn.Flatten(), nn.Linear(64, 5)).eval()
+    assert lanes_of(engine_of(chain, torch.randn(1, 64, 1, 1))) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="iterations are recorded on a GPU")
+@pytest.mark.parametrize("size", [28, 112])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_side_by_side_is_the_same_bit_for_bit(
+    size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Branching().cuda().eval()
+    inputs = torch.randn(2, 3, size, size, device="cuda")
+
+    def learned() -> tuple[Logits, Terms]:
+        engine = engine_of(model, inputs, dtype)
+        with full_precision(), repeatable():
+            terms = engine.learn(30)
+        assert engine.is_recorded
+        assert lanes_of(engine) > 2
+        return engine.logits, terms
+
+    logits, terms = learned()
+    monkeypatch.setattr(gpu, "FEW_ROWS", 0)
+    expected, expected_terms = learned()
+    assert torch.equal(terms.positive, expected_terms.positive)
+    assert torch.equal(terms.negative, expected_terms.negative)
+    assert all(torch.equal(logits[name], expected[name]) for name in expected)
