@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
 from PIL import Image
 from torch import Tensor
 
-from dmbp.linear.linearize import Linearizer
 from dmbp.models import Classifier
-from dmbp.models.own_sigmoid import SigmoidWatch
+from dmbp.models.own_sigmoid import outputs_of
 from dmbp.render.colour import Array
 from dmbp.render.pictures import picture
 
@@ -79,11 +78,8 @@ def ask(
     view = classifier.preprocessing.view(photo)
     inputs = classifier.preprocessing.tensor(view)
     inputs = classifier.placed(inputs)
-    with SigmoidWatch() as watch:
-        outputs = Linearizer(classifier.module).outputs(inputs)
-    if watch.made(outputs):
-        classifier = replace(classifier, activation="none")
-    outputs = outputs[0]
+    all_outputs, classifier = outputs_of(classifier, inputs)
+    outputs = all_outputs[0]
     classifier.check_classes(outputs)
     asked = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
     targets = list(dict.fromkeys(asked))  # a number and a name may be one class

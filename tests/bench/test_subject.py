@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.store import Store
-from dmbp.bench.subject import subject_of, weights_digest
+from dmbp.bench.subject import subject_of, task_classifier, weights_digest
 from dmbp.bench.unit import Choice, missing_units
 from dmbp.errors import TargetError
 from dmbp.models import Classifier
@@ -116,3 +116,14 @@ def test_a_list_of_classes_of_the_wrong_length(tmp_path: Path) -> None:
         run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions())
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     assert run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions()).done == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "activation"), [("tiny", "softmax"), ("likely", "none"), ("grey", "softmax")]
+)
+def test_outputs_that_are_probabilities_are_seen(
+    tmp_path: Path, model: str, activation: str
+) -> None:
+    plan = read_plan(make_plan(tmp_path, photos=2, model=model))
+    assert task_classifier(plan.tasks[0], "cpu").activation == activation
+    assert run_plan(plan, tmp_path / "s.sqlite", RunOptions()).done == 4

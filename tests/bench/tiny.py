@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -98,6 +99,13 @@ class Slow(Tiny):
         return super().forward(inputs)
 
 
+class Likely(Tiny):
+    """Puts out probabilities."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.sigmoid(super().forward(inputs))
+
+
 def _marked(inputs: Tensor) -> bool:
     if torch.compiler.is_compiling():  # a capture sees no photo
         return False
@@ -122,6 +130,15 @@ def broken() -> Classifier:
 
 def slow() -> Classifier:
     return _classifier(Slow())
+
+
+def likely() -> Classifier:
+    return _classifier(Likely())
+
+
+def grey() -> Classifier:
+    own = _classifier(nn.Sequential(nn.Conv2d(1, 3, 1), Tiny()))
+    return replace(own, preprocessing=Preprocessing(resize=16, crop=16, mean=(0.5,), std=(0.5,)))
 
 
 def _classifier(module: nn.Module) -> Classifier:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from dmbp.bench.plan import Task
-from dmbp.linear import Linearizer
 from dmbp.models import Classifier, Preprocessing, load_model
+from dmbp.models.own_sigmoid import outputs_of
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,22 @@ def task_classifier(task: Task, device: str) -> Classifier:
     """The model of a task on a device, seeing photos as the task says."""
     classifier = load_model(task.model, weights=task.weights, classes=task.classes)
     classifier.module.to(device).requires_grad_(False)
+    noise = classifier.placed(_noise(classifier.preprocessing))
+    outputs, classifier = outputs_of(classifier, noise)
     if task.classes is not None:  # else the names are the model's own
-        side = classifier.preprocessing.crop
-        blank = classifier.placed(torch.zeros(1, 3, side, side, device=device))
-        classifier.check_classes(Linearizer(classifier.module).outputs(blank)[0])
+        classifier.check_classes(outputs[0])
     if task.fit is None:
         return classifier
     return replace(
         classifier,
         preprocessing=replace(classifier.preprocessing, fit=task.fit),  # pyright: ignore
     )
+
+
+def _noise(preprocessing: Preprocessing) -> Tensor:
+    """An input like a photo's."""
+    shape = (1, len(preprocessing.mean), preprocessing.crop, preprocessing.crop)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def weights_digest(classifier: Classifier) -> str:

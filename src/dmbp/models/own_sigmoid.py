@@ -1,10 +1,23 @@
 """Whether a model's outputs are probabilities already: what a sigmoid put out, as it is."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from dmbp.linear import Linearizer
+from dmbp.models.classifier import Classifier
+
+
+def outputs_of(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
+    """What a model puts out, and the classifier, which then knows if these are probabilities."""
+    with SigmoidWatch() as watch:
+        outputs = Linearizer(classifier.module).outputs(inputs)
+    if watch.made(outputs):
+        classifier = replace(classifier, activation="none")
+    return outputs, classifier
 
 
 class SigmoidWatch(TorchDispatchMode):
