@@ -13,6 +13,16 @@ import triton.language as tl
 
 
 @triton.jit
+def _place(first, tiles, channels, down, along, TILE: tl.constexpr, WIDTH: tl.constexpr):
+    """A program's tiles and channels, which of them are there, and where their results lie."""
+    q = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
+    c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    tile = first + q
+    row = (tile // (down * along)).to(tl.int64)
+    return q, c, (q < tiles) & (c < channels), row, tile // along % down * 2, tile % along * 2
+
+
+@triton.jit
 def _column(images, row, top, x, c, ok, height, width, channels):
     """Bᵀ applied to four pixels under each other."""
     ok &= (x >= 0) & (x < width)
@@ -40,13 +50,9 @@ def spread_pixels(
     TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Bᵀ d B of `tiles` tiles from `first` on; there are `down` by `along` of them an image."""
-    q = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
-    c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tile = first + q
-    ok = (q < tiles) & (c < channels)
-    row = (tile // (down * along)).to(tl.int64)
-    top = tile // along % down * 2 - padding
-    left = tile % along * 2 - padding
+    q, c, ok, row, y, x = _place(first, tiles, channels, down, along, TILE, WIDTH)
+    top = y - padding
+    left = x - padding
     a0, a1, a2, a3 = _column(images, row, top, left, c, ok, height, width, channels)
     b0, b1, b2, b3 = _column(images, row, top, left + 1, c, ok, height, width, channels)
     d0, d1, d2, d3 = _column(images, row, top, left + 2, c, ok, height, width, channels)
@@ -75,10 +81,7 @@ def gather_products(
     TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Aᵀ m A of `tiles` tiles from `first` on, and the bias of the first `biased` channels."""
-    q = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
-    c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tile = first + q
-    ok = (q < tiles) & (c < channels)
+    q, c, ok, row, y, x = _place(first, tiles, channels, down, along, TILE, WIDTH)
     at = q * channels + c
     step = tiles.to(tl.int64) * channels
     a0, a1 = _gathered(products, at, ok, 4 * step)
@@ -86,9 +89,6 @@ def gather_products(
     d0, d1 = _gathered(products + 2 * step, at, ok, 4 * step)
     e0, e1 = _gathered(products + 3 * step, at, ok, 4 * step)
     added = tl.load(bias + c, c < biased, other=0.0)
-    row = (tile // (down * along)).to(tl.int64)
-    y = tile // along % down * 2
-    x = tile % along * 2
     to = images + ((row * height + y) * width + x) * channels + c
     beside = ok & (x + 1 < width)
     under = y + 1 < height
