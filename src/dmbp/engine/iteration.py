@@ -51,7 +51,7 @@ class Iteration:
         longest = longest_chain(self._forward_turns) + longest_chain(self._back_turns)
         if longest > LONGEST * len(both):
             return 1
-        return 1 + max(turn.lane for turn in both)
+        return 1 + max((turn.lane for turn in both), default=0)
 
     def run(self, streams: Sequence[torch.cuda.Stream] = ()) -> None:
         """Forward and back; on streams, of which the first is the current one, side by side."""
