@@ -17,7 +17,7 @@ from dmbp.decompose import PRESETS
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.errors import InputError
 from dmbp.model_choice import ModelChoice
-from dmbp.models import load_model
+from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.render import PALETTES
 from dmbp.render.files import FORMATS
@@ -235,6 +235,10 @@ def test_a_network_of_one_channel(folder: Path) -> None:
         assert result.exit_code == 0, result.stderr
     record = json.loads((folder / "dmbp-out" / "photo.json").read_text())
     assert record["preprocessing"]["mean"] == [0.449]
+    seen = Preprocessing.for_channels(1).view(Image.open("photo.jpg"))
+    red, green, blue = numpy.asarray(seen).transpose(2, 0, 1)
+    assert numpy.array_equal(red, green)
+    assert numpy.array_equal(green, blue)
 
 
 def test_a_network_that_ignores_its_input_is_pointed_out(folder: Path) -> None:

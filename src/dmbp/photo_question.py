@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from dmbp.models import Classifier
-from dmbp.models.own_sigmoid import outputs_of
+from dmbp.models.own_probabilities import outputs_of
 from dmbp.render.colour import Array
 from dmbp.render.pictures import picture
 

@@ -28,7 +28,8 @@ def one_sentence(*, interrupted: str = "interrupted") -> Generator[None]:
             warnings.showwarning = _note
             yield
     except DMBPError as error:
-        errors.print(Text("dmbp: ", "red") + Text(" ".join(str(error).split())))
+        said = " ".join([str(error), *getattr(error, "__notes__", [])])
+        errors.print(Text("dmbp: ", "red") + Text(" ".join(said.split())))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         errors.print(Text("dmbp: ", "red") + Text(interrupted))

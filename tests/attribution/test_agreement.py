@@ -250,6 +250,26 @@ def test_gradcam_where_branches_are_pooled_apart() -> None:
     assert ours("gradcam", model, images(), layer="a").shape == (3, 1, 16, 16)
 
 
+def test_gradcam_of_a_layer_that_is_run_twice() -> None:
+    """One behind the other, the last is meant; side by side, neither sees everything."""
+
+    class Twice(nn.Module):
+        def __init__(self, *, apart: bool) -> None:
+            super().__init__()
+            self.a, self.fc, self.apart = nn.Conv2d(3, 3, 3), nn.Linear(3, 5), apart
+
+        def forward(self, x: Tensor) -> Tensor:
+            once = torch.relu(self.a(x))
+            again = torch.relu(self.a(x.flip(3) if self.apart else once))
+            pooled = again.mean((2, 3))
+            return self.fc(once.mean((2, 3)) + pooled if self.apart else pooled)
+
+    behind, apart = (Twice(apart=apart).double().eval() for apart in (False, True))
+    assert ours("gradcam", behind, images(), layer="a").shape == (3, 1, 16, 16)
+    with pytest.raises(InputError, match="'a' is run 2 times, and the last time does not see"):
+        ours("gradcam", apart, images(), layer="a")
+
+
 def test_guided_gradcam_is_the_product(model: nn.Module) -> None:
     inputs = images()
     product = ours("guided_backprop", model, inputs) * ours("gradcam", model, inputs)

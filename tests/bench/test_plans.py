@@ -71,6 +71,7 @@ def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
         ('smooth = "secnt"', "settings of dmbp are not right.* did you mean 'secant'"),
         ('smooth = "pieces:none"', "written as pieces:16 or"),
         ("sites = 4", "sites are a pattern of names or a list of them, not 4"),
+        ("sites = []", "sites are an empty list: leave it out for all activations"),
         ('learning_rate = "high"', "dmbp.learning_rate is a number, not 'high'"),
     ],
 )

@@ -117,7 +117,7 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("voc160", "voc16"), "there is no model 'voc16'; did you mean 'voc160'"),
         (("photos", "foto"), "there is no folder or file"),
         (("steps = 4", "steps = 0"), "'steps' of task 'VOC/RN50' must be 1 or more"),
-        (("steps = 4", 'steps = "four"'), "'steps' of a task in .* cannot be 'four'"),
+        (("steps = 4", 'steps = "four"'), "'steps' of a task in .* is a whole number, not 'four'"),
         (("steps = 4", "colour = 4"), "there is no entry of a task in .* 'colour'"),
         (('name = "VOC/RN50"', ""), "a task in .* has no 'name'"),
         (("[[tasks]]", "[[task]]"), "no entry of the plan .* 'task'; did you mean 'tasks'"),
@@ -127,7 +127,10 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (('"random"', '"gradcam"'), "two methods of the plan are called 'GC': give one a label"),
         (('"random"', "{ label = 'x' }"), "a method in .* is a name or has one, not"),
         (('"random"', "{ name = 'rise', size = 3 }"), "no entry of a method in .* 'size'"),
-        (('"random"', "{ name = 'rise', label = 3 }"), "'label' of a method in .* cannot be 3"),
+        (
+            ('"random"', "{ name = 'rise', label = 3 }"),
+            "'label' of a method in .* is a text, not 3",
+        ),
         (
             ('"random"', "{ name = 'rise', settings = { maks = 3 } }"),
             "no setting of rise 'maks'; did you mean 'masks'",

@@ -1,6 +1,7 @@
 """Explanations replayed from a recording are those made step by step."""
 
 import copy
+import pickle
 import sys
 from collections.abc import Callable
 
@@ -189,5 +190,8 @@ def test_memory_does_not_grow() -> None:
 
 def test_a_copy_records_for_itself() -> None:
     one = DMBP(nets.ResidualNet().eval(), iterations=2)
-    other = copy.deepcopy(one)
-    assert other._decomposer is not one._decomposer
+    inputs = torch.randn(1, 3, 16, 16)
+    expected = one.attribute(inputs, target=1)
+    for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert other._decomposer is not one._decomposer
+        torch.testing.assert_close(other.attribute(inputs, target=1), expected)

@@ -329,6 +329,15 @@ def test_a_final_softmax_is_pointed_out(more: nn.Module) -> None:
         dmbp.linearize(model, torch.randn(IMAGES), target=1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused_with_what_to_do() -> None:
+    model = nets.ResidualNet().eval()
+    inputs = torch.randn(1, 3, 16, 16)
+    for made in (torch.jit.trace(model, inputs), torch.jit.script(model)):
+        with pytest.raises(CaptureError, match="explain the module that it was made from"):
+            dmbp.linearize(made, inputs, target=1)
+
+
 def test_an_exported_program_is_a_model() -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
     program = torch.export.export(model, (inputs,))

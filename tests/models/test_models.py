@@ -157,6 +157,10 @@ def plain(): return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), n
 def full(): return Classifier("mine", nn.Linear(2, 2), Preprocessing(32, 32), ("yes", "no"))
 def wrong(): return "a string"
 def broken(): raise KeyError("path")
+def leaving(): raise SystemExit(3)
+def stretched(): return Classifier("mine", nn.Linear(2, 2), Preprocessing(fit="stretch"))
+def four(): return Classifier("mine", nn.Linear(2, 2), Preprocessing(mean=(0.5,) * 4))
+def short(): return Classifier("mine", nn.Linear(2, 2), Preprocessing(std=(0.5,)))
 number = 3
 """
 
@@ -171,6 +175,10 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, sentence in [
         ("her_models:wrong", "returned a str, not an nn.Module"),
         ("her_models:broken", "raised KeyError: 'path'"),
+        ("her_models:leaving", "raised SystemExit: 3"),
+        ("her_models:stretched", "there is no fit 'stretch'; there are crop, squeeze"),
+        ("her_models:four", "three numbers each, or one for grey, not 4 and 3"),
+        ("her_models:short", "three numbers each, or one for grey, not 3 and 1"),
         ("her_models:none", "has no function 'none'"),
         ("her_models:number", "has no function 'number'"),
         ("her_modls:plain", "cannot import 'her_modls'"),

@@ -102,7 +102,8 @@ def test_linear_maps_lie_around_grey() -> None:
 
 def test_targets_by_their_numbers() -> None:
     assert target_text(7) == "class 7"
-    assert target_text({285: 1.0, 243: -1.0}) == "+1·285 -1·243"
+    assert target_text({285: 1.0, 243: -1.0}) == "class 285 − class 243"
+    assert target_text({0: -0.5, 1: 2.0}) == "−0.5 · class 0 + 2 · class 1"
 
 
 @pytest.mark.parametrize(("channels", "name"), [(3, "a.png"), (1, "a.svg"), (3, "a.pdf")])
@@ -124,6 +125,9 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     image = dmbp.DMBP(nets.ResidualNet().eval(), iterations=1).explain(
         torch.randn(1, 3, 8, 8), target=0
     )
+    for given in ({"photos": []}, {"photo_captions": ["a", "b"]}, {"target_captions": []}):
+        with pytest.raises(InputError, match=r"were given for 1 rows"):
+            image.plot(tmp_path / "a.png", **given)
     with pytest.raises(OutputError, match=r"'\.bmp'"):
         image.plot(tmp_path / "a.bmp")
     assert not list(tmp_path.iterdir())

@@ -118,6 +118,10 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a plan: {error}") from error
 
 
+_KINDS: Mapping[type, str] = {
+    str: "a text", int: "a whole number", list: "a list", dict: "a table"
+}  # fmt: skip
+
 _ENTRY: Mapping[str, type] = {"name": str, "label": str, "settings": dict}
 
 
@@ -128,8 +132,8 @@ def _variant(entry: Any, settings: Mapping[str, Any], plan: Path) -> Variant:
         raise InputError(f"a method in {plan} is a name or has one, not {entry!r}")
     for key, value in table.items():
         known(f"entry of a method in {plan}", key, _ENTRY)
-        if not isinstance(value, _ENTRY[key]):
-            raise InputError(f"{key!r} of a method in {plan} cannot be {value!r}")
+        if not isinstance(value, kind := _ENTRY[key]):
+            raise InputError(f"{key!r} of a method in {plan} is {_KINDS[kind]}, not {value!r}")
     name: str = table["name"]
     own = {**settings.get(name, {}), **table.get("settings", {})}
     return variant(name, own, label=table.get("label"))
@@ -147,7 +151,7 @@ def _task(entry: Any, plan: Path) -> Task:
         known(f"entry of a task in {plan}", key, kinds)
         wanted: Any = list if key == "metrics" else int if key in ("first", "steps") else str
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InputError(f"{key!r} of a task in {plan} cannot be {value!r}")
+            raise InputError(f"{key!r} of a task in {plan} is {_KINDS[wanted]}, not {value!r}")
         values[key] = plan.parent / value if key in _PATHS else value
     missing = [key for key in ("name", "dataset", "path", "model") if key not in values]
     if missing:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from dmbp.bench.plan import Task
+from dmbp.errors import DMBPError
 from dmbp.models import Classifier, Preprocessing, load_model
-from dmbp.models.own_sigmoid import outputs_of
+from dmbp.models.own_probabilities import outputs_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ def subject_of(classifier: Classifier) -> Subject:
 
 def task_classifier(task: Task, device: str) -> Classifier:
     """The model of a task on a device, seeing photos as the task says."""
+    try:
+        return _classifier(task, device)
+    except DMBPError as error:
+        error.add_note(f"(The model {task.model} of the task {task.name!r}.)")
+        raise
+
+
+def _classifier(task: Task, device: str) -> Classifier:
     classifier = load_model(task.model, weights=task.weights, classes=task.classes)
     classifier.module.to(device).requires_grad_(False)
     noise = classifier.placed(_noise(classifier.preprocessing))

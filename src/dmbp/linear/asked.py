@@ -1,7 +1,6 @@
 """The model as it is asked: with its other inputs, about one of the things that it returns."""
 
 import copy
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,6 +15,7 @@ from dmbp.linear.capture import first_line
 from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.model import Model
+from dmbp.linear.one_exporter import models
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 
 
@@ -58,7 +58,8 @@ class AskedModel:
     def _returned(self, inputs: Tensor) -> Any:
         """Whatever the model returns."""
         try:
-            with RightBatchNorm() if torch.is_grad_enabled() else nullcontext():
+            norm = RightBatchNorm() if torch.is_grad_enabled() else nullcontext()
+            with models.shared(), norm:
                 # A copy: some write into their input.
                 return self._callable(inputs.clone(), *self.held.beside(len(inputs)))
         except torch.OutOfMemoryError:
@@ -73,10 +74,10 @@ class AskedModel:
     def _choice(self, returned: Any, images: int) -> Output:
         return choice_among(returned, images=images) if self._output is None else self._output
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        """The model's own tensors by name."""
         if isinstance(self._model, nn.Module):
-            yield from self._model.named_parameters()
-            yield from self._model.named_buffers()
-        else:
-            state = self._model.state_dict
-            yield from ((name, value) for name, value in state.items() if isinstance(value, Tensor))
+            with models.shared():
+                return [*self._model.named_parameters(), *self._model.named_buffers()]
+        state = self._model.state_dict
+        return [(name, value) for name, value in state.items() if isinstance(value, Tensor)]

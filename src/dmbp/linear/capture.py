@@ -24,6 +24,7 @@ from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
 from dmbp.linear.known import with_known_operations
 from dmbp.linear.model import Model
+from dmbp.linear.one_exporter import models
 from dmbp.linear.quiet import quietly
 
 
@@ -49,6 +50,7 @@ class CapturedGraph:
         return replace(self, constants={**self.constants, **held}, others=())
 
 
+@models.alone()
 def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> CapturedGraph:
     """Export `model` for inputs like these, and for any number of them if the model allows it.
 
@@ -63,6 +65,11 @@ def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> Captur
                 "export it with a dynamic batch dimension"
             )
         return captured
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            "a model of TorchScript (torch.jit) cannot be exported: explain the module that it was "
+            "made from, or what torch.export.export makes of that"
+        )
     # A batch of one would be taken for a constant of the model.
     several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
     try:

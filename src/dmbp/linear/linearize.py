@@ -82,6 +82,16 @@ class Linearizer:
         self._elements: dict[Any, int] = {}
         self._classes: dict[Any, int] = {}
 
+    def __copy__(self) -> "Linearizer":
+        """The same; what one of both captures serves the other."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a deep copy or another process: without graphs, which are captured anew there."""
+        return {**self.__dict__, "_captured": {}}
+
     @torch.inference_mode(False)
     def linearize(
         self, inputs: Tensor, *, target: Target = None, additional_forward_args: Any = None

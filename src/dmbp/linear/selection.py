@@ -56,4 +56,6 @@ def patterns_of(selection: Any) -> list[str]:
     listed = [selection] if isinstance(selection, str) else selection
     if not isinstance(listed, list | tuple | set) or not all(isinstance(p, str) for p in listed):
         raise InputError(f"sites are a pattern of names or a list of them, not {selection!r}")
+    if not listed:
+        raise InputError("sites are an empty list: leave it out for all activations")
     return list(listed)

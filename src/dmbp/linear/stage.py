@@ -52,7 +52,20 @@ def stage_of(net: LinearNetwork, layer: str) -> Step:
         raise InputError(f"the model has no layer {layer!r}; {suggestion(layer, names)}")
     if inside[-1].output not in _spatial_steps(net):
         raise InputError(f"the output of {layer!r} has no height and width, so no regions to show")
+    times = _runs(net.frozen.steps, inside)
+    if times > 1 and inside[-1].output not in _passed_by_all(net.frozen.steps):
+        raise InputError(
+            f"{layer!r} is run {times} times, and the last time does not see everything: name "
+            "another layer, or use a method of pixels, such as integrated_gradients"
+        )
     return inside[-1]
+
+
+def _runs(steps: Sequence[Step], inside: Sequence[Step]) -> int:
+    """How often a layer is run, by the stretches of its steps."""
+    outputs = {step.output for step in inside}
+    flags = [step.output in outputs for step in steps]
+    return sum(now and not before for before, now in zip([False, *flags], flags, strict=False))
 
 
 _FIRST, _LAST = "channels first", "channels last"

@@ -1,7 +1,7 @@
 """A classifier one can ask about: a module, how photos become its input, what it puts out."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy
 import torch
@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from dmbp.activation import activation_function
-from dmbp.errors import TargetError
-from dmbp.names import suggestion
+from dmbp.errors import InputError, TargetError
+from dmbp.names import known, suggestion
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
@@ -37,6 +37,14 @@ class Preprocessing:
     std: tuple[float, ...] = IMAGENET_STD
     interpolation: Image.Resampling = Image.Resampling.BILINEAR
 
+    def __post_init__(self) -> None:
+        known("fit", self.fit, get_args(Fit))
+        if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
+            raise InputError(
+                "mean and std are three numbers each, or one for grey, "
+                f"not {len(self.mean)} and {len(self.std)}"
+            )
+
     @staticmethod
     def for_channels(channels: int | None) -> "Preprocessing":
         """The usual; of one channel in grey, with the mean of the colours' numbers."""
@@ -54,7 +62,11 @@ class Preprocessing:
         }
 
     def view(self, photo: Image.Image) -> Image.Image:
-        """The part of the photo that the model sees, at the size it sees it."""
+        """The part of the photo that the model sees, at the size it sees it, grey if it is."""
+        view = self._part(photo)
+        return view.convert("L").convert("RGB") if len(self.mean) == 1 else view
+
+    def _part(self, photo: Image.Image) -> Image.Image:
         if self.fit == "squeeze":
             return photo.resize((self.crop, self.crop), self.interpolation)
         if self.fit == "whole":

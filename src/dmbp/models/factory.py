@@ -78,7 +78,7 @@ def _find(name: str) -> Any:
         module = import_module(module_name)
     except ImportError as error:
         raise ModelError(f"cannot import {module_name!r}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{module_name!r} raised {_said(error)} on import") from error
     factory = getattr(module, attribute, None)
     if not callable(factory) and not isinstance(factory, ExportedProgram | Classifier):
@@ -89,9 +89,9 @@ def _find(name: str) -> Any:
 def _call(factory: Any, name: str) -> Any:
     try:
         return factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{name} raised {_said(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -81,6 +81,10 @@ def panel_rows(
     """The panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
     check_drawable(inputs)
+    for given in (photos, photo_captions, target_captions):
+        if given is not None and len(given) != len(inputs):
+            what = "photos" if given is photos else "captions"
+            raise InputError(f"{len(given)} {what} were given for {len(inputs)} rows")
     seen = ~decomposition.is_blank  # rounding is not to be drawn in full colours
     attributions = decomposition.attribution.sum(1) * seen[:, None, None]
     return [
@@ -114,11 +118,17 @@ def _caption(decomposition: Decomposition, row: int, captions: Sequence[str] | N
 
 
 def target_text(target: OneTarget | str) -> str:
-    """A target by its numbers: `class 282`, `+1·285 −1·243`; a function by its name."""
+    """A target by its numbers: `class 282`, `class 285 − class 243`; a function by its name."""
     if isinstance(target, str):
         return target
     if isinstance(target, int):
         return f"class {target}"
     if callable(target):
         return function_name(target)
-    return " ".join(f"{weight:+g}·{index}" for index, weight in target.items())
+    text = " ".join(_weighted(index, weight) for index, weight in target.items())
+    return text.removeprefix("+ ") if text.startswith("+") else f"−{text.removeprefix('− ')}"
+
+
+def _weighted(index: int, weight: float) -> str:
+    size = "" if abs(weight) == 1 else f"{abs(weight):g} · "
+    return f"{'−' if weight < 0 else '+'} {size}class {index}"
