@@ -106,4 +106,6 @@ def test_files_that_are_no_decomposition(tmp_path: Path, decomposition: dmbp.Dec
         with pytest.raises(InputError, match=sentence):
             dmbp.load(tmp_path / name)
     with pytest.raises(OutputError, match="cannot write"):
-        decomposition.save(tmp_path / "no" / "such" / "folder.safetensors")
+        decomposition.save(tmp_path / "text" / "is" / "a file.safetensors")
+    decomposition.save(tmp_path / "no" / "such" / "folder.safetensors")
+    assert dmbp.load(tmp_path / "no" / "such" / "folder.safetensors").targets

@@ -19,6 +19,12 @@ def test_it_comes_first_and_is_small() -> None:
     assert file.with_suffix(".md").exists()
 
 
+@pytest.mark.parametrize("size", [(160, 213), (181, 160), (97, 99)])
+def test_it_takes_photos_of_any_size(size: tuple[int, int]) -> None:
+    """As `fit = "whole"` makes them: odd sides are halved alike on both ways of a block."""
+    assert load_model(DEFAULT).module(torch.zeros(1, 3, *size)).shape == (1, 20)
+
+
 @pytest.mark.parametrize("name", ["cat", "astronaut", "motorcycle"])
 def test_it_recognises_the_samples(name: str) -> None:
     classifier = load_model(DEFAULT)

@@ -29,6 +29,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
         "settings": decomposition.settings.described(),
     }
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, str(path), {"format": FORMAT, "dmbp": json.dumps(about)})
     except Exception as error:
         raise OutputError(f"cannot write {path}: {error}") from error

@@ -113,7 +113,7 @@ def _shortcut(channels_in: int, channels_out: int, *, stride: int) -> nn.Module:
         return nn.Identity()
     shortcut = nn.Sequential()
     if stride > 1:
-        shortcut.append(nn.AvgPool2d(stride))
+        shortcut.append(nn.AvgPool2d(stride, ceil_mode=True))  # as many as the convolution's
     shortcut.append(nn.Conv2d(channels_in, channels_out, 1, bias=False))
     shortcut.append(nn.BatchNorm2d(channels_out))
     return shortcut
