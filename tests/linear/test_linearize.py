@@ -1,6 +1,7 @@
 """Whatever state the model and torch are in: it works or says one clear sentence."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -165,6 +166,22 @@ def test_a_wrong_rule_is_caught_and_located(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(dmbp.linear.rules.RULES, "aten.relu.default", wrong)
     with pytest.raises(InexactCapture, match=r"differs from the model's by .*, first at 'relu'"):
         dmbp.linearize(nets.ReusedNet().eval(), torch.randn(IMAGES), target=0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "sentence"),
+    [
+        (nn.functional.dropout, r"takes F\.dropout\(x, training=self\.training\)\.$"),
+        (torch.randn_like, r"It draws at random, .* do so in training only\.$"),
+    ],
+)
+def test_what_to_do_about_drawing(draw: Callable[[Tensor], Tensor], sentence: str) -> None:
+    class Drawing(nets.FunctionalNet):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + draw(x))
+
+    with pytest.raises(UnsupportedOperation, match=sentence):
+        dmbp.linearize(Drawing().eval(), torch.randn(IMAGES), target=0)
 
 
 def test_a_random_model_is_caught() -> None:

@@ -15,7 +15,6 @@ from dmbp.linear.capture import first_line
 from dmbp.linear.held import Held
 from dmbp.linear.inputs import check_batch, check_fit
 from dmbp.linear.model import Model
-from dmbp.linear.one_exporter import models
 from dmbp.linear.outputs import Output, check_scores, choice_among, picked
 
 
@@ -58,8 +57,7 @@ class AskedModel:
     def _returned(self, inputs: Tensor) -> Any:
         """Whatever the model returns."""
         try:
-            norm = RightBatchNorm() if torch.is_grad_enabled() else nullcontext()
-            with models.shared(), norm:
+            with RightBatchNorm() if torch.is_grad_enabled() else nullcontext():
                 # A copy: some write into their input.
                 return self._callable(inputs.clone(), *self.held.beside(len(inputs)))
         except torch.OutOfMemoryError:
@@ -77,7 +75,6 @@ class AskedModel:
     def _tensors(self) -> list[tuple[str, Tensor]]:
         """The model's own tensors by name."""
         if isinstance(self._model, nn.Module):
-            with models.shared():
-                return [*self._model.named_parameters(), *self._model.named_buffers()]
+            return [*self._model.named_parameters(), *self._model.named_buffers()]
         state = self._model.state_dict
         return [(name, value) for name, value in state.items() if isinstance(value, Tensor)]

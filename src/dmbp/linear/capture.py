@@ -24,7 +24,6 @@ from dmbp.linear.held import Held
 from dmbp.linear.inplace import without_inplace
 from dmbp.linear.known import with_known_operations
 from dmbp.linear.model import Model
-from dmbp.linear.one_exporter import models
 from dmbp.linear.quiet import quietly
 
 
@@ -50,7 +49,6 @@ class CapturedGraph:
         return replace(self, constants={**self.constants, **held}, others=())
 
 
-@models.alone()
 def capture(model: Model, inputs: Tensor, *, held: Held | None = None) -> CapturedGraph:
     """Export `model` for inputs like these, and for any number of them if the model allows it.
 

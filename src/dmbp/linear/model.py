@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.linear.one_at_a_time import OneAtATime
+from dmbp.linear.whole_process import whole_process
 
 Model = nn.Module | ExportedProgram
 
@@ -59,17 +60,18 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
 
     A warning says so where the caller `stacklevel` frames up has written the call.
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [module for module in modules if module.training]
-    if training:
-        warnings.warn(
-            "the model is in training mode; it is explained as model.eval() would run it",
-            stacklevel=stacklevel,
-        )
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    with whole_process:
+        modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        training = [module for module in modules if module.training]
+        if training:
+            warnings.warn(
+                "the model is in training mode; it is explained as model.eval() would run it",
+                stacklevel=stacklevel,
+            )
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 import torch
 from torch import backends
 
+from dmbp.linear.whole_process import whole_process
+
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 ROUGHER = ("float32", "tf32", "bfloat16")
@@ -21,28 +23,30 @@ ROUGHER = ("float32", "tf32", "bfloat16")
 @contextmanager
 def rough_precision(rougher: str, device: str) -> Generator[None]:
     """Inside, single precision is rounded to another on a device, where that has it."""
-    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
-    try:
-        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = rougher != "float32"
-        with torch.autocast(device, torch.bfloat16) if rougher == "bfloat16" else nullcontext():
-            yield
-    finally:
-        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+    bfloat16 = torch.autocast(device, torch.bfloat16) if rougher == "bfloat16" else nullcontext()
+    with _tf32(rougher != "float32"), bfloat16:
+        yield
 
 
 @contextmanager
 def full_precision() -> Generator[None]:
     """Switch TF32 and the caller's autocast off, and back as they were on the way out."""
+    with _tf32(False), ExitStack() as stack:
+        for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def _tf32(is_allowed: bool) -> Generator[None]:
     # The older switches: torch.export reads these, and stops where only the newer were set.
-    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
-    try:
-        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = False
-        with ExitStack() as stack:
-            for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
-                stack.enter_context(torch.autocast(device, enabled=False))
+    with whole_process:
+        before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+        try:
+            backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = is_allowed
             yield
-    finally:
-        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+        finally:
+            backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
 
 
 @contextmanager
@@ -52,9 +56,10 @@ def repeatable() -> Generator[None]:
     Others add in whatever order threads arrive. Learning makes of the last bit of a gradient's sign
     a different start, and of that per cents of a map (ResNet50 with random weights).
     """
-    before = backends.cudnn.deterministic
-    try:
-        backends.cudnn.deterministic = True
-        yield
-    finally:
-        backends.cudnn.deterministic = before
+    with whole_process:
+        before = backends.cudnn.deterministic
+        try:
+            backends.cudnn.deterministic = True
+            yield
+        finally:
+            backends.cudnn.deterministic = before

@@ -9,16 +9,19 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stderr
 
+from dmbp.linear.whole_process import whole_process
+
 
 @contextmanager
 def without_log() -> Generator[None]:
     """Nothing is logged but errors."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
+    with whole_process:
+        before = logging.root.manager.disable
+        logging.disable(max(before, logging.WARNING))
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ IN_TRAINING = "put the model into evaluation mode with model.eval(), and export 
 """What helps against operations that are there only in training."""
 
 _OF_TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
+_DROPOUT = "aten.dropout"
+_RANDOM = ("aten.rand", "aten.bernoulli", "aten.normal")
 _LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
@@ -47,14 +49,23 @@ def unsupported(node: Node, reason: str) -> UnsupportedOperation:
     place = module_path(node)
     where = f"at '{place}'" if place else "at the top of the model"
     name = operation_name(node.target)
-    hint = ""
-    if name in _LAST_LAYERS:
-        hint = "If it is the last layer, explain the model without it: the scores before it. "
-    if name.startswith(_OF_TRAINING):
-        hint = f"It is there in training only: {IN_TRAINING}. "
     return UnsupportedOperation(
-        f"{name} {where} cannot be frozen at an input: {reason}. {hint}"
-        "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one.",
+        f"{name} {where} cannot be frozen at an input: {reason}. {_hint(name)}",
         operation=name,
         module=place,
     )
+
+
+def _hint(name: str) -> str:
+    """What to do about an operation."""
+    if name.startswith(_RANDOM):
+        return "It draws at random, so that the model has no one answer: do so in training only."
+    if name.startswith(_OF_TRAINING):
+        hint = f"It is there in training only: {IN_TRAINING}."
+        called = " Where forward() calls it, it takes F.dropout(x, training=self.training)."
+        return hint + called if name.startswith(_DROPOUT) else hint
+    more = "Supported operations: dmbp.linear.rules; CONTRIBUTING.md shows how to add one."
+    if name in _LAST_LAYERS:
+        last = "If it is the last layer, explain the model without it: the scores before it."
+        return f"{last} {more}"
+    return more

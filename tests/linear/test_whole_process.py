@@ -1,0 +1,51 @@
+"""Threads that explain do so one after the other, each as if it were alone."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from dmbp import DMBP
+from dmbp.linear.precision import full_precision, rough_precision
+from tests import nets
+from tests.linear.test_precision import tf32
+
+
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
+def test_threads_with_one_explainer_and_with_their_own() -> None:
+    """Each captures the model, puts it into evaluation mode and back, and sets switches."""
+    model = nets.ResidualNet().train()
+    images = torch.randn(4, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    expected = [DMBP(model, iterations=3).attribute(image, target=1) for image in images]
+    shared, before = DMBP(model, iterations=3), tf32()
+
+    def explained(k: int) -> list[torch.Tensor]:
+        own = DMBP(model, iterations=3)
+        return [explainer.attribute(images[k], target=1) for explainer in (shared, own, own)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(explained, [0, 1, 2, 3] * 3))
+    for k, maps in enumerate(found):
+        for one in maps:
+            torch.testing.assert_close(one, expected[k % 4])
+    assert tf32() == before
+    assert all(module.training for module in model.modules())
+
+
+def test_switches_are_one_threads_at_a_time() -> None:
+    before, inside = tf32(), threading.Event()
+
+    def rough() -> tuple[bool, bool]:
+        inside.set()
+        with rough_precision("tf32", "cpu"):
+            return tf32()
+
+    with ThreadPoolExecutor(1) as threads:
+        with full_precision():
+            other = threads.submit(rough)
+            assert inside.wait(10)
+            assert not other.done()
+            assert tf32() == (False, False)
+        assert other.result(timeout=10) == (True, True)
+    assert tf32() == before
