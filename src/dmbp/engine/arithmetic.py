@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import backends
 
-from dmbp.linear.whole_process import whole_process
+from dmbp.linear.whole_process import switched
 
 _IN_HALF = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
@@ -22,18 +22,5 @@ def sums_in_single_precision(*, allow_tf32: bool) -> Generator[None]:
     switches = [(backends.cudnn, "allow_tf32", allow_tf32), (matmul, "allow_tf32", allow_tf32)]
     switches += [(matmul, name, False) for name in (*_IN_HALF, "allow_fp16_accumulation")]
     switches = [switch for switch in switches if hasattr(*switch[:2])]  # the last is of torch 2.7
-    with whole_process:
-        before = [_setting(module, name) for module, name, _ in switches]
-        try:
-            for module, name, value in switches:
-                setattr(module, name, value)
-            yield
-        finally:
-            for (module, name, _), value in zip(switches, before, strict=True):
-                setattr(module, name, value)
-
-
-def _setting(module: Any, name: str) -> Any:
-    """What a switch is set to: of a reduction in half precision it may be a pair."""
-    value, split = getattr(module, name), getattr(module, f"{name}_split_k", None)
-    return value if split is None else (value, split)
+    with switched(*switches):
+        yield

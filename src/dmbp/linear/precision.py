@@ -7,12 +7,12 @@ has switched on `torch.autocast`: a model is explained in the precision of its w
 """
 
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import backends
 
-from dmbp.linear.whole_process import whole_process
+from dmbp.linear.whole_process import switched
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -37,16 +37,11 @@ def full_precision() -> Generator[None]:
         yield
 
 
-@contextmanager
-def _tf32(is_allowed: bool) -> Generator[None]:
+def _tf32(is_allowed: bool) -> AbstractContextManager[None]:
     # The older switches: torch.export reads these, and stops where only the newer were set.
-    with whole_process:
-        before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
-        try:
-            backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = is_allowed
-            yield
-        finally:
-            backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
+    return switched(
+        (backends.cudnn, "allow_tf32", is_allowed), (backends.cuda.matmul, "allow_tf32", is_allowed)
+    )
 
 
 @contextmanager
@@ -56,10 +51,5 @@ def repeatable() -> Generator[None]:
     Others add in whatever order threads arrive. Learning makes of the last bit of a gradient's sign
     a different start, and of that per cents of a map (ResNet50 with random weights).
     """
-    with whole_process:
-        before = backends.cudnn.deterministic
-        try:
-            backends.cudnn.deterministic = True
-            yield
-        finally:
-            backends.cudnn.deterministic = before
+    with switched((backends.cudnn, "deterministic", True)):
+        yield
