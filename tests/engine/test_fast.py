@@ -151,6 +151,20 @@ def test_folding_leaves_the_network_as_it_is() -> None:
     assert relative(found, expected) <= FLOAT64
 
 
+@pytest.mark.parametrize(("side", "steps"), [(4, 4), (2, 5)])
+def test_an_average_to_the_size_that_is_there_is_no_step(side: int, steps: int) -> None:
+    """As VGG16's of 7 × 7 pixels, which are 7 × 7 where the image is of 224."""
+    average = nn.AdaptiveAvgPool2d(side)
+    layers = (nn.Conv2d(3, 5, 3), nn.ReLU(), average, nn.Flatten(), nn.Linear(5 * side**2, 4))
+    net = network(nn.Sequential(*layers), torch.randn(3, 3, 6, 6, dtype=torch.float64))
+    fewer = folded(net.frozen)
+    assert len(fewer.steps) == steps
+    elsewhere = torch.randn(3, 3, 6, 6, dtype=torch.float64)
+    found, expected = (run(graph, [elsewhere], None)[0] for graph in (fewer, net.frozen))
+    assert relative(found, expected) <= FLOAT64
+    assert_agree(net, "all", iterations=3, tolerance=AFTER_ITERATIONS)
+
+
 def test_other_classes_are_not_computed() -> None:
     """Their masks stay where they start; those of the classes asked about move."""
     net = network(Classes(), torch.randn(3, 3, 16, 16, dtype=torch.float64))

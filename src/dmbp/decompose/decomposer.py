@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import Settings
-from dmbp.engine import BYTES_AN_ELEMENT, OnIteration, can_be_recorded, prepare
+from dmbp.engine import BYTES_TAKEN, OnIteration, can_be_recorded, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.precision import full_precision, repeatable
@@ -34,7 +33,7 @@ class Decomposer:
     Where float16's range was too small once, bfloat16 is used from then on.
 
     The first batch of a kind is explained step by step, with the second a recording is made. The
-    last one made is kept; it is not for two threads at once, and the second goes step by step.
+    last one made is kept. Threads take turns.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,6 @@ class Decomposer:
         self._recording: Recording | None = None
         self._refused: set[Kind] = set()
         self._is_wide = False
-        self._in_use = Lock()
 
     def __deepcopy__(self, memo: Any) -> "Decomposer":
         return Decomposer()
@@ -92,15 +90,13 @@ class Decomposer:
         kind = _kind(inputs, settings)
         # A recording keeps no place for other inputs.
         captured = None if linearizer.holds else linearizer.captured(inputs)
-        if captured is not None and self._in_use.acquire(blocking=False):
+        if captured is not None:
             try:
                 self._record(kind, lambda: Recording(linearizer, captured, **question))
                 if self._recording is not None and self._kind == kind:
                     return self._recording.decompose(**question, on_iteration=on_iteration)
             except InexactCapture:
                 self.forget()  # the model has changed since
-            finally:
-                self._in_use.release()
         prepare(inputs, loss=OBJECTIVES[settings.objective], precision=settings.precision)
         outputs: Tensor = question["outputs"]()
         rows: Rows = question["rows"].among(outputs.shape[1])
@@ -135,4 +131,4 @@ def _is_recordable(net: LinearNetwork) -> bool:
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory
-    return elements * BYTES_AN_ELEMENT <= SHARE * total
+    return elements * BYTES_TAKEN <= SHARE * total

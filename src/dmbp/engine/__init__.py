@@ -1,6 +1,13 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
-from dmbp.engine.choice import BYTES_AN_ELEMENT, PRECISIONS, can_be_recorded, engine_for, prepare
+from dmbp.engine.choice import (
+    BYTES_AT_MOST,
+    BYTES_TAKEN,
+    PRECISIONS,
+    can_be_recorded,
+    engine_for,
+    prepare,
+)
 from dmbp.engine.engine import Engine, Logits, OnIteration
 from dmbp.engine.fast import FastEngine
 from dmbp.engine.loss import Loss
@@ -8,7 +15,8 @@ from dmbp.engine.reference import ReferenceEngine
 from dmbp.engine.terms import Readout, Terms
 
 __all__ = [
-    "BYTES_AN_ELEMENT",
+    "BYTES_AT_MOST",
+    "BYTES_TAKEN",
     "PRECISIONS",
     "Engine",
     "FastEngine",

@@ -53,7 +53,8 @@ class FastEngine:
         self._loss = loss
         self._plan = plan_of(net)
         assert self._plan.rows_known
-        self._start = {name: logits[name] for name in self._plan.narrowed.channels}
+        self._narrowed = self._plan.narrowed
+        self._start = {name: logits[name] for name in self._narrowed.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[Instruction] = []
         self._constants: dict[int, Value] = {}
@@ -64,7 +65,7 @@ class FastEngine:
     @property
     def logits(self) -> Logits:
         """The learned scalars as they stand."""
-        whole = self._plan.narrowed.whole
+        whole = self._narrowed.whole
         return {n: whole(n, site.learned(), self._start.get(n)) for n, site in self._sites.items()}
 
     @torch.no_grad()
@@ -95,7 +96,7 @@ class FastEngine:
 
     def _build(self, logits: Logits, learning_rate: float) -> None:
         """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
-        program, ends = self._plan.program, set(self._plan.tail.gradients)
+        program, ends = self._plan.narrow_program, set(self._narrowed.tail.gradients)
         images = _images(program)
         readers = Counter(index for planned in program for index in planned.reads)
         readers.update(ends)
@@ -150,7 +151,7 @@ class FastEngine:
         assert isinstance(step.function, Piece)
         assert step.site is not None
         assert layout is not None
-        start = self._plan.narrowed.start(step.site.name, logits[step.site.name])
+        start = self._narrowed.start(step.site.name, logits[step.site.name])
         if is_image:
             site = MaskedSite(step.function, start, learning_rate)
         else:
@@ -173,12 +174,12 @@ class FastEngine:
             values[instruction.output] = instruction.forward(values)
             for index in finished:
                 del values[index]
-        tail = self._plan.tail
+        tail = self._narrowed.tail
         positive, negative = tail.scores({k: stacked(values[k]) for k in tail.gradients})
         return positive, negative
 
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
-        gradients: dict[int, Any] = {**self._plan.tail.seeded(seeds)}
+        gradients: dict[int, Any] = {**self._narrowed.tail.seeded(seeds)}
         for instruction in reversed(self._program):
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:

@@ -2,11 +2,12 @@
 
     BN(W z + b) = (s W) z + (s (b − mean) + shift)        s = weight / √(variance + eps)
 
-Steps that pass their input on unchanged (dropout in evaluation mode, `contiguous`) vanish.
+Steps that pass their input on unchanged vanish: dropout in evaluation mode, `contiguous`, averages
+to the size that is there, as VGG16's of 7 × 7 pixels.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ PASSED_ON = {
     "aten.alias.default",
     "aten.detach.default",
 }
+TO_A_SIZE = "aten.adaptive_avg_pool2d.default"
 
 
 def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
@@ -107,11 +109,18 @@ def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
 
     kept: list[Step] = []
     last = steps[-1].output
+    shapes = {step.output: step.shape for step in steps}
     for step in steps:
-        if step.operation in PASSED_ON and step.output != last:
+        if step.output != last and _passes_on(step, shapes):
             (read,) = step.reads
             source[step.output] = source.get(read, read)
         else:
             keywords = {name: rename(value) for name, value in step.keywords.items()}
             kept.append(replace(step, arguments=rename(step.arguments), keywords=keywords))
     return kept
+
+
+def _passes_on(step: Step, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
+    if step.operation == TO_A_SIZE:
+        return step.shape is not None and step.shape == shapes.get(step.reads[0])
+    return step.operation in PASSED_ON

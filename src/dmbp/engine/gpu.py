@@ -21,7 +21,6 @@ from torch import Tensor
 from dmbp.engine.arithmetic import sums_in_single_precision
 from dmbp.engine.casting import cast, cast_example, constant_value
 from dmbp.engine.engine import Logits, OnIteration
-from dmbp.engine.gates import pass_gate
 from dmbp.engine.gpu_program import GpuSite, Instruction, PlainInstruction, SiteInstruction
 from dmbp.engine.iteration import Iteration, Scores
 from dmbp.engine.lanes import FEW_ROWS
@@ -72,7 +71,6 @@ class GpuEngine:
         self._stream = torch.cuda.Stream() if net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._refuses = False
-        self._start = {name: logits[name] for name in plan_of(net).narrowed.channels}
         self._seen: GradientRange | None = None
         with torch.no_grad(), self._aside():
             plan = plan_of(net)
@@ -84,11 +82,7 @@ class GpuEngine:
     @property
     def logits(self) -> Logits:
         """The learned scalars as they stand."""
-        narrowed = plan_of(self._net).narrowed
-        return {
-            name: narrowed.whole(name, site.logits, self._start.get(name))
-            for name, site in self._sites.items()
-        }
+        return {name: site.logits for name, site in self._sites.items()}
 
     def step(self) -> Terms:
         """One iteration of RMSProp; the terms before it."""
@@ -136,11 +130,7 @@ class GpuEngine:
         """Both streams' gradients past a gate, with masks as they stand."""
         assert isinstance(step.function, Piece)
         assert step.site is not None
-        name = step.site.name
-        if name not in self._start:
-            return self._sites[name].past(gradient, step.function.slope, self._seen)
-        whole = plan_of(self._net).narrowed.whole(name, self._sites[name].logits, self._start[name])
-        return pass_gate(gradient, step.function.slope, whole, self._seen)
+        return self._sites[step.site.name].past(gradient, step.function.slope, self._seen)
 
     def _rehearse(self) -> None:
         """See that all kernels are compiled."""
@@ -238,10 +228,8 @@ class GpuEngine:
             from dmbp.engine.triton_site import TritonSite
 
             kind = TritonSite if merged.pooling is None else PooledTritonSite
-        narrowed = plan_of(self._net).narrowed
-        site = kind(merged, narrowed.start(name, logits[name]), self._learning)
-        self._sites[name] = site
-        return SiteInstruction(merged, site, goes_on=goes_on)
+        self._sites[name] = kind(merged, logits[name], self._learning)
+        return SiteInstruction(merged, self._sites[name], goes_on=goes_on)
 
     def _iterate_once(self) -> None:
         """An iteration, recorded or to be recorded."""

@@ -6,6 +6,7 @@ site cost one transposed pass and no memory but their own.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from dmbp.engine.chaining import chained
 from dmbp.engine.folding import folded
 from dmbp.engine.general import GeneralOperation
 from dmbp.engine.layout import FIRST, Layout
-from dmbp.engine.narrowing import narrowed
+from dmbp.engine.narrowing import Narrowed, narrowed
 from dmbp.engine.operations import Operation, operation
 from dmbp.engine.rows import layout_of
 from dmbp.engine.streams import Apart, Example, Value, apart, in_order, stacked
@@ -77,9 +78,9 @@ class Plan:
     """The operations of every step of a network, and both streams' way back through them.
 
     `program` are the steps that an engine runs at every iteration, from what x alone decides
-    (`is_constant`) to what the `tail` reads, with `narrowed` channels. Only where `rows_known`, at
-    every site and in what the tail reads, can masks be learned row by row; where `rows_first`, they
-    are dimension 0 of all of these.
+    (`is_constant`) to what the `tail` reads. Only where `rows_known`, at every site and in what the
+    tail reads, can masks be learned row by row; where `rows_first`, they are dimension 0 of all of
+    these.
     """
 
     def __init__(self, net: LinearNetwork) -> None:
@@ -105,17 +106,25 @@ class Plan:
         self.rows_known = self.rows_first or all_known
         tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
         elsewhere = {k: layout for k in ends if (layout := layouts.get(k, FIRST)) is not None}
-        tail = replace(tail, layouts=elsewhere)
-        constant = {planned.step.output for planned in rest if planned.is_constant}
-        self.narrowed = narrowed([planned.step for planned in rest], tail, constant)
-        self.tail = self.narrowed.tail
+        self.tail = replace(tail, layouts=elsewhere)
+        self.program = rest
+        self._inputs = net.inputs
+
+    @cached_property
+    def narrowed(self) -> Narrowed:
+        """What is left of the program where channels that do not count are left out."""
+        constant = {planned.step.output for planned in self.program if planned.is_constant}
+        return narrowed([planned.step for planned in self.program], self.tail, constant)
+
+    @cached_property
+    def narrow_program(self) -> Sequence[Planned]:
+        """The program without these."""
         changed = self.narrowed.steps
-        steps = [changed.get(planned.step.output, planned.step) for planned in rest]
+        steps = [changed.get(planned.step.output, planned.step) for planned in self.program]
         with torch.no_grad():
-            anew = [planned for planned, _ in walk(steps, net.inputs)] if changed else rest
-        self.program = [
-            new if new.step.output in changed else old for new, old in zip(anew, rest, strict=True)
-        ]
+            anew = [p for p, _ in walk(steps, self._inputs)] if changed else self.program
+        both = zip(anew, self.program, strict=True)
+        return [new if new.step.output in changed else old for new, old in both]
 
     def pull_back(self, at_gate: AtGate, at_step: AtStep | None = None) -> Tensor:
         """The gradient of both streams' scores in the inputs, by way of every site."""

@@ -5,6 +5,7 @@ launches it when it is first run: half a second each, one after the other. In a 
 launched: what would be is compiled, all at once, or while something else is done.
 """
 
+import importlib
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from dmbp.engine.triton_warnings import leave_filters
 
 _ahead: "dict[Any, Future[Any]]" = {}
 """What is being compiled, or was, and has not been launched since."""
@@ -62,6 +65,7 @@ def _compile(
 ) -> None:
     if device is not None:
         torch.cuda.set_device(device)  # of this thread
+    leave_filters(importlib.import_module("triton.compiler.code_generator"))
     compiled = kernel.warmup(*arguments, grid=programs, **settings)
     _ = compiled.run  # its launcher, which is made when it is asked for
 

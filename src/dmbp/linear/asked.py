@@ -1,6 +1,7 @@
 """The model as it is asked: with its other inputs, about one of the things that it returns."""
 
 import copy
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -72,9 +73,14 @@ class AskedModel:
     def _choice(self, returned: Any, images: int) -> Output:
         return choice_among(returned, images=images) if self._output is None else self._output
 
-    def _tensors(self) -> list[tuple[str, Tensor]]:
-        """The model's own tensors by name."""
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The model's own tensors by name, in one walk through its modules."""
         if isinstance(self._model, nn.Module):
-            return [*self._model.named_parameters(), *self._model.named_buffers()]
-        state = self._model.state_dict
-        return [(name, value) for name, value in state.items() if isinstance(value, Tensor)]
+            for prefix, module in self._model.named_modules():
+                for name, value in (*module._parameters.items(), *module._buffers.items()):
+                    if value is not None:
+                        yield f"{prefix}.{name}" if prefix else name, value
+            return
+        for name, value in self._model.state_dict.items():
+            if isinstance(value, Tensor):
+                yield name, value

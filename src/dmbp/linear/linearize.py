@@ -107,6 +107,8 @@ class Linearizer:
 
     def held(self, given: Any, inputs: Tensor) -> Held:
         """The model's other inputs, as it takes them: for all images alike, or one by one."""
+        if given is None:
+            return Held()
         with quietly(), evaluating(self.model):
             return as_taken(self._outputs_beside, inputs, Held.of(given, images=len(inputs)))
 
