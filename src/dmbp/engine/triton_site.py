@@ -21,8 +21,10 @@ kernels: Any = triton_kernels  # whose arguments Triton reads in its own way
 CLOSED_CODE: int = triton_state.CLOSED_CODE.value
 CODES: float = triton_state.CODES.value
 
-TILE_ELEMENTS = 1024
-WARPS = 4
+TILE_ELEMENTS = 256
+WARPS = 1
+"""Of a program. An iteration of ResNet50 on an H200, with these and with 1024 and four, takes 857
+and 882 µs for one image, 1718 and 1726 for eight, 8.94 and 8.98 ms for 64."""
 
 
 @dataclass(frozen=True)
