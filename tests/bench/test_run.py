@@ -61,6 +61,48 @@ def test_broken_and_vanished_photos_fail_alone(plan: Path) -> None:
     assert run_plan(asked, store, RunOptions()).done == 3  # another photo now
 
 
+TWO = """
+[[tasks]]
+name = "other"
+dataset = "folder"
+path = "photos"
+model = "resnet18"
+weights = "nowhere.pt"
+steps = 4
+"""
+
+
+def test_a_task_that_cannot_be_asked_is_left_out(plan: Path, tmp_path: Path) -> None:
+    """The other is computed, its table drawn; a batch queue is told by the exit code."""
+    whole = run(plan, "whole.sqlite")
+    first, rest = PLAN.split("[[tasks]]")
+    plan.write_text(first + TWO + "[[tasks]]" + rest)
+    store, picture = tmp_path / "s.sqlite", tmp_path / "curves.png"
+
+    def told(*arguments: object) -> str:
+        found = CliRunner().invoke(app, ["bench", *map(str, arguments), "--store", str(store)])
+        assert found.exit_code == (1 if arguments[0] == "run" else 0), found.output
+        assert "note: the task 'other' is left out: " in found.stderr
+        assert "nowhere.pt" in found.stderr
+        return found.stdout
+
+    assert "18 computed" in (said := told("run", plan))
+    assert "1 of the plan's tasks left out" in said
+    assert told("table", plan) == whole
+    told("plot", plan, picture)
+    assert picture.is_file()
+    assert "18 of 36 left" in told("status", "--plan", plan)
+
+
+def test_no_task_can_be_asked(plan: Path, tmp_path: Path) -> None:
+    plan.write_text('methods = ["gradient"]\n' + TWO)
+    arguments = ["bench", "run", str(plan), "--store", str(tmp_path / "s.sqlite")]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2
+    assert found.stderr.startswith("dmbp: ")
+    assert "nowhere.pt" in found.stderr
+
+
 def test_a_method_that_raises_on_one_image(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dmbp.attribution.gradcam import GradCAM
 

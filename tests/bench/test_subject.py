@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from dmbp.bench.left_out import LeftOut
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run import RunOptions, run_plan
 from dmbp.bench.store import Store
@@ -86,6 +87,7 @@ def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
             Choice(),
             subject_of=lambda _: subject_of(classifier),
             kept=lambda count, failed: None,
+            left_out=LeftOut(plan),
         )
         return {job.cell.key for unit in units for part in unit.parts for job in part}
 

@@ -76,7 +76,7 @@ def run(
             output.print(summary(tally, store, _command(plan, store, given)))
             if tally.failed:
                 _say_failures(Store(store, reading=True))
-        if tally.failed and not tally.done:
+        if tally.left_out or (tally.failed and not tally.done):
             raise typer.Exit(1)  # a batch queue should know
 
 

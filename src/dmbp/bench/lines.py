@@ -1,10 +1,12 @@
 """The lines of a plan's table: what each variant scored on a task by a metric, and the paper's."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dmbp.bench.answers import Answer, answers
+from dmbp.bench.left_out import LeftOut
 from dmbp.bench.mean import Mean
 from dmbp.bench.paper import AVERAGE, TABLES
 from dmbp.bench.plan import Plan, Task
@@ -44,11 +46,12 @@ class Line:
 
 def table_lines(plan: Plan, path: Path) -> list[Line]:
     """The lines of a plan's table, from what a store has of it."""
-    store = Store(path, reading=True)
-    try:
-        return [line for task in plan.tasks for line in _task_lines(task, plan, store)]
-    finally:
-        store.close()
+    left_out, lines = LeftOut(plan), list[Line]()
+    with closing(Store(path, reading=True)) as store:
+        for task in plan.tasks:
+            with left_out.unless_asked(task):
+                lines += _task_lines(task, plan, store)
+    return lines
 
 
 def _task_lines(task: Task, plan: Plan, store: Store) -> list[Line]:

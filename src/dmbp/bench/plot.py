@@ -1,10 +1,12 @@
 """What a plan's plot shows: insertion curves by method, and scores against seconds a map."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dmbp.bench.answers import answers
+from dmbp.bench.left_out import LeftOut
 from dmbp.bench.mean import Mean
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.store import Row, Store
@@ -33,11 +35,11 @@ class Gathered:
 
 def plot(plan: Plan, store: Path, out: Path) -> None:
     """Draw a plan's results into a .png, .svg or .pdf file."""
-    results = Store(store, reading=True)
-    try:
-        found = [_task_plot(task, plan, results) for task in plan.tasks]
-    finally:
-        results.close()
+    left_out, found = LeftOut(plan), list[TaskPlot]()
+    with closing(Store(store, reading=True)) as results:
+        for task in plan.tasks:
+            with left_out.unless_asked(task):
+                found.append(_task_plot(task, plan, results))
     drawn = [task for task in found if task.marks]
     if not drawn:
         raise InputError(

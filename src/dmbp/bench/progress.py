@@ -44,6 +44,8 @@ def summary(tally: Tally, store: Path, command: str) -> str:
     text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
     if tally.failed_before:
         text += f"; of those there already {tally.failed_before} failed before"
+    if tally.left_out:
+        text += f"; {tally.left_out} of the plan's tasks left out"
     if not tally.failed and not tally.failed_before:
         return text
     return f"{text}\nwhat failed: dmbp bench status --store {store}\nagain: {command} --retry"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dmbp.bench.cluster import cluster
 from dmbp.bench.executor import Executor, here
+from dmbp.bench.left_out import LeftOut
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.processes import processes
 from dmbp.bench.questions import question_count
@@ -50,13 +51,15 @@ def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = N
     load, executor = _executor(options)
     tally = Tally(cell_count(plan, options.shard))
     with closing(Store(store)) as results:
-        units = _units(plan, results, options, load=load, tally=tally)
+        left_out = LeftOut(plan)
+        units = _units(plan, results, options, load=load, tally=tally, left_out=left_out)
         with closing(executor(units)) as batches:
             for rows in batches:
                 results.add(rows)
                 tally.count(rows)
                 if told is not None:
                     told(tally)
+    tally.left_out = left_out.count
     return tally
 
 
@@ -66,7 +69,8 @@ def what_is_left(plan: Plan, store: Path) -> Tally:
     tally = Tally(cell_count(plan))
     load = partial(task_classifier, device="cpu")
     with closing(Store(store, reading=True)) as results:
-        for _ in _units(plan, results, RunOptions(), load=load, tally=tally):
+        left_out = LeftOut(plan)
+        for _ in _units(plan, results, RunOptions(), load=load, tally=tally, left_out=left_out):
             pass
     return tally
 
@@ -100,10 +104,18 @@ def _executor(options: RunOptions) -> tuple[Load, Executor]:
 
 
 def _units(
-    plan: Plan, store: Store, options: RunOptions, *, load: Load, tally: Tally
+    plan: Plan,
+    store: Store,
+    options: RunOptions,
+    *,
+    load: Load,
+    tally: Tally,
+    left_out: LeftOut,
 ) -> Iterator[Unit]:
     def subject(task: Task) -> Subject:
         return subject_of(load(task))
 
     choice = Choice(options.batch, options.shard, options.retry)
-    return missing_units(plan, store, choice, subject_of=subject, kept=tally.keep)
+    return missing_units(
+        plan, store, choice, subject_of=subject, kept=tally.keep, left_out=left_out
+    )

@@ -10,7 +10,8 @@ from dmbp.bench.store import Row
 class Tally:
     """Cells of a run: computed, failed, there already, of a total; a few numbers for any run.
 
-    `failed_before` are those there already that failed when they were tried.
+    `failed_before` are those there already that failed when they were tried; `left_out` is how many
+    tasks could not be asked.
     """
 
     total: int = 0
@@ -18,6 +19,7 @@ class Tally:
     failed: int = 0
     kept: int = 0
     failed_before: int = 0
+    left_out: int = 0
 
     def count(self, rows: Sequence[Row]) -> None:
         """Count what has been computed."""

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from dmbp.bench.cell import Cell
+from dmbp.bench.left_out import LeftOut
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.questions import Asked, Shard, questions
 from dmbp.bench.store import Store
@@ -64,21 +65,23 @@ def missing_units(
     *,
     subject_of: Callable[[Task], Subject],
     kept: Callable[[int, int], None],
+    left_out: LeftOut,
 ) -> Iterator[Unit]:
     """The cells that have no row yet, task by task.
 
-    `kept` is told how many have one, and how many of those failed.
+    `kept` is told how many have one, and how many of those failed; tasks may be `left_out`.
     """
     for task in plan.tasks:
-        subject = subject_of(task)
-        for asked in questions(task, subject, store, shard=choice.shard):
-            jobs = [jobs_of(one, plan, task=task, subject=subject) for one in asked]
-            keys = [job.cell.key for several in jobs for job in several]
-            there = store.done(keys, failed=not choice.retry)
-            succeeded = store.done(keys, failed=False)
-            kept(sum(key in there for key in keys), len(there - succeeded))
-            for parts in _parts(jobs, there, choice.batch):
-                yield Unit(task, subject, parts)
+        with left_out.unless_asked(task):
+            subject = subject_of(task)
+            for asked in questions(task, subject, store, shard=choice.shard):
+                jobs = [jobs_of(one, plan, task=task, subject=subject) for one in asked]
+                keys = [job.cell.key for several in jobs for job in several]
+                there = store.done(keys, failed=not choice.retry)
+                succeeded = store.done(keys, failed=False)
+                kept(sum(key in there for key in keys), len(there - succeeded))
+                for parts in _parts(jobs, there, choice.batch):
+                    yield Unit(task, subject, parts)
 
 
 def jobs_of(asked: Asked, plan: Plan, *, task: Task, subject: Subject) -> list[Job]:
