@@ -268,6 +268,8 @@ def test_a_single_output_is_a_yes_or_no(folder: Path) -> None:
     (target,) = json.loads((folder / "dmbp-out" / "photo.json").read_text())["targets"]
     output = torch.tensor(target["terms"]["output"])
     assert target["probability"] == pytest.approx(output.sigmoid().item(), abs=1e-4)
+    assert "predicted not class 0 (99%)" in explain("photo.jpg", model="cli_models:unsure").output
+    assert "predicted class 0 (99%)" in explain("photo.jpg", model="cli_models:sure").output
 
 
 def test_a_model_in_another_precision(folder: Path) -> None:

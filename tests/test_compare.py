@@ -111,7 +111,7 @@ def test_sanity() -> None:
     record = json.loads(Path("out/photo-sanity.json").read_text())
     assert record["draws"] == 2
     assert record["correlation"]["random"] == pytest.approx(1.0)
-    assert "random: ρ = +1.000: stays" in done.output
+    assert "random: |ρ| = 1.000: stays" in done.output
     assert smallest_side("out/photo-sanity.png") > 300
 
 
@@ -182,7 +182,9 @@ def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
     ("correlations", "words"),
     [
         ([0.05], "changes:"),
-        ([0.9, -0.4], "changes:"),
+        ([0.2, -0.3], "changes:"),
+        ([0.9, -0.4], "in part"),
+        ([1.0, -1.0, -1.0], "stays:"),  # its opposite is the same map
         ([0.9, 0.0], "in part"),
         ([0.98, 0.8], "stays:"),
     ],

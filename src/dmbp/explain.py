@@ -152,6 +152,8 @@ def check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise OutputError(f"cannot write to {path}: it is a file, not a folder")
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise OutputError(f"cannot write to {path}: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK):
         raise OutputError(f"cannot write to {path}: {existing} may not be written to")
 

@@ -35,7 +35,12 @@ class PhotoQuestion:
         return numpy.asarray(self.view, dtype=numpy.float64) / 255
 
     def verdict(self) -> str:
-        """The prediction; where classes do not compete and none is likely, there is none."""
+        """The prediction; where classes do not compete and none is likely, there is none.
+
+        A single output says yes or no.
+        """
+        if len(self.outputs) == 1 and self.probability(0) < 0.5:
+            return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
         sure = self.classifier.is_exclusive(self.outputs) or self.probability(self.best) >= 0.5
         return f"{'predicted' if sure else 'nothing sure, most likely'} {self.named(self.best)}"
 

@@ -80,7 +80,7 @@ def check_sanity(
             given = (settings or {}).get(name, {})
             rows[name] = _row(name, question, [module, *forgetful], given)
             if console is not None:
-                console.print(f"{name}: ρ = {rows[name].mean:+.3f}: {rows[name].verdict}")
+                console.print(f"{name}: |ρ| = {rows[name].mean:.3f}: {rows[name].verdict}")
     if not rows:
         raise DMBPError(next(iter(refusals.values())))
     return SanityCheck(question, rows, refusals, draws)

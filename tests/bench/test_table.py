@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ def score(*values: float) -> Score:
     for value in values:
         mean.add(value)
     return Score(mean)
+
+
+def test_means_over_other_photos_are_not_compared() -> None:
+    """A method that failed where it is hard would look good; a broken photo fails for all."""
+    few, most, many = score(0.9), score(0.5, 0.5), score(0.1, 0.1)
+    few.failed = 1
+    unfair = Line("VOC/RN50", "IM", 2, 2, {"Grad": few, "GC": many}, {})
+    fair = Line("VOC/RN50", "IM", 2, 2, {"Grad": most, "GC": many}, {})
+    marked = [methods_across([line], ["Grad", "GC"]).rows[0][2].bold for line in (unfair, fair)]
+    assert marked == [False, True]
+    both = (variant("gradient", {}), variant("gradcam", {}))
+    plan = Plan((Task("VOC/RN50", "voc", Path("x"), "m"),), both)
+    average = average_line([unfair, replace(unfair, metric="cIM")], plan)
+    assert average is not None
+    assert not average.is_fair
+    most.failed = many.failed = 1
+    assert fair.is_fair
 
 
 def test_a_table_in_the_papers_layout(plan: Path) -> None:

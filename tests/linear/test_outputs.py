@@ -74,6 +74,17 @@ def test_the_output_that_is_meant(form: str) -> None:
     assert [site.name for site in net.sites] == [site.name for site in alone.sites]
 
 
+@pytest.mark.parametrize("images", [1, 3])
+def test_one_score_an_image_is_that_of_a_single_class(images: int) -> None:
+    model = Returning(lambda s, _: s[:, 2]).double().eval()
+    inputs = torch.randn(images, *IMAGES[1:], dtype=torch.float64)
+    net = dmbp.linearize(model, inputs, target=0)
+    assert torch.equal(net.value(), model(inputs))
+    found = dmbp.DMBP(model, iterations=2).attribute(inputs, target=0)
+    model.form = lambda s, _: s
+    assert torch.equal(found, dmbp.DMBP(model, iterations=2).attribute(inputs, target=2))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_an_output(name: str) -> None:
     """The output picked is explained as if it came alone."""

@@ -76,6 +76,15 @@ def test_the_mean_over_other_classes_is_that_of_their_areas() -> None:
     torch.testing.assert_close(both, (each[0] + each[1]) / 2)
 
 
+def test_maps_of_whole_numbers_have_opposites_too() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4)).eval()
+    images, maps = torch.randn(2, 3, 2, 2), torch.randint(0, 4, (2, 1, 2, 2), dtype=torch.uint8)
+    found, expected = (
+        complementary_insertion(model, images, [[1]] * 2, given) for given in (maps, maps.float())
+    )
+    assert torch.equal(found, expected)
+
+
 def test_an_image_without_other_classes_has_no_score() -> None:
     with pytest.raises(TargetError, match="at least one other class"):
         complementary_insertion(ThreeSums().eval(), IMAGE, [[]], IMAGE)

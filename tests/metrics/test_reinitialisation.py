@@ -36,6 +36,8 @@ def test_a_constant_map_correlates_with_nothing() -> None:
 def test_maps_that_cannot_be_compared() -> None:
     with pytest.raises(InputError, match="cannot be compared"):
         rank_correlation(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 5, 5))
+    with pytest.raises(InputError, match="cannot be compared"):
+        rank_correlation(torch.zeros(2, 5), torch.zeros(2, 7))
     with pytest.raises(InputError, match="contains NaN"):
         rank_correlation(torch.full((1, 1, 4, 4), torch.nan), torch.zeros(1, 1, 4, 4))
 

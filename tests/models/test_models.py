@@ -3,6 +3,7 @@
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from dmbp.errors import ModelError, TargetError, WeightsError
+from dmbp.errors import InputError, ModelError, TargetError, WeightsError
 from dmbp.models import Classifier, Preprocessing, load_model, model_names
 from dmbp.models.keras_resnet50 import keras_resnet50
 from dmbp.models.torchvision_import import import_torchvision
@@ -36,7 +37,7 @@ def test_weights_from_a_file(weights: Path) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda s: s, lambda s: {"state_dict": s}, lambda s: {"model": s}])
 def test_checkpoints_in_their_usual_wrappings(tmp_path: Path, wrap: object) -> None:
-    for prefix in ("", "module.", "model."):
+    for prefix in ("", "module.", "model.", "model._orig_mod.", "_orig_mod.module."):
         state = {prefix + name: tensor for name, tensor in squeezenet().state_dict().items()}
         torch.save(wrap(state), tmp_path / "a.pth")
         load_model("squeezenet1_1", weights=tmp_path / "a.pth")
@@ -53,6 +54,58 @@ def test_a_fine_tuned_head_is_recognised(tmp_path: Path) -> None:
     assert classifier.class_index("hamster", torch.zeros(3)) == 2
     nameless = load_model("resnet18", weights=tmp_path / "pets.pth")
     assert nameless.class_name(2) == "class 2"
+
+
+@pytest.mark.parametrize("prefix", ["net.", "model.", "encoder.backbone."])
+def test_a_network_that_is_part_of_another(tmp_path: Path, prefix: str) -> None:
+    """Under one prefix, beside the weights of a loss; the head is recognised there, too."""
+    model = import_torchvision().models.resnet18(weights=None, num_classes=3)
+    state = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    torch.save({"state_dict": state | {"criterion.weight": torch.ones(3)}}, tmp_path / "a.ckpt")
+    loaded = load_model("resnet18", weights=tmp_path / "a.ckpt").module.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+    twice = state | {f"average.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save(twice, tmp_path / "two.ckpt")
+    with pytest.raises(WeightsError, match="does not fit"):  # which of both is meant?
+        load_model("resnet18", weights=tmp_path / "two.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"crop": (224, 160)}, "crop is a number of pixels"),
+        ({"resize": -5}, "resize is a number of pixels"),
+        ({"interpolation": "bicubic"}, "one of Pillow's"),
+        ({"std": (0.0, 0.0, 0.0)}, "more than zero"),
+        ({"mean": "half"}, "a number for each channel"),
+    ],
+)
+def test_preprocessing_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Preprocessing(**given)
+
+
+def test_means_may_be_tensors() -> None:
+    assert Preprocessing(mean=torch.tensor([0.5, 0.5, 0.25])).mean == (0.5, 0.5, 0.25)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"classes": {0: "dog", 1: "cat"}}, "classes are a list of names"),
+        ({"classes": (1, 2)}, "classes are a list of names"),
+        ({"preprocessing": ((0.5,) * 3,)}, "'preprocessing' of a Classifier is a Preprocessing"),
+        ({"module": "resnet18"}, "'module' of a Classifier is a module, not a str"),
+    ],
+)
+def test_classifiers_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Classifier(**({"name": "mine", "module": nn.Linear(2, 2)} | given))
+
+
+def test_two_names_for_a_yes_or_no() -> None:
+    with pytest.raises(TargetError, match="name what yes stands for"):
+        Classifier("mine", nn.Linear(2, 1), classes=("cat", "dog")).check_classes(torch.zeros(1))
 
 
 def test_weights_of_another_architecture(weights: Path) -> None:

@@ -17,6 +17,7 @@ from dmbp.render.comparison import ComparedMap, draw_comparison
 from dmbp.render.decomposition import panel_rows, target_text
 from dmbp.render.files import write_whole
 from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines
+from dmbp.render.pictures import as_photo
 from dmbp.render.sanity import SanityRow, draw_sanity
 from tests import nets
 
@@ -117,6 +118,19 @@ def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> N
             assert picture.size[0] > 1000
 
 
+def test_photos_as_they_come() -> None:
+    """From Pillow, as a file's bytes, as numbers to one, channels first in a tensor: the same."""
+    colours = numpy.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=numpy.uint8)
+    expected = colours / 255
+    tensor = torch.from_numpy(colours)
+    given = (colours, expected, tensor, tensor.permute(2, 0, 1) / 255, Image.fromarray(colours))
+    for photo in given:
+        assert numpy.allclose(as_photo(photo, (8, 6)), expected, atol=1e-6)
+    grey = Image.fromarray(colours[..., 0])
+    for photo in (grey, numpy.asarray(grey), torch.from_numpy(colours[..., 0])[None]):
+        assert numpy.allclose(as_photo(photo, (8, 6)), expected[..., :1])
+
+
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     volumes = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
     d = dmbp.DMBP(volumes.eval(), iterations=1).explain(torch.randn(1, 1, 4, 4, 4), target=0)
@@ -128,6 +142,13 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     for given in ({"photos": []}, {"photo_captions": ["a", "b"]}, {"target_captions": []}):
         with pytest.raises(InputError, match=r"were given for 1 rows"):
             image.plot(tmp_path / "a.png", **given)
+    for photo in (numpy.zeros((9, 9, 3)), torch.zeros(3, 4, 4), Image.new("RGB", (640, 480))):
+        with pytest.raises(InputError, match="given for an input of 8 × 8 pixels"):
+            image.plot(tmp_path / "a.png", photos=[photo])
+    with pytest.raises(InputError, match="between 0 and 1, or whole numbers"):
+        image.plot(tmp_path / "a.png", photos=[numpy.full((8, 8, 3), 127.0)])
+    with pytest.raises(InputError, match="target_captions"):
+        image.plot(tmp_path / "a.png", names=["cat", "dog"])
     with pytest.raises(OutputError, match=r"'\.bmp'"):
         image.plot(tmp_path / "a.bmp")
     assert not list(tmp_path.iterdir())

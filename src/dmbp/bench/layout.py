@@ -2,8 +2,8 @@
 
 Tables 1 and 2 have a line for each task and metric and a column for each method; the best of a line
 stands in brackets, the best two are bold. Table 3 has a line for each method and a column for each
-task, and the best is bold. None is marked in a line that is not all computed yet. The paper's
-figures follow ours, below in the one and beside in the other.
+task, and the best is bold. None is marked in a line whose means are not all over the same
+questions. The paper's figures follow ours, below in the one and beside in the other.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def methods_across(lines: Sequence[Line], labels: Sequence[str]) -> Layout:
     """A column for each method."""
     rows: list[list[Text]] = []
     for line in lines:
-        found = marks(line.metric, line.means()) if line.is_whole else {}
+        found = marks(line.metric, line.means()) if line.is_fair else {}
         ours = [_ours(line.ours.get(label), found.get(label, 0)) for label in labels]
         rows.append([Text(line.task), Text(line.metric), *ours])
         if line.paper:
@@ -50,7 +50,7 @@ def tasks_across(lines: Sequence[Line], labels: Sequence[str]) -> Layout:
     for line in lines:
         titles.append(f"{line.task}, {line.metric}" if several else line.task)
         titles += ["paper"] if line.paper else []
-        found = marks(line.metric, line.means()) if line.is_whole else {}
+        found = marks(line.metric, line.means()) if line.is_fair else {}
         for label, row in zip(labels, rows, strict=True):
             row.append(_ours(line.ours.get(label), found.get(label, 0), brackets=False))
             row += [_theirs(line, label)] if line.paper else []

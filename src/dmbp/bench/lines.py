@@ -36,8 +36,14 @@ class Line:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is computed, so that all means are over the same questions."""
+        """Whether all is computed."""
         return not any(score.missing for score in self.ours.values())
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether all means are over as many questions; a broken photo fails for every method."""
+        there = [score for score in self.ours.values() if score.mean.count]
+        return self.is_whole and len({(s.failed, s.unscored) for s in there}) <= 1
 
     def means(self) -> dict[str, float]:
         """The means there are."""
@@ -115,7 +121,12 @@ def average_line(lines: list[Line], plan: Plan) -> Line | None:
         found = [line.means().get(variant.label) for line in averaged]
         values = [value for value in found if value is not None]
         if len(values) == len(averaged):
-            ours[variant.label] = Score(Mean(1, sum(values) / len(values)))
+            parts = [line.ours[variant.label] for line in averaged]
+            ours[variant.label] = Score(
+                Mean(1, sum(values) / len(values)),
+                failed=sum(part.failed for part in parts),
+                missing=sum(part.missing for part in parts),
+            )
     theirs = TABLES[plan.paper].scores().items()
     figures = {method: figure for (task, _, method), figure in theirs if task == AVERAGE}
     paper = {v.label: figures[v.label] for v in plan.variants if v.label in figures}

@@ -50,7 +50,8 @@ def as_csv(lines: list[Line], plan: Plan) -> str:
         for variant in plan.variants:
             score = line.ours[variant.label]
             mean = score.mean
-            ours = [f"{mean.mean:.6f}", f"{mean.error:.6f}"] if mean.count else ["", ""]
+            ours = [f"{mean.mean:.6f}" if mean.count else ""]
+            ours.append(f"{mean.error:.6f}" if mean.count > 1 else "")
             counts = [mean.count, score.failed, score.missing, line.photos]
             names = [line.task, line.metric, variant.label, variant.method]
             writer.writerow([*names, *ours, *counts, line.paper.get(variant.label, "")])

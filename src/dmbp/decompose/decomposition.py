@@ -129,8 +129,8 @@ class Decomposition:
 
         Of signals (batch, channels, length) the lines are drawn, of vectors (batch, features) bars.
         `options` are those of `dmbp.render.plot_decomposition`: photos to show in place of the
-        inputs, captions, names of channels, and `style=dmbp.render.PanelStyle(smoothing=0)` for
-        another look.
+        inputs, `target_captions` such as the classes' names, names of channels, and
+        `style=dmbp.render.PanelStyle(smoothing=0)` for another look.
         """
         from dmbp.render import plot_decomposition
 

@@ -29,10 +29,15 @@ IN_A_FACTORY = "; on the command line, name a factory of a module that returns i
 """Where `output=` cannot be said."""
 
 
-def choice_among(returned: Any, *, images: int) -> str | int | None:
-    """The name or position of the one tensor that is meant; None where it comes alone."""
+def one_class(scores: Tensor) -> Tensor:
+    """One score an image, as `squeeze(1)` leaves it, is that of a single class."""
+    return scores[:, None]
+
+
+def choice_among(returned: Any, *, images: int) -> Output:
+    """The name or position of the one tensor that is meant; None where it comes alone as it is."""
     if isinstance(returned, Tensor):
-        return None
+        return one_class if returned.shape == (images,) else None
     parts = _parts(returned)
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
     fitting = [name for name, part in tensors.items() if part.dim() == 2 and len(part) == images]
@@ -103,11 +108,6 @@ def check_scores(outputs: Any, images: int, tensors: Iterable[tuple[str, Tensor]
         raise ModelError(
             f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
             "shape (batch, classes)"
-        )
-    if outputs.shape == (images,):
-        raise ModelError(
-            f"the model's output has shape ({images},), one score an image; make it (batch, 1) by "
-            f"output=lambda scores: scores[:, None]{IN_A_FACTORY}"
         )
     if outputs.dim() != 2 or outputs.shape[0] != images:
         raise ModelError(

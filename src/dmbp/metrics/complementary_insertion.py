@@ -41,8 +41,7 @@ def complementary_insertion(
             "complementary insertion needs at least one other class for every image; leave out "
             "images that show one class only"
         )
+    signed = attribution if attribution.is_floating_point() else attribution.double()
     # The mean of areas is the area of the mean.
     mean = [{index: 1 / len(classes) for index in classes} for classes in distinct]
-    return area(
-        probability_curve(model, inputs, mean, -1 * attribution, removing=False, options=options)
-    )
+    return area(probability_curve(model, inputs, mean, -signed, removing=False, options=options))

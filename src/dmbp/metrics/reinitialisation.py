@@ -136,7 +136,11 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
     its correlation counts as 0.
     """
     known_form = first.dim() in (2, 4) and first.dim() == second.dim()
-    if not known_form or (len(first), first.shape[2:]) != (len(second), second.shape[2:]):
+    pixels = [
+        (len(maps), maps.shape[1:] if maps.dim() == 2 else maps.shape[2:])
+        for maps in (first, second)
+    ]
+    if not known_form or pixels[0] != pixels[1]:
         raise InputError(
             f"maps of shape {tuple(first.shape)} and {tuple(second.shape)} cannot be compared"
         )

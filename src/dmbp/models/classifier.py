@@ -1,12 +1,14 @@
 """A classifier one can ask about: a module, how photos become its input, what it puts out."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from types import UnionType
+from typing import Any, Literal, get_args
 
 import numpy
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from dmbp.activation import activation_function
 from dmbp.errors import InputError, TargetError
@@ -39,10 +41,25 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         known("fit", self.fit, get_args(Fit))
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
             raise InputError(
                 "mean and std are three numbers each, or one for grey, "
                 f"not {len(self.mean)} and {len(self.std)}"
+            )
+        if min(self.std) <= 0:
+            raise InputError(f"std is what is divided by, more than zero, not {list(self.std)}")
+        for name in ("resize", "crop"):
+            side: Any = getattr(self, name)
+            if not isinstance(side, int) or side < 1:
+                raise InputError(
+                    f"{name} is a number of pixels, for photos are made square, not {side!r}"
+                )
+        if self.interpolation not in iter(Image.Resampling):
+            raise InputError(
+                "interpolation is one of Pillow's, such as Image.Resampling.BICUBIC, not "
+                f"{self.interpolation!r}"
             )
 
     @staticmethod
@@ -90,6 +107,14 @@ class Preprocessing:
         return normalised.permute(2, 0, 1)[None].contiguous()
 
 
+def _numbers(name: str, given: Any) -> tuple[float, ...]:
+    """Numbers as they come from a list, an array or a tensor."""
+    try:
+        return tuple(float(number) for number in given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is a number for each channel, not {given!r}") from error
+
+
 @dataclass(frozen=True)
 class Classifier:
     """A module with all that is needed to ask it about a photo.
@@ -105,6 +130,27 @@ class Classifier:
     classes: tuple[str, ...] | None = None
     activation: Literal["softmax", "sigmoid", "none"] = "softmax"
     weights: str | None = None
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, type | UnionType] = {
+            "name": str,
+            "module": nn.Module | ExportedProgram,  # which a factory may return
+            "preprocessing": Preprocessing,
+        }
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            if not isinstance(given, kind):
+                wanted = getattr(kind, "__name__", "module")
+                raise InputError(
+                    f"{name!r} of a Classifier is a {wanted}, not a {type(given).__name__}"
+                )
+        names: Any = self.classes
+        if names is not None and (
+            not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names)
+        ):
+            raise InputError(
+                f"classes are a list of names in the outputs' order, not {names!r:.60}"
+            )
 
     def placed(self, inputs: Tensor) -> Tensor:
         """Inputs where the module's parameters are, in their precision."""
@@ -123,10 +169,9 @@ class Classifier:
     def check_classes(self, outputs: Tensor) -> None:
         """Refuse class names that are more or fewer than `outputs` (classes,)."""
         if self.classes is not None and len(self.classes) != len(outputs):
-            raise TargetError(
-                f"{len(self.classes)} class names were given for a model with "
-                f"{len(outputs)} outputs"
-            )
+            single = "a single output, which says yes or no: name what yes stands for"
+            what = single if len(outputs) == 1 else f"{len(outputs)} outputs"
+            raise TargetError(f"{len(self.classes)} class names were given for a model with {what}")
 
     def class_name(self, index: int) -> str:
         """What to call a class."""

@@ -15,7 +15,7 @@ from dmbp.linear.quiet import quietly
 State = Mapping[str, Tensor]
 
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel's, torch.compile's, Lightning's
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 
 
 def read_state(path: Path) -> State:
@@ -45,9 +45,27 @@ def read_state(path: Path) -> State:
     return _unwrapped(found, path)
 
 
+def part_for(module: nn.Module, state: State, *, optional: tuple[str, ...] = ()) -> State:
+    """Of a state, what is a module's where that is part of a larger one, such as `net.` of a file.
+
+    It has every key of the module, under one prefix alone; keys that begin as `optional` may lack.
+    """
+    needed = [key for key in module.state_dict() if not key.endswith("num_batches_tracked")]
+    needed = [key for key in needed if not any(map(key.startswith, optional))]
+    if not needed or needed[0] in state:
+        return state
+    prefixes = [key.removesuffix(needed[0]) for key in state if key.endswith(f".{needed[0]}")]
+    whole = [prefix for prefix in prefixes if all(prefix + key in state for key in needed)]
+    if len(whole) != 1:
+        return state
+    (only,) = whole
+    return {key.removeprefix(only): v for key, v in state.items() if key.startswith(only)}
+
+
 def fit(module: nn.Module, state: State, source: str, *, optional: tuple[str, ...] = ()) -> None:
     """Load `state` into `module`; every key must match, but for `optional` prefixes."""
     own = module.state_dict()
+    state = part_for(module, state, optional=optional)
     missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
     unexpected = [k for k in state if k not in own and not k.endswith("num_batches_tracked")]
     missing = [k for k in missing if not k.startswith(optional)] if optional else missing
@@ -84,7 +102,8 @@ def _unwrapped(found: Any, path: Path) -> State:
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
         raise WeightsError(f"{path} holds no state dict (a mapping of names to tensors)")
     state = {str(key): value for key, value in found.items()}
-    for prefix in _PREFIXES:
-        if state and all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    while prefix := next(
+        (p for p in _PREFIXES if state and all(k.startswith(p) for k in state)), ""
+    ):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state

@@ -15,7 +15,7 @@ from torch import nn
 from dmbp.errors import ModelError, WeightsError
 from dmbp.linear.quiet import without_log
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
-from dmbp.models.state import State, fit, read_state
+from dmbp.models.state import State, fit, part_for, read_state
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.names import suggestion
 
@@ -96,6 +96,7 @@ def _downloaded(timm: Any, name: str) -> nn.Module:
 
 def _from_file(timm: Any, name: str, state: State, source: str) -> nn.Module:
     module = _made(timm, name)
+    state = part_for(module, state)
     classes = _classes_in(module, state)
     if classes not in (None, module.num_classes):
         module = _made(timm, name, num_classes=classes)

@@ -14,7 +14,7 @@ from torch import nn
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.state import State, fit, read_state
+from dmbp.models.state import State, fit, part_for, read_state
 from dmbp.models.torchvision_import import import_torchvision
 from dmbp.names import known
 
@@ -75,8 +75,8 @@ def _downloaded(models: Any, name: str, weights: Any) -> nn.Module:
 
 
 def _from_file(models: Any, name: str, path: Path) -> nn.Module:
-    state = read_state(path)
     module = _build(models, name, {})
+    state = part_for(module, read_state(path), optional=_AUXILIARY)
     classes = _classes_in(module, state)
     if classes is not None:
         module = _build(models, name, {"num_classes": classes})

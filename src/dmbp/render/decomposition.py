@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from dmbp.decompose import Decomposition
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
-from dmbp.render.colour import Array
 from dmbp.render.features import draw_features, features_height
 from dmbp.render.files import figure_bytes, write_whole
 from dmbp.render.panel import PanelRow, PanelStyle, Terms, draw_panel
-from dmbp.render.pictures import check_drawable, picture, stretched
+from dmbp.render.pictures import as_photo, check_drawable, picture, stretched
 from dmbp.render.series import SeriesRow, draw_series
 from dmbp.render.signal import draw_signal, signal_height
 
@@ -27,7 +27,7 @@ def plot_decomposition(
     decomposition: Decomposition,
     path: str | Path,
     *,
-    photos: Sequence[Array] | None = None,
+    photos: Sequence[Any] | None = None,
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
@@ -35,12 +35,16 @@ def plot_decomposition(
 ) -> None:
     """Draw every row of a decomposition into a picture at `path` (.png, .svg or .pdf).
 
-    `photos` holds an array (height, width, 3) in [0, 1] for every row; without it the inputs are
-    shown, stretched to their own range. Signals (batch, channels, length) are drawn as lines and
-    vectors (batch, features) as bars; `names` are those of their channels or features.
+    `photos` holds what the model saw for every row, an image of Pillow's, an array (height, width,
+    3) in [0, 1] or a tensor; without it the inputs are shown, stretched to their own range.
+    `target_captions` say what each row is about, such as a class's name. Signals (batch, channels,
+    length) are drawn as lines and vectors (batch, features) as bars; `names` are those of their
+    channels or features.
     """
     if decomposition.inputs.dim() in CHARTS:
         figure = _charts(decomposition, target_captions, names, style)
+    elif names is not None:
+        raise InputError("names are those of features or channels; of classes: target_captions")
     else:
         rows = panel_rows(decomposition, photos, photo_captions, target_captions)
         figure = draw_panel(rows, style)
@@ -74,7 +78,7 @@ def _charts(
 
 def panel_rows(
     decomposition: Decomposition,
-    photos: Sequence[Array] | None = None,
+    photos: Sequence[Any] | None = None,
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
 ) -> list[PanelRow]:
@@ -85,16 +89,17 @@ def panel_rows(
         if given is not None and len(given) != len(inputs):
             what = "photos" if given is photos else "captions"
             raise InputError(f"{len(given)} {what} were given for {len(inputs)} rows")
+    size = (inputs.shape[2], inputs.shape[3])
     seen = ~decomposition.is_blank  # rounding is not to be drawn in full colours
     attributions = decomposition.attribution.sum(1) * seen[:, None, None]
     return [
         PanelRow(
-            photo=photos[k] if photos is not None else stretched(inputs[k]),
+            photo=stretched(inputs[k]) if photos is None else as_photo(photos[k], size),
             attribution=attributions[k].detach().cpu().double().numpy(),
             positive_map=picture(decomposition.positive_map[k]),
             negative_map=picture(decomposition.negative_map[k]),
             terms=term,
-            photo_caption=photo_captions[k] if photo_captions is not None else "input",
+            photo_caption="input" if photo_captions is None else str(photo_captions[k]),
             target_caption=_caption(decomposition, k, target_captions),
         )
         for k, term in enumerate(_terms(decomposition))
@@ -114,7 +119,7 @@ def _terms(decomposition: Decomposition) -> list[Terms]:
 
 
 def _caption(decomposition: Decomposition, row: int, captions: Sequence[str] | None) -> str:
-    return target_text(decomposition.targets[row]) if captions is None else captions[row]
+    return target_text(decomposition.targets[row]) if captions is None else str(captions[row])
 
 
 def target_text(target: OneTarget | str) -> str:

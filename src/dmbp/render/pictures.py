@@ -1,6 +1,9 @@
 """Tensors as pictures: arrays (height, width, 3)."""
 
+from typing import Any
+
 import numpy
+from PIL import Image
 from torch import Tensor
 
 from dmbp.errors import InputError
@@ -14,6 +17,30 @@ def check_drawable(inputs: Tensor) -> None:
             "only images of one or three channels can be drawn, not inputs of shape "
             f"{tuple(inputs.shape)}"
         )
+
+
+def as_photo(given: Any, size: tuple[int, int]) -> Array:
+    """A photo as RGB in [0, 1], from Pillow's, an array or a tensor, if it has that size.
+
+    Whole numbers are those of a file, 0 to 255; channels come last, or first in a tensor.
+    """
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        given = (given.permute(1, 2, 0) if len(given) in (1, 3) else given).numpy()
+    array = numpy.asarray(given.convert("RGB") if isinstance(given, Image.Image) else given)
+    array = array / 255 if numpy.issubdtype(array.dtype, numpy.integer) else array
+    array = array[..., None] if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[2] not in (1, 3) or array.shape[:2] != size:
+        raise InputError(
+            f"a photo of shape {array.shape} was given for an input of {size[0]} × {size[1]} "
+            f"pixels: it is what the model saw, {(*size, 3)}"
+        )
+    if not (array.min() >= 0 and array.max() <= 1):
+        raise InputError(
+            f"a photo's values are between 0 and 1, or whole numbers to 255, not from "
+            f"{array.min():.3g} to {array.max():.3g}"
+        )
+    return numpy.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
 
 
 def picture(image: Tensor) -> Array:

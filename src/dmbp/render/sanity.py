@@ -24,8 +24,8 @@ class SanityRow:
 
     @property
     def mean(self) -> float:
-        """The mean correlation."""
-        return sum(self.correlations) / len(self.correlations)
+        """The mean correlation, without signs: a map that turns into its opposite stays, too."""
+        return sum(map(abs, self.correlations)) / len(self.correlations)
 
     @property
     def verdict(self) -> str:
@@ -33,8 +33,8 @@ class SanityRow:
         if is_even(self.before) or is_even(self.after):
             return "nothing to compare: a map is the same everywhere"
         if self.mean > 0.7:
-            return "stays: it does not show what was learned"
-        return "changes: it shows what was learned" if self.mean < 0.3 else "changes in part"
+            return "stays: it does not depend on what was learned"
+        return "changes: it depends on what was learned" if self.mean < 0.3 else "changes in part"
 
 
 def draw_sanity(
@@ -62,13 +62,14 @@ def draw_sanity(
                 axis.set_ylabel(row.title, fontsize=11)
         words = figure.add_subplot(grid[line, 3])
         words.set_axis_off()
-        words.text(0, 0.64, f"ρ = {row.mean:+.2f}", fontsize=15, fontweight="bold")
+        words.text(0, 0.64, f"|ρ| = {row.mean:.2f}", fontsize=15, fontweight="bold")
         if len(row.correlations) > 1:
-            between = f"{min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
+            between = f"ρ {min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
             words.text(0, 0.54, f"{between} in {len(row.correlations)} draws", fontsize=10)
         words.text(0, 0.46, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     write_note(
-        figure.add_subplot(grid[-1, 2]), "ρ: rank correlation; each map on its own colour scale"
+        figure.add_subplot(grid[-1, 2]),
+        "ρ: rank correlation; |ρ|: mean without signs; each map on its own colour scale",
     )
     return figure
