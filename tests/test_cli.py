@@ -114,7 +114,7 @@ def test_targets_and_settings(folder: Path) -> None:
     assert record["settings"]["reference"] == "zero"
 
 
-@pytest.mark.parametrize(("model", "says"), [("sure", "predicted"), ("unsure", "most likely")])
+@pytest.mark.parametrize(("model", "says"), [("sure", "predicted"), ("unsure", "predicted not")])
 def test_what_a_sigmoid_puts_out_is_a_probability(folder: Path, model: str, says: str) -> None:
     result = explain("photo.jpg", model=f"cli_models:{model}")
     assert result.exit_code == 0, result.output
