@@ -2,4 +2,5 @@
 
 from dmbp.cli import app
 
-app(prog_name="dmbp")
+if __name__ == "__main__":
+    app(prog_name="dmbp")

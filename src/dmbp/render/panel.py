@@ -97,7 +97,9 @@ TERMS_WIDTH = 1.15
 
 
 def number(value: float) -> str:
-    """A signed number as a person writes it: `+2,386`, `-0.51`."""
+    """A signed number as a person writes it: `+2,386`, `-0.51`, and `0.00` without a sign."""
+    if abs(value) < 0.005:
+        return "0.00"
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
