@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -433,13 +434,14 @@ def test_no_room_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list((folder / "dmbp-out").iterdir())
 
 
-def test_the_command_is_installed() -> None:
-    """As a user calls it, in a process of its own."""
-    import sys
+COMMANDS = ([Path(sys.executable).with_name("dmbp")], [sys.executable, "-m", "dmbp"])
 
-    command = Path(sys.executable).with_name("dmbp")
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["by name", "as a module"])
+def test_the_command_is_installed(command: list[str]) -> None:
+    """As a user calls it, in a process of its own."""
     done = subprocess.run(
-        [command, "explain", "no.jpg", "--model", "x"], capture_output=True, text=True
+        [*command, "explain", "no.jpg", "--model", "x"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr == "dmbp: there is no file no.jpg\n"

@@ -16,7 +16,7 @@ from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, st
 from dmbp.render.comparison import ComparedMap, draw_comparison
 from dmbp.render.decomposition import panel_rows, target_text
 from dmbp.render.files import write_whole
-from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines
+from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines, number
 from dmbp.render.pictures import as_photo
 from dmbp.render.sanity import SanityRow, draw_sanity
 from tests import nets
@@ -116,6 +116,11 @@ def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> N
     if name.endswith("png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.size[0] > 1000
+
+
+def test_numbers_as_a_person_writes_them() -> None:
+    given = (2386.2, -0.51, -0.0007, 0.0, 99.5)
+    assert [number(value) for value in given] == ["+2,386", "-0.51", "0.00", "0.00", "+99.50"]
 
 
 def test_photos_as_they_come() -> None:
