@@ -21,7 +21,7 @@ def test_the_commands_picture(plan: Path, monkeypatch: pytest.MonkeyPatch) -> No
     runner = CliRunner()
     empty = runner.invoke(app, ["bench", "plot", "plan.toml", "a.png"])
     assert empty.exit_code == 2
-    assert "has no results of this plan yet" in " ".join(empty.output.split())
+    assert "has no scores of this plan" in " ".join(empty.output.split())
     run_plan(read_plan(plan), plan.parent / "dmbp-bench.sqlite", RunOptions())
     for name in ("a.png", "a.svg", "a.pdf"):
         found = runner.invoke(app, ["bench", "plot", "plan.toml", name])

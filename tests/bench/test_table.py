@@ -175,6 +175,7 @@ def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
     said = as_markdown(lines, plan)
     assert '- B, pointing, GC, Grad: each 4 not scored, which takes fit = "squeeze"' in said
     assert "- Avg, Grad: not every line has a score\n" in said
+    assert "- A, cIM: no photo shows two classes\n" in said
 
 
 def test_none_is_best_while_some_are_missing() -> None:

@@ -73,12 +73,17 @@ def _theirs(line: Line, label: str) -> Text:
 
 def notes(lines: Sequence[Line]) -> list[str]:
     """How many photos and questions each line is over, and what is not there."""
-    found = [
-        f"{line.task}, {line.metric}: {_counted(line.photos, 'photo')}, "
-        f"{_counted(line.asked, 'question')} a method"
-        for line in lines
-    ]
+    found = [f"{line.task}, {line.metric}: {_over(line)}" for line in lines]
     return found + [note for line in lines for note in _missing(line)]
+
+
+NOT_ASKED = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
+
+
+def _over(line: Line) -> str:
+    if not line.asked and line.metric in NOT_ASKED:
+        return NOT_ASKED[line.metric]
+    return f"{_counted(line.photos, 'photo')}, {_counted(line.asked, 'question')} a method"
 
 
 def _counted(count: int, what: str) -> str:

@@ -80,8 +80,9 @@ class Plan:
             raise InputError("a plan needs at least one method and one task")
         known("table of the paper", self.paper, TABLES)
         names = [task.name for task in self.tasks]
-        if len(set(names)) < len(names):
-            raise InputError("two tasks of the plan have the same name")
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"two tasks of the plan are called {name!r}")
         labels = [one.label for one in self.variants]
         for label in labels:
             if labels.count(label) > 1:

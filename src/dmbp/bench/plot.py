@@ -43,7 +43,8 @@ def plot(plan: Plan, store: Path, out: Path) -> None:
     drawn = [task for task in found if task.marks]
     if not drawn:
         raise InputError(
-            f"{store} has no results of this plan yet: `dmbp bench run` computes them first"
+            f"{store} has no scores of this plan by the first metric of a task: `dmbp bench run` "
+            "computes what is missing, `dmbp bench table` says what has none"
         )
     write_whole({out: figure_bytes(draw_benchmark(drawn), out.suffix)})
 
