@@ -40,6 +40,7 @@ LAYERS = (
     "bench",
     "demo",
     "cli",
+    "__main__",
 )
 
 # A decomposition draws and saves itself: the one look downwards, inside a function.
