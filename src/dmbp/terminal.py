@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, sentence
 
 errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 output = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -28,8 +28,7 @@ def one_sentence(*, interrupted: str = "interrupted") -> Generator[None]:
             warnings.showwarning = _note
             yield
     except DMBPError as error:
-        said = " ".join([str(error), *getattr(error, "__notes__", [])])
-        errors.print(Text("dmbp: ", "red") + Text(" ".join(said.split())))
+        errors.print(Text("dmbp: ", "red") + Text(sentence(error)))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         errors.print(Text("dmbp: ", "red") + Text(interrupted))

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from dmbp.bench.plan import Plan, Task
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, sentence
 
 
 class LeftOut:
@@ -24,5 +24,4 @@ class LeftOut:
             self.count += 1
             if self.count == self._tasks:
                 raise
-            said = " ".join([str(error), *getattr(error, "__notes__", [])])
-            warnings.warn(f"the task {task.name!r} is left out: {said}", stacklevel=2)
+            warnings.warn(f"the task {task.name!r} is left out: {sentence(error)}", stacklevel=2)

@@ -15,7 +15,7 @@ from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.objective import OBJECTIVES
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import Settings
-from dmbp.engine import BYTES_TAKEN, OnIteration, can_be_recorded, prepare
+from dmbp.engine import BYTES_TAKEN, OnIteration, has_gpu_engine, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, Rows
 from dmbp.linear.precision import full_precision, repeatable
@@ -127,7 +127,7 @@ def _kind(inputs: Tensor, settings: Settings) -> Kind:
 
 
 def _is_recordable(net: LinearNetwork) -> bool:
-    if not net.inputs.is_cuda or not can_be_recorded(net):
+    if not has_gpu_engine(net):
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory

@@ -4,8 +4,8 @@ from dmbp.engine.choice import (
     BYTES_AT_MOST,
     BYTES_TAKEN,
     PRECISIONS,
-    can_be_recorded,
     engine_for,
+    has_gpu_engine,
     prepare,
 )
 from dmbp.engine.engine import Engine, Logits, OnIteration
@@ -26,7 +26,7 @@ __all__ = [
     "Readout",
     "ReferenceEngine",
     "Terms",
-    "can_be_recorded",
     "engine_for",
+    "has_gpu_engine",
     "prepare",
 ]

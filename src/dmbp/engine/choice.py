@@ -64,7 +64,7 @@ def engine_for(
         why = f"GPUs, not {device}" if device != "cuda" else f"models in float32, not {own}"
         raise InputError(f"precision {precision!r} is for {why}: leave it at 'auto'")
     by_row = plan_of(net).rows_known
-    if _is_for_gpu_engine(net):
+    if has_gpu_engine(net):
         return GpuEngine(
             net,
             logits,
@@ -79,11 +79,7 @@ def engine_for(
     return kind(net, logits, loss=loss, learning_rate=learning_rate)
 
 
-def can_be_recorded(net: LinearNetwork) -> bool:
-    """Whether engines for networks like this one may be made for every question alike."""
-    return _is_for_gpu_engine(net)
-
-
-def _is_for_gpu_engine(net: LinearNetwork) -> bool:
+def has_gpu_engine(net: LinearNetwork) -> bool:
+    """Whether it is learned by the engine for GPUs, which is made for every question alike."""
     on_gpu = net.inputs.is_cuda and net.inputs.dtype == torch.float32
     return on_gpu and plan_of(net).rows_first
