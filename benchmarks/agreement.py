@@ -16,18 +16,22 @@ from torch import Tensor
 
 from benchmarks.real import photographs, resnet50
 from dmbp.decompose import PRESETS
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import PRECISIONS, Engine, ReferenceEngine, engine_for
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import PRECISIONS, AutogradEngine, Engine, engine_for
 from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.linear.piece import Piece
-from dmbp.linear.precision import full_precision
+from dmbp.linear.lines import ElementwiseLine
 from dmbp.metrics import insertion
+from dmbp.precision import full_precision
 
 
 def masks(engine: Engine, net: LinearNetwork) -> list[Tensor]:
     """The masks of each row's open gates."""
-    steps = [s for s in net.frozen.steps if s.site is not None and isinstance(s.function, Piece)]
+    steps = [
+        s
+        for s in net.frozen.steps
+        if s.site is not None and isinstance(s.function, ElementwiseLine)
+    ]
     gates = {s.site.name: s.function.slope for s in steps}  # pyright: ignore
     logits = engine.logits
     return [
@@ -68,7 +72,7 @@ def main() -> None:
         net = linearizer.linearize(images, target=classes.tolist())
         logits = initial_logits(net)
         learning = {"loss": OBJECTIVES["all"], "learning_rate": settings.learning_rate}
-        reference = ReferenceEngine(net, logits, **learning)
+        reference = AutogradEngine(net, logits, **learning)
         reference.learn(settings.iterations)
         half = engine_for(net, logits, **learning, precision=options.precision)
         past = half.learn(settings.iterations)

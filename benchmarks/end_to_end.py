@@ -16,8 +16,8 @@ from torch.nn import functional
 
 import dmbp
 from benchmarks.sweep import randomise
-from dmbp.engine.plan import plan_of
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.engine.plan.plan import plan_of
+from dmbp.models.torchvision_models import import_torchvision
 
 ITERATIONS = 10
 

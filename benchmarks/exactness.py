@@ -13,7 +13,7 @@ from tests import nets
 from torch import Tensor, nn
 
 import dmbp
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 
 TORCHVISION = (
     *("resnet18", "resnet50", "resnext50_32x4d", "vgg11", "vgg16_bn", "squeezenet1_1", "alexnet"),

@@ -27,14 +27,14 @@ def explain(reference: bool, arguments: list[str]) -> None:
     from dmbp.attribution import dmbp as method
     from dmbp.cli import app
     from dmbp.decompose import decomposer
-    from dmbp.engine import Engine, ReferenceEngine
+    from dmbp.engine import AutogradEngine, Engine
 
-    decompose: Any = sys.modules["dmbp.decompose.decompose"]  # that name is a function's, too
+    decompose: Any = sys.modules["dmbp.decompose.learn"]  # that name is a function's, too
     if reference:
 
         def engine_for(*given: Any, precision: str, **settings: Any) -> Engine:
             assert precision == "auto"
-            return ReferenceEngine(*given, **settings)
+            return AutogradEngine(*given, **settings)
 
         def nothing(*_: Any, **__: Any) -> None: ...
 

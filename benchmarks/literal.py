@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dmbp.attribution.fullgrad import biases_of
 from dmbp.attribution.lpr import Ruled
 from dmbp.engine import Loss, Terms
 from dmbp.linear import LinearNetwork
-from dmbp.linear.biases import biases_of
-from dmbp.linear.step import Step
+from dmbp.linear.steps import Step
 
 
 class LiteralEngine:

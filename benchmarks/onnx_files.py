@@ -28,7 +28,7 @@ from torch.export import Dim
 import dmbp
 from benchmarks.sweep import randomise, timm_model, torchvision_model
 from dmbp.errors import DMBPError
-from dmbp.models.onnx_file import read_classifier
+from dmbp.models.onnx.file import read_classifier
 
 ITERATIONS = 10
 

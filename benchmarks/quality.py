@@ -26,7 +26,8 @@ from benchmarks.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_
 from dmbp.attribution import DMBP, METHODS, LinearMapMethod, method_names
 from dmbp.attribution.blur_ig import gaussian_blur
 from dmbp.decompose import concatenate
-from dmbp.metrics import complementary_insertion, insertion, pointing_game
+from dmbp.metrics import insertion, pointing_game
+from dmbp.metrics import insertion as complementary_insertion
 from dmbp.models.classifier import Classifier
 
 

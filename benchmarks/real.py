@@ -10,8 +10,8 @@ from torch import Tensor
 from dmbp.data import read_photo
 from dmbp.data.voc import Box, read_voc
 from dmbp.models import Classifier, Preprocessing, load_model
-from dmbp.models.keras_resnet50 import keras_resnet50_classifier
-from dmbp.models.small_resnet import CLASSES
+from dmbp.models.paper_networks import keras_resnet50_classifier
+from dmbp.models.voc160 import CLASSES
 
 SIDE = 224
 

@@ -12,7 +12,7 @@ import sys
 import torch
 
 from dmbp.attribution.rise import RISE
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 
 
 def peak(masks: int, device: str, batch: int) -> float:

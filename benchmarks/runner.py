@@ -31,10 +31,8 @@ from torch import nn
 
 from benchmarks.real import photographs, resnet50
 from dmbp.attribution import METHODS
-from dmbp.bench.plan import Plan, Task
-from dmbp.bench.run import RunOptions, run_plan
-from dmbp.bench.tally import Tally
-from dmbp.bench.variant import variant
+from dmbp.bench.plan import Plan, Task, variant
+from dmbp.bench.run.driver import RunOptions, Tally, run_plan
 from dmbp.metrics import insertion
 from dmbp.models import Classifier, Preprocessing
 

@@ -37,12 +37,12 @@ from benchmarks.ceilings import Ceilings, ceilings, seconds
 from benchmarks.literal import LiteralEngine
 from dmbp.attribution import METHODS
 from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import ReferenceEngine, engine_for
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, engine_for
 from dmbp.linear import Linearizer
-from dmbp.linear.precision import full_precision
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
+from dmbp.precision import full_precision
 
 NETWORKS = ("resnet50", "vgg16", "squeezenet1_1", "mobilenet_v2", "densenet121")
 LEARN = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
@@ -96,7 +96,7 @@ def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
     engines: dict[str, Callable[[], Any]] = {
         "plain pass": plain,
         "iteration": partial(engine.learn, count),
-        "reference iteration": ReferenceEngine(net, logits, **LEARN).step,
+        "reference iteration": AutogradEngine(net, logits, **LEARN).step,
     }
     if len(inputs) <= options.literal:
         engines["literal iteration"] = LiteralEngine(net, logits, **LEARN).step

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import dmbp
 from benchmarks.families import FAMILIES
 from dmbp.errors import DMBPError
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 
 SIDE = 64
 TORCHVISION_SIDES = {"inception_v3": 96, "maxvit_t": 224, "vit_h_14": 56}

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dmbp.models.small_resnet import CLASSES
+from dmbp.models.voc160 import CLASSES
 
 INPUT_SIZE = 224
 FEATURE_CHANNELS = 2048

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from voc160 import mean_average_precision, normalise, predict, read_images, read_labels
 from weights import write_weights
 
-from dmbp.models.small_resnet import CLASSES, INPUT_SIZE, SmallResNet
+from dmbp.models.voc160 import CLASSES, INPUT_SIZE, SmallResNet
 
 # Feature maps of student (10×10) and teacher (7×7) are compared after averaging to this grid.
 GRID = 5

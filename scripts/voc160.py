@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from dmbp.models.small_resnet import CLASSES, MEAN, STD
+from dmbp.models.voc160 import CLASSES, MEAN, STD
 
 LABEL_VALUES = {"1": 1, "0": 0, "?": -1}
 

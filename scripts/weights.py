@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from dmbp.models.small_resnet import CLASSES, INPUT_SIZE, MEAN, STD, SmallResNet
+from dmbp.models.voc160 import CLASSES, INPUT_SIZE, MEAN, STD, SmallResNet
 
 
 def load_model(weights: Path) -> SmallResNet:
@@ -23,7 +23,7 @@ def write_weights(model: SmallResNet, path: Path, *, mean_average_precision: flo
         if tensor.is_floating_point()
     }
     metadata = {
-        "architecture": "dmbp.models.small_resnet.SmallResNet",
+        "architecture": "dmbp.models.voc160.SmallResNet",
         "input": f"normalised RGB, {INPUT_SIZE}x{INPUT_SIZE}",
         "output": "one logit a class, multi-label (sigmoid)",
         "classes": json.dumps(CLASSES),

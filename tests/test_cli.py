@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 from dmbp import DMBP, cli
 from dmbp.cli import app
 from dmbp.decompose import PRESETS
-from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.settings import OBJECTIVES
 from dmbp.errors import InputError
-from dmbp.model_choice import ModelChoice
 from dmbp.models import Preprocessing, load_model
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 from dmbp.render import PALETTES
-from dmbp.render.files import FORMATS
+from dmbp.render.pictures import FORMATS
+from dmbp.workflows.prediction import ModelChoice
 
 MODELS = """
 import torch

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from dmbp.attribution import METHODS
-from dmbp.render.comparison import ComparedMap, draw_comparison, from_nothing
-from dmbp.render.sanity import SanityRow
+from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, from_nothing
 from tests.test_cli import folder, run  # noqa: F401
 
 GOOD = ("--model", "cli_models:good", "--out", "out")

@@ -9,8 +9,8 @@ from rich.console import Console
 from torch import Tensor
 
 import dmbp
+from dmbp.cli.demo import run_demo
 from dmbp.data import sample_photos
-from dmbp.demo import run_demo
 from dmbp.errors import OutputError, PhotoError
 from dmbp.models import DEFAULT, load_model
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
 from dmbp.cli import app
-from dmbp.doctor import FROZEN, Diagnosis
+from dmbp.cli.doctor import FROZEN, Diagnosis
 from dmbp.errors import UnsupportedOperation
-from dmbp.examination import OWN_RULE, SUGGESTIONS, examine
-from dmbp.linear.capture import capture
-from dmbp.linear.freeze import freeze
-from dmbp.linear.rules import RULES
+from dmbp.linear.capture.export import capture
+from dmbp.linear.freeze.freeze import freeze
+from dmbp.linear.rules.table import RULES
+from dmbp.workflows.examination import OWN_RULE, SUGGESTIONS, examine
 
 MODELS = """
 import torch
@@ -253,7 +253,7 @@ def test_memory_grows_with_the_image() -> None:
 
 
 def test_memory_that_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.memory_peak._CLEAR", Path("/nowhere/clear_refs"))
+    monkeypatch.setattr("dmbp.workflows.examination._CLEAR", Path("/nowhere/clear_refs"))
     result = doctor("doctor_models:good", "--size", "20")
     assert "memory       not measured on this system" in result.output
 

@@ -18,12 +18,11 @@ from torch.nn import functional
 import dmbp
 from dmbp.attribution import METHODS
 from dmbp.attribution.blur_ig import BlurIG, gaussian_blur
-from dmbp.attribution.gradcam import GradCAM
+from dmbp.attribution.fullgrad import full_gradient
+from dmbp.attribution.gradcam import GradCAM, last_stage
 from dmbp.attribution.rise import BLOCK, RISE
 from dmbp.errors import InexactCapture, InputError
-from dmbp.linear.biases import full_gradient
-from dmbp.linear.stage import last_stage
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 from tests import nets
 from tests.tolerance import FLOAT64, relative
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.attribution import METHODS
+from dmbp.attribution.base import Question
+from dmbp.attribution.batching import rows_that_fit
 from dmbp.attribution.dmbp import DMBP
-from dmbp.attribution.memory import rows_that_fit
-from dmbp.attribution.method import Question
 from dmbp.errors import InputError
 from tests import nets
 from tests.tolerance import relative

@@ -206,7 +206,7 @@ def test_a_model_that_stops_gradients_is_told_so() -> None:
 def test_baselines_are_used_or_refused(name: str) -> None:
     model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
     method = make(name, model)
-    if not method.compares:
+    if not method.takes_baselines:
         with pytest.raises(InputError, match="takes no baselines"):
             method.attribute(inputs, torch.zeros_like(inputs), target=0)
         return

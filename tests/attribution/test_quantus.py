@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dmbp
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 from tests import nets
 
 import_torchvision()  # which Quantus imports, and which may need a CPU build's help

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dmbp.bench import Row
-from dmbp.bench.cluster import Crew, Member, _places
+from dmbp.bench import ResultRow
 from dmbp.bench.plan import read_plan
-from dmbp.bench.run import RunOptions, run_plan
-from dmbp.bench.table import table
-from dmbp.bench.tally import Tally
+from dmbp.bench.report.table import table
+from dmbp.bench.run.driver import RunOptions, Tally, run_plan
+from dmbp.bench.run.ray_cluster import Crew, Member, _places
 from dmbp.cli import app
 from dmbp.errors import InputError, WorkerError
 from tests.bench.test_processes import here, rows
@@ -46,7 +45,7 @@ def test_a_lost_node_changes_nothing(
     lost: list[str] = []
     replace = Crew._replace
 
-    def noted(self: Crew, member: Member, why: str) -> list[Row]:
+    def noted(self: Crew, member: Member, why: str) -> list[ResultRow]:
         lost.append(why)
         return replace(self, member, why)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dmbp.bench import Cell, Row, Store
-from dmbp.bench import export as exporting
-from dmbp.bench.export import export
+from dmbp.bench import Cell, ResultRow, Store
+from dmbp.bench.report import export as exporting
+from dmbp.bench.report.export import export
 from dmbp.errors import InputError, OutputError
 
 CELL = Cell("voc", "a", "p1", "14", "resnet50", "w1", "gradcam", {"signed": True}, {"steps": 28})
@@ -19,8 +19,10 @@ def store(tmp_path: Path) -> Store:
     """Twelve rows: one failed, one with another metric, one of a photo with a comma."""
     made = Store(tmp_path / "s.sqlite")
     cells = [replace(CELL, image=f"{k:02d}, é") for k in range(12)]
-    made.add(Row(cell, {"IM": k / 12}, {}, seconds=0.5) for k, cell in enumerate(cells[:10]))
-    made.add([Row(cells[10], {"IM": 0.9, "cIM": 0.25}), Row(cells[11], failure="no memory")])
+    made.add(ResultRow(cell, {"IM": k / 12}, {}, seconds=0.5) for k, cell in enumerate(cells[:10]))
+    made.add(
+        [ResultRow(cells[10], {"IM": 0.9, "cIM": 0.25}), ResultRow(cells[11], failure="no memory")]
+    )
     return made
 
 

@@ -16,12 +16,11 @@ import pytest
 from PIL import Image
 
 from dmbp.bench import Store
-from dmbp.bench.executor import here as here_executor
 from dmbp.bench.plan import read_plan
-from dmbp.bench.run import RunOptions, run_plan
-from dmbp.bench.station import AHEAD
-from dmbp.bench.table import table
-from dmbp.bench.tally import Tally
+from dmbp.bench.report.table import table
+from dmbp.bench.run.driver import RunOptions, Tally, run_plan
+from dmbp.bench.run.local import run_in_process as here_executor
+from dmbp.bench.run.unit_runner import AHEAD
 from dmbp.data.photo import decode_photo
 from dmbp.errors import DMBPError, WorkerError
 from tests.bench.test_processes import here, rows
@@ -180,7 +179,7 @@ def test_photos_are_decoded_once_and_by_threads(
         decoded.append(path.name)
         return decode_photo(path)
 
-    monkeypatch.setattr("dmbp.bench.photos.decode_photo", noted)
+    monkeypatch.setattr("dmbp.bench.run.unit_runner.decode_photo", noted)
     tally = run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=5))
     assert (tally.done, tally.failed) == (24, 0)
     assert len(decoded) == len(set(decoded)) == 12
@@ -197,7 +196,7 @@ def test_units_are_made_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.M
 
         return here_executor(noted(), **keywords)
 
-    monkeypatch.setattr("dmbp.bench.run.here", counted)
+    monkeypatch.setattr("dmbp.bench.run.driver.here", counted)
 
     def look(tally: Tally) -> None:
         computed = (tally.done - 1) // 2  # two methods, of one photo

@@ -6,7 +6,7 @@ import pytest
 
 from dmbp.bench.paper import TABLES
 from dmbp.bench.plan import read_plan
-from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.data.dataset import read_dataset
 from dmbp.errors import InputError

@@ -8,8 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dmbp.bench.plan import read_plan
-from dmbp.bench.plot import _task_plot
-from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.report.plot import _task_plot
+from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.cli import app
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark, method_colours

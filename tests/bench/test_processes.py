@@ -8,12 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from dmbp.bench import Store
-from dmbp.bench.devices import devices
 from dmbp.bench.plan import read_plan
-from dmbp.bench.processes import Member, processes, threads_each
-from dmbp.bench.run import RunOptions, run_plan
-from dmbp.bench.table import table
-from dmbp.bench.tally import Tally
+from dmbp.bench.report.table import table
+from dmbp.bench.run.driver import RunOptions, Tally, run_plan
+from dmbp.bench.run.local import Member, devices, processes, threads_each
 from dmbp.errors import InputError, WorkerError
 from tests.bench.tiny import make_plan, mark
 
@@ -53,7 +51,7 @@ def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -
 def test_what_kills_every_worker_is_given_up_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmbp.bench.trial.MOST_TRIES", 2)  # each costs a process's start
+    monkeypatch.setattr("dmbp.bench.run.pool.MOST_TRIES", 2)  # each costs a process's start
     plan = make_plan(tmp_path, photos=4, model="deadly", methods=["random"])
     mark(tmp_path / "photos" / "cat" / "00002.png")
     tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(TWO, batch=1))
@@ -64,7 +62,7 @@ def test_what_kills_every_worker_is_given_up_alone(
 
 
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.processes.work", print)  # ends at once, without a word
+    monkeypatch.setattr("dmbp.bench.run.local.work", print)  # ends at once, without a word
     with pytest.raises(WorkerError, match="processes for cpu do not start: the last ended with"):
         list(processes(iter([SimpleNamespace(parts=((),))]), devices=["cpu"]))
 
@@ -90,8 +88,8 @@ def _deaf(line: object, device: str, threads: int) -> None:
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.processes.work", _deaf)
-    monkeypatch.setattr("dmbp.bench.processes.PATIENCE", 0.2)
+    monkeypatch.setattr("dmbp.bench.run.local.work", _deaf)
+    monkeypatch.setattr("dmbp.bench.run.local.PATIENCE", 0.2)
     member = Member("cpu", 1)
     started = time.monotonic()
     assert member.end() == "was killed by signal 9"

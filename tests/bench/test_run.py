@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
-from dmbp.bench.run import RunOptions, run_plan
-from dmbp.bench.table import table
+from dmbp.bench.report.table import table
+from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.cli import app
 from dmbp.errors import DMBPError
 from tests.bench.conftest import PLAN
@@ -216,7 +216,7 @@ def test_an_interrupted_run_says_how_to_go_on(plan: Path, monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dmbp.bench.run.run_plan", interrupted)
+    monkeypatch.setattr("dmbp.bench.run.driver.run_plan", interrupted)
     found = CliRunner().invoke(app, ["bench", "run", str(plan)])
     assert found.exit_code == 130
     assert found.stderr == "dmbp: interrupted; the same command goes on with what is left\n"

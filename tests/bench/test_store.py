@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from dmbp.bench import Cell, Row, Store
+from dmbp.bench import Cell, ResultRow, Store
 from dmbp.errors import InputError, OutputError
 
 CELL = Cell("voc", "a", "p1", "cat", "resnet50", "w1", "gradcam", {"signed": True}, {"steps": 28})
@@ -23,8 +23,8 @@ def cells(count: int) -> list[Cell]:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
-    row = Row(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
-    failed = Row(replace(CELL, method="dmbp"), failure="it does not fit into memory")
+    row = ResultRow(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
+    failed = ResultRow(replace(CELL, method="dmbp"), failure="it does not fit into memory")
     store.add([row, failed])
     assert list(store.rows()) == [failed, row]  # by method
     store.close()
@@ -54,11 +54,11 @@ def test_names_that_decide_nothing_are_not_in_the_key() -> None:
 
 def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
-    store.add([Row(CELL, failure="no memory")])
+    store.add([ResultRow(CELL, failure="no memory")])
     assert store.done([CELL.key, "other"]) == {CELL.key}
     assert store.done([CELL.key], failed=False) == set()
-    store.add([Row(CELL, {"IM": 0.5})])
-    store.add([Row(CELL, {"IM": 0.9}), Row(CELL, failure="later")])
+    store.add([ResultRow(CELL, {"IM": 0.5})])
+    store.add([ResultRow(CELL, {"IM": 0.9}), ResultRow(CELL, failure="later")])
     assert [dict(row.scores) for row in store.rows()] == [{"IM": 0.5}]
     assert store.done([CELL.key], failed=False) == {CELL.key}
 
@@ -66,15 +66,17 @@ def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> Non
 def test_many_keys_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     asked = cells(2500)
-    store.add(Row(cell, {"IM": 0.1}) for cell in asked[:1700])
+    store.add(ResultRow(cell, {"IM": 0.1}) for cell in asked[:1700])
     assert store.done(cell.key for cell in asked) == {cell.key for cell in asked[:1700]}
 
 
 def test_two_stores_merge(tmp_path: Path) -> None:
     one, other = Store(tmp_path / "1.sqlite"), Store(tmp_path / "2.sqlite")
     a, b, c = cells(3)
-    one.add([Row(a, {"IM": 0.1}), Row(b, failure="no memory")])
-    other.add([Row(a, {"IM": 0.7}), Row(b, {"IM": 0.2}), Row(c, failure="broken photo")])
+    one.add([ResultRow(a, {"IM": 0.1}), ResultRow(b, failure="no memory")])
+    other.add(
+        [ResultRow(a, {"IM": 0.7}), ResultRow(b, {"IM": 0.2}), ResultRow(c, failure="broken photo")]
+    )
     one.merge(tmp_path / "2.sqlite")
     found = {row.cell.key: row for row in one.rows()}
     assert found[a.key].scores == {"IM": 0.1}
@@ -141,11 +143,11 @@ def test_a_killed_process_leaves_whole_batches(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
-    store.add([Row(CELL, {"IM": 0.5})])
+    store.add([ResultRow(CELL, {"IM": 0.5})])
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OutputError, match=r"cannot write to .*s\.sqlite: database or disk is full"):
-        store.add(Row(cell, {"IM": 0.5}, {"IM": [0.1] * 100}) for cell in cells(500))
+        store.add(ResultRow(cell, {"IM": 0.5}, {"IM": [0.1] * 100}) for cell in cells(500))
     assert len(list(store.rows())) == 1
 
 
@@ -184,7 +186,7 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     """Its first page is whole, so it opens; what comes after is not."""
     path = tmp_path / "s.sqlite"
     store = Store(path)
-    store.add([Row(replace(CELL, image=str(k))) for k in range(200)])
+    store.add([ResultRow(replace(CELL, image=str(k))) for k in range(200)])
     store.close()
     data = bytearray(path.read_bytes())
     data[4096:] = bytes(byte ^ 0x5A for byte in data[4096:])
@@ -198,15 +200,17 @@ def test_a_failure_on_a_photo_that_was_repaired_counts_no_more(tmp_path: Path) -
     """Unless the photo broke after it had succeeded; a merge does not change when that was."""
     broken, other = replace(CELL, photo="broken"), replace(CELL, image="b")
     stores = [Store(tmp_path / name) for name in ("first", "second", "both")]
-    stores[0].add([Row(broken, failure="no photo", written=1.0), Row(other, failure="no memory")])
+    stores[0].add(
+        [ResultRow(broken, failure="no photo", written=1.0), ResultRow(other, failure="no memory")]
+    )
     assert stores[0].counts() == [("resnet50", "voc", "gradcam", 2, 2)]
-    stores[1].add([Row(CELL, {"IM": 0.5}, written=2.0)])
+    stores[1].add([ResultRow(CELL, {"IM": 0.5}, written=2.0)])
     for order in ((1, 0), (0, 1)):
         for k in order:
             stores[2].merge(stores[k].path)
         assert stores[2].counts() == [("resnet50", "voc", "gradcam", 2, 1)]
         assert stores[2].failures() == [("no memory", 1)]
-    stores[1].add([Row(broken, failure="no photo", written=3.0)])
+    stores[1].add([ResultRow(broken, failure="no photo", written=3.0)])
     assert stores[1].failures() == [("no photo", 1)]
 
 
@@ -216,7 +220,7 @@ def test_a_store_that_may_not_be_written_is_read(
     """Without a file beside it; with the log of a run that was killed, its rows too."""
     path = tmp_path / "s.sqlite"
     store = Store(path)
-    store.add([Row(CELL, {"IM": 0.5})])
+    store.add([ResultRow(CELL, {"IM": 0.5})])
     monkeypatch.setattr("dmbp.bench.store.os.access", lambda *_: False)
     during = Store(path, reading=True)
     assert [row.cell for row in during.rows()] == [CELL]  # from the log
@@ -229,4 +233,4 @@ def test_a_store_that_may_not_be_written_is_read(
     assert [row.cell for row in fixed.rows()] == [CELL]
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(OutputError, match=r"cannot write to .*readonly"):
-        fixed.add([Row(CELL, failure="no")])
+        fixed.add([ResultRow(CELL, failure="no")])

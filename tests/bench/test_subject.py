@@ -8,12 +8,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dmbp.bench.left_out import LeftOut
+from dmbp.bench.identity import subject_of, task_classifier, weights_digest
 from dmbp.bench.plan import read_plan
-from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
-from dmbp.bench.subject import subject_of, task_classifier, weights_digest
-from dmbp.bench.unit import Choice, missing_units
+from dmbp.bench.units import LeftOut, UnitSelection, missing_units
 from dmbp.errors import TargetError
 from dmbp.models import Classifier
 from tests.bench.tiny import Tiny, make_plan, tiny
@@ -84,7 +83,7 @@ def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
         units = missing_units(
             plan,
             store,
-            Choice(),
+            UnitSelection(),
             subject_of=lambda _: subject_of(classifier),
             kept=lambda count, failed: None,
             left_out=LeftOut(plan),

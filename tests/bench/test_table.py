@@ -8,35 +8,38 @@ from pathlib import Path
 import pytest
 
 from dmbp import methods, metrics
-from dmbp.bench.layout import methods_across, tasks_across
-from dmbp.bench.lines import Line, Score, average_line, table_lines
-from dmbp.bench.marks import marks
-from dmbp.bench.mean import Mean
 from dmbp.bench.paper import TABLES
-from dmbp.bench.plan import METRICS, Plan, Task, read_plan
-from dmbp.bench.run import RunOptions, run_plan
+from dmbp.bench.plan import METRICS, Plan, Task, read_plan, variant
+from dmbp.bench.report.lines import (
+    RunningMean,
+    ScoreSummary,
+    TableLine,
+    average_line,
+    rank_best,
+    table_lines,
+)
+from dmbp.bench.report.table import as_markdown, methods_across, table, tasks_across
+from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.scoring import SCORERS
 from dmbp.bench.store import Store
-from dmbp.bench.table import as_markdown, table
-from dmbp.bench.variant import variant
 from dmbp.data import read_photo
 from dmbp.models import load_model
 from tests.bench.conftest import PLAN
 
 
-def score(*values: float) -> Score:
-    mean = Mean()
+def score(*values: float) -> ScoreSummary:
+    mean = RunningMean()
     for value in values:
         mean.add(value)
-    return Score(mean)
+    return ScoreSummary(mean)
 
 
 def test_means_over_other_photos_are_not_compared() -> None:
     """A method that failed where it is hard would look good; a broken photo fails for all."""
     few, most, many = score(0.9), score(0.5, 0.5), score(0.1, 0.1)
     few.failed = 1
-    unfair = Line("VOC/RN50", "IM", 2, 2, {"Grad": few, "GC": many}, {})
-    fair = Line("VOC/RN50", "IM", 2, 2, {"Grad": most, "GC": many}, {})
+    unfair = TableLine("VOC/RN50", "IM", 2, 2, {"Grad": few, "GC": many}, {})
+    fair = TableLine("VOC/RN50", "IM", 2, 2, {"Grad": most, "GC": many}, {})
     marked = [methods_across([line], ["Grad", "GC"]).rows[0][2].bold for line in (unfair, fair)]
     assert marked == [False, True]
     both = (variant("gradient", {}), variant("gradcam", {}))
@@ -85,7 +88,7 @@ def test_rows_scored_otherwise_do_not_count(plan: Path) -> None:
     assert all(s.missing == 6 for line in table_lines(read_plan(plan), store) for s in _ours(line))
 
 
-def _ours(line: Line) -> list[Score]:
+def _ours(line: TableLine) -> list[ScoreSummary]:
     return list(line.ours.values())
 
 
@@ -122,8 +125,10 @@ def test_reinitialisation_is_a_metric(plan: Path) -> None:
 
 
 LINES = [
-    Line("VOC/RN50", "IM", 2, 4, {"GC": score(0.5, 0.7), "A": score(0.2)}, {"GC": 0.51}),
-    Line("VOC/RN50", "reinitialisation", 2, 4, {"GC": score(-0.5), "A": score(0.2)}, {"GC": 0.9}),
+    TableLine("VOC/RN50", "IM", 2, 4, {"GC": score(0.5, 0.7), "A": score(0.2)}, {"GC": 0.51}),
+    TableLine(
+        "VOC/RN50", "reinitialisation", 2, 4, {"GC": score(-0.5), "A": score(0.2)}, {"GC": 0.9}
+    ),
 ]
 
 
@@ -142,9 +147,9 @@ def test_layouts() -> None:
 
 def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     lines = [
-        Line("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
-        Line("VOC/VGG", "cIM", 2, 4, {"GC": score(0.1), "Grad": Score(missing=1)}, {}),
-        Line("VOC/VGG", "deletion", 2, 4, {"GC": score(9.0), "Grad": score(9.0)}, {}),
+        TableLine("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
+        TableLine("VOC/VGG", "cIM", 2, 4, {"GC": score(0.1), "Grad": ScoreSummary(missing=1)}, {}),
+        TableLine("VOC/VGG", "deletion", 2, 4, {"GC": score(9.0), "Grad": score(9.0)}, {}),
     ]
     plan = Plan(
         (Task("VOC/VGG", "voc", Path("x"), "m"),),
@@ -161,10 +166,17 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
 
 def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
     lines = [
-        Line("A", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
-        Line("A", "cIM", 0, 0, {"GC": Score(), "Grad": Score()}, {}),
-        Line("B", "IM", 2, 4, {"GC": score(0.3), "Grad": Score(failed=4)}, {}),
-        Line("B", "pointing", 2, 4, {"GC": Score(unscored=4), "Grad": Score(unscored=4)}, {}),
+        TableLine("A", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
+        TableLine("A", "cIM", 0, 0, {"GC": ScoreSummary(), "Grad": ScoreSummary()}, {}),
+        TableLine("B", "IM", 2, 4, {"GC": score(0.3), "Grad": ScoreSummary(failed=4)}, {}),
+        TableLine(
+            "B",
+            "pointing",
+            2,
+            4,
+            {"GC": ScoreSummary(unscored=4), "Grad": ScoreSummary(unscored=4)},
+            {},
+        ),
     ]
     plan = Plan(
         (Task("A", "voc", Path("x"), "m"),), (variant("gradcam", {}), variant("gradient", {}))
@@ -179,7 +191,7 @@ def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
 
 
 def test_none_is_best_while_some_are_missing() -> None:
-    lines = [Line("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "A": Score(missing=1)}, {})]
+    lines = [TableLine("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "A": ScoreSummary(missing=1)}, {})]
     for layout in (methods_across(lines, ["GC", "A"]), tasks_across(lines, ["GC", "A"])):
         assert [text.text for row in layout.rows for text in row if "0.5" in text.text] == ["0.500"]
         assert not any(text.bold for row in layout.rows for text in row if "0.5" in text.text)
@@ -187,9 +199,9 @@ def test_none_is_best_while_some_are_missing() -> None:
 
 def test_the_best_by_metric() -> None:
     scores = {"a": 0.30001, "b": 0.3, "c": -0.1, "d": 0.2}
-    assert marks("IM", scores) == {"a": 2, "b": 2, "d": 1}
-    assert marks("deletion", scores) == {"c": 2, "d": 1}
-    assert marks("reinitialisation", scores) == {"c": 2, "d": 1}
+    assert rank_best("IM", scores) == {"a": 2, "b": 2, "d": 1}
+    assert rank_best("deletion", scores) == {"c": 2, "d": 1}
+    assert rank_best("reinitialisation", scores) == {"c": 2, "d": 1}
 
 
 def test_the_papers_averages_are_of_its_lines() -> None:

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dmbp.bench import Row
-from dmbp.bench.progress import progress, summary
-from dmbp.bench.tally import Tally
+from dmbp.bench import ResultRow
+from dmbp.bench.run.driver import Tally, progress, summary
 from tests.bench.test_store import CELL
 
 
 def test_rows_are_counted() -> None:
     tally = Tally(total=10)
     tally.keep(3, 1)
-    tally.count([Row(CELL, {"IM": 0.5}), Row(replace(CELL, method="dmbp"), failure="no memory")])
+    tally.count(
+        [ResultRow(CELL, {"IM": 0.5}), ResultRow(replace(CELL, method="dmbp"), failure="no memory")]
+    )
     assert (tally.done, tally.failed, tally.kept, tally.left) == (1, 1, 3, 5)
 
 
@@ -34,7 +35,7 @@ def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
         told(Tally(total=4, done=2, kept=1))
         assert said.getvalue().startswith("2 of 4: ")  # the first at once
         assert "3 of 4" not in said.getvalue()
-        monkeypatch.setattr("dmbp.bench.progress.SECONDS_BETWEEN_LINES", 0.0)
+        monkeypatch.setattr("dmbp.bench.run.driver.SECONDS_BETWEEN_LINES", 0.0)
         told(Tally(total=4, done=3, kept=1))
     assert "4 of 4: " in said.getvalue()
     with progress(Console(file=said), quiet=True) as told:

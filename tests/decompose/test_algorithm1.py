@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dmbp
-from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.learn import initial_logits
 from tests import nets
 from tests.oracle import dense_terms, literal_terms, relu_shapes
 from tests.tolerance import FLOAT64, relative

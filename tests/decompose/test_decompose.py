@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import dmbp
-from dmbp.decompose import PRESETS, Settings, decompose
-from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose import PRESETS, Settings
+from dmbp.decompose import learn as decompose
+from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import Terms
 from dmbp.errors import CaptureError, InputError
 from tests import nets

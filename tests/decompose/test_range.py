@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.settings import Precision
-from dmbp.engine import choice
-from dmbp.engine.gpu import GpuEngine
+from dmbp.engine import select as choice
+from dmbp.engine.gpu.engine import GpuEngine
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -27,7 +27,7 @@ def _gpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         return GpuEngine(*arguments, **settings, dtype=dtype, triton=False)
 
     if DEVICE == "cpu":
-        module = importlib.import_module("dmbp.decompose.decompose")
+        module = importlib.import_module("dmbp.decompose.learn")
         monkeypatch.setattr(module, "engine_for", engine_for)
 
 

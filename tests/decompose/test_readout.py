@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dmbp
-from dmbp.decompose.reference import blur, blur_weights, reference_for
+from dmbp.baseline import baseline_for, blur, blur_weights
 from dmbp.errors import InputError, OutputError
 from tests import nets
 
@@ -43,17 +43,17 @@ def test_blurring_keeps_a_constant_inside_and_fades_at_the_border() -> None:
 
 def test_references() -> None:
     images = torch.randn(2, 3, 16, 16)
-    assert torch.equal(reference_for(images, None), torch.zeros_like(images))
-    assert torch.equal(reference_for(images, "zero"), torch.zeros_like(images))
-    mean = reference_for(images, "mean")
+    assert torch.equal(baseline_for(images, None), torch.zeros_like(images))
+    assert torch.equal(baseline_for(images, "zero"), torch.zeros_like(images))
+    mean = baseline_for(images, "mean")
     assert torch.equal(mean[1, 2], images[1, 2].mean().expand(16, 16))
-    assert torch.equal(reference_for(images, images[:1]), images[:1].expand_as(images))
+    assert torch.equal(baseline_for(images, images[:1]), images[:1].expand_as(images))
     with pytest.raises(InputError, match="does not fit inputs"):
-        reference_for(images, torch.zeros(5))
+        baseline_for(images, torch.zeros(5))
     with pytest.raises(InputError, match="'mean' or a tensor"):
-        reference_for(images, "black")  # type: ignore[arg-type]
+        baseline_for(images, "black")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs images"):
-        reference_for(torch.zeros(2, 7), "blur")
+        baseline_for(torch.zeros(2, 7), "blur")
 
 
 def test_each_stream_keeps_its_own_sign(decomposition: dmbp.Decomposition) -> None:

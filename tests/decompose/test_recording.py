@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose.initialisation import initial_logits
+from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.recording import Recording
 from dmbp.engine import Logits
 from dmbp.errors import InexactCapture
@@ -166,7 +166,7 @@ def test_an_operation_that_asks_the_cpu_is_not_recorded(monkeypatch: pytest.Monk
         assert net.inputs.sum().item() != 0
         return initial_logits(net)
 
-    monkeypatch.setattr(sys.modules["dmbp.decompose.decompose"], "initial_logits", asking)
+    monkeypatch.setattr(sys.modules["dmbp.decompose.learn"], "initial_logits", asking)
     for inputs in images()[:2]:
         recorded.explain(inputs, target=1)
     assert recorded._decomposer._refused

@@ -7,19 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import prepare
-from dmbp.engine.gpu import GpuEngine
+from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
-from dmbp.linear.precision import full_precision
+from dmbp.precision import full_precision
 from tests.engine.test_splitting import DEVICE, Block
 
 pytest.importorskip("triton")
 
-from dmbp.engine import triton_launch
-from dmbp.engine.triton_ahead import ask
-from dmbp.engine.triton_launch import FUSED, launch, rehearsing
+from dmbp.engine.gpu.triton import launch as triton_launch
+from dmbp.engine.gpu.triton.launch import FUSED, launch, rehearsing
+from dmbp.engine.gpu.triton.precompile import ask
 
 
 def pooled() -> nn.Module:

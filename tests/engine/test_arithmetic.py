@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from dmbp.engine.arithmetic import sums_in_single_precision
+from dmbp.engine.gpu.precision import sums_in_single_precision
 
 MATMUL: Any = torch.backends.cuda.matmul
 HALVES = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")

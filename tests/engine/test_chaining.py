@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from dmbp.engine.chaining import CONCATENATION, chained
+from dmbp.engine.plan.rewrites import CONCATENATION, reuse_concat
 from dmbp.linear import Linearizer
 from dmbp.linear.network import run
-from dmbp.linear.step import Slot
+from dmbp.linear.steps import Slot
 
 
 class Growing(nn.Module):
@@ -29,7 +29,7 @@ def test_a_dense_block() -> None:
     torch.manual_seed(0)
     model, inputs = Growing().double().eval(), torch.randn(2, 3, 6, 6).double()
     net = Linearizer(model).linearize(inputs, target=1)
-    found = chained(net.frozen)
+    found = reuse_concat(net.frozen)
     parts = [step.arguments[0] for step in found.steps if step.operation == CONCATENATION]
     made = [step.output for step in found.steps if step.operation == CONCATENATION]
     assert [len(part) for part in parts] == [1, 2, 2, 2, 4, 2, 2]
@@ -51,6 +51,6 @@ def test_other_dimensions_are_other_chains() -> None:
             return wide.mean((2, 3)) + high.mean((2, 3))
 
     net = Linearizer(Sides().eval()).linearize(torch.randn(1, 3, 4, 4), target=1)
-    assert [s.arguments for s in chained(net.frozen).steps] == [
+    assert [s.arguments for s in reuse_concat(net.frozen).steps] == [
         s.arguments for s in net.frozen.steps
     ]

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from dmbp.linear.precision import full_precision
+from dmbp.precision import full_precision
 
 pytest.importorskip("triton")
 
-from dmbp.engine import triton_columns
-from dmbp.engine.convolution import Settings
-from dmbp.engine.streams import in_order
-from dmbp.engine.triton_columns import GatheredTranspose, is_for_gathering
+from dmbp.engine.gpu.triton import windows as triton_columns
+from dmbp.engine.gpu.triton.windows import GatheredTranspose, is_for_gathering
+from dmbp.engine.plan.convolution import ConvolutionSettings
+from dmbp.engine.plan.streams import channels_last
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -35,14 +35,14 @@ def test_as_autograd_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(triton_columns, "AT_ONCE", at_once)
-    settings: Settings = (stride, padding, [1, 1], 1)
+    settings: ConvolutionSettings = (stride, padding, [1, 1], 1)
     weight = torch.randn(6, channels, *kernel, device=DEVICE)
     images = torch.randn(3, channels, 13, 12, device=DEVICE, requires_grad=True)
     with full_precision():
         outputs = torch.conv2d(images, weight, None, stride, padding)
         gradient = torch.randn_like(outputs)
         (expected,) = torch.autograd.grad(outputs, images, gradient)
-        found = GatheredTranspose(weight, settings, (13, 12))(in_order(gradient))
+        found = GatheredTranspose(weight, settings, (13, 12))(channels_last(gradient))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dmbp.engine.convolution import Convolution
+from dmbp.engine.plan.convolution import Convolution
 
 
 @pytest.mark.parametrize("channels", [1, 3])

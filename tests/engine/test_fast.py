@@ -7,11 +7,11 @@ from benchmarks.literal import LiteralEngine
 from torch import Tensor, nn
 
 from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import FastEngine, ReferenceEngine, engine_for
-from dmbp.engine.folding import folded
-from dmbp.engine.plan import plan_of
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, CpuEngine, engine_for
+from dmbp.engine.plan.plan import plan_of
+from dmbp.engine.plan.rewrites import fold_batch_norm
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.network import run
 from tests import nets
@@ -104,7 +104,7 @@ def assert_agree(net: LinearNetwork, objective: str, iterations: int, tolerance:
     before = {name: tensor.clone() for name, tensor in logits.items()}
     reference, fast = (
         kind(net, logits, loss=OBJECTIVES[objective], learning_rate=0.05)
-        for kind in (ReferenceEngine, FastEngine)
+        for kind in (AutogradEngine, CpuEngine)
     )
     for _ in range(iterations):
         expected, found = reference.step(), fast.step()
@@ -143,7 +143,7 @@ def test_torchvisions_families(name: str) -> None:
 
 def test_folding_leaves_the_network_as_it_is() -> None:
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
-    fewer = folded(net.frozen)
+    fewer = fold_batch_norm(net.frozen)
     assert len(fewer.steps) == len(net.frozen.steps) - 4  # as many batch norms
     assert [step.site for step in fewer.steps if step.site is not None] == list(net.sites)
     elsewhere = torch.randn(3, 3, 16, 16, dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_an_average_to_the_size_that_is_there_is_no_step(side: int, steps: int) 
     average = nn.AdaptiveAvgPool2d(side)
     layers = (nn.Conv2d(3, 5, 3), nn.ReLU(), average, nn.Flatten(), nn.Linear(5 * side**2, 4))
     net = network(nn.Sequential(*layers), torch.randn(3, 3, 6, 6, dtype=torch.float64))
-    fewer = folded(net.frozen)
+    fewer = fold_batch_norm(net.frozen)
     assert len(fewer.steps) == steps
     elsewhere = torch.randn(3, 3, 6, 6, dtype=torch.float64)
     found, expected = (run(graph, [elsewhere], None)[0] for graph in (fewer, net.frozen))
@@ -169,7 +169,7 @@ def test_other_classes_are_not_computed() -> None:
     """Their masks stay where they start; those of the classes asked about move."""
     net = network(Classes(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
     logits = initial_logits(net)
-    engine = FastEngine(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
+    engine = CpuEngine(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
     engine.step()
     last = net.sites[-1].name
     moved = (engine.logits[last] != logits[last]).flatten(2).any(2)
@@ -210,7 +210,7 @@ def test_rows_lost_from_sight_are_left_to_the_reference_engine() -> None:
     images = torch.randn(3, 3, 12, 12, dtype=torch.float64)
     model = Twice().double().eval()
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    for count, kind in ((3, ReferenceEngine), (1, FastEngine)):
+    for count, kind in ((3, AutogradEngine), (1, CpuEngine)):
         net = Linearizer(model).linearize(images[:count], target=0)
         assert isinstance(engine_for(net, initial_logits(net), **settings), kind)
     explainer = DMBP(model, iterations=6)
@@ -224,7 +224,7 @@ def test_an_activation_without_a_say() -> None:
     net = network(Overwritten(), torch.randn(3, 3, 12, 12, dtype=torch.float64))
     logits = initial_logits(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference, fast = (kind(net, logits, **settings) for kind in (ReferenceEngine, FastEngine))
+    reference, fast = (kind(net, logits, **settings) for kind in (AutogradEngine, CpuEngine))
     for _ in range(4):
         assert relative(fast.step().positive, reference.step().positive) <= AFTER_ITERATIONS
     assert not fast.logits[net.sites[0].name].any()
@@ -238,13 +238,13 @@ def test_rows_are_known_to_stay(name: str) -> None:
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.engine.convolution.can_pack", lambda _: False)
+    monkeypatch.setattr("dmbp.engine.plan.convolution.can_pack", lambda _: False)
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16))
     assert_agree(net, "all", iterations=6, tolerance=SINGLE)
 
 
 def test_large_sites_are_updated_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.engine.masked_site.PIECE", 100)
+    monkeypatch.setattr("dmbp.engine.cpu.site.PIECE", 100)
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
     assert_agree(net, "posneg", iterations=6, tolerance=AFTER_ITERATIONS)
 
@@ -256,7 +256,7 @@ def test_the_literal_algorithm_gives_the_same(model: type[nn.Module]) -> None:
     logits = initial_logits(net)
     literal, fast = (
         kind(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
-        for kind in (LiteralEngine, FastEngine)
+        for kind in (LiteralEngine, CpuEngine)
     )
     for _ in range(5):
         expected, found = literal.step(), fast.step()

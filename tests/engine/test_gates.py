@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import gates
-from dmbp.engine.scaling import LARGEST, SMALLEST, GradientRange
-from dmbp.engine.streams import in_order
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine.gpu.state import LARGEST, SMALLEST, GradientRange
+from dmbp.engine.plan import gates
+from dmbp.engine.plan.streams import channels_last
 from tests.tolerance import relative
 
 pytest.importorskip("triton")
 
-from dmbp.engine import triton_gates
-from dmbp.engine.triton_site import CLOSED_CODE, CODES
+from dmbp.engine.gpu.triton import gates as triton_gates
+from dmbp.engine.gpu.triton.site import CLOSED_CODE, CODES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -57,8 +57,8 @@ def test_past_masks(shape: tuple[int, ...], leaks: bool) -> None:
 def test_past_masks_in_16_bits(shape: tuple[int, ...]) -> None:
     gradient, slope, logits = question(shape)
     codes = triton_gates.encoded(logits, slope)
-    kept = in_order((logits * CODES).round())
-    assert ((codes == CLOSED_CODE) == ~in_order(slope)).all()
+    kept = channels_last((logits * CODES).round())
+    assert ((codes == CLOSED_CODE) == ~channels_last(slope)).all()
     assert (codes.float() - kept)[slope].abs().max() <= 1
     expected = gates.pass_gate(gradient, slope, codes.float() / CODES)
     assert relative(triton_gates.past(gradient, codes, None, None), expected) <= 1e-6

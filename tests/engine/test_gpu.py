@@ -7,15 +7,15 @@ import torch
 from benchmarks.exactness import NETWORKS as TORCHVISION
 from torch import Tensor, nn
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import Engine, FastEngine, ReferenceEngine, engine_for
-from dmbp.engine.gpu import GpuEngine
-from dmbp.engine.merging import merging_of
-from dmbp.engine.plan import plan_of
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, CpuEngine, Engine, engine_for
+from dmbp.engine.gpu.engine import GpuEngine
+from dmbp.engine.gpu.merging import merging_of
+from dmbp.engine.plan.plan import plan_of
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.linear.precision import full_precision
+from dmbp.precision import full_precision
 from tests import nets
 from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
 from tests.engine.test_layouts import Tokens
@@ -84,7 +84,7 @@ def _single_precision() -> Iterator[None]:
 def _large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter pays for every program."""
     if DEVICE == "cpu":
-        monkeypatch.setattr("dmbp.engine.triton_site.TILE_ELEMENTS", 1 << 14)
+        monkeypatch.setattr("dmbp.engine.gpu.triton.site.TILE_ELEMENTS", 1 << 14)
 
 
 def network(model: type[nn.Module], rows: int = 2) -> LinearNetwork:
@@ -99,7 +99,7 @@ def assert_agree(
 ) -> GpuEngine:
     logits = initial_logits(net)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-    reference = ReferenceEngine(net, logits, **settings)
+    reference = AutogradEngine(net, logits, **settings)
     engine = GpuEngine(net, logits, **settings, dtype=torch.float32, triton=triton)
     for _ in range(iterations):
         expected, found = reference.step(), engine.step()
@@ -153,7 +153,7 @@ def test_logits_are_the_reference_engines(model: type[nn.Module]) -> None:
     net = network(model)
     logits = initial_logits(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference = ReferenceEngine(net, logits, **settings)
+    reference = AutogradEngine(net, logits, **settings)
     engine = GpuEngine(net, logits, **settings, dtype=torch.float32)
     for _ in range(3):
         reference.step(), engine.step()
@@ -196,7 +196,7 @@ def _assert_same_masks(
 ) -> None:
     net = network(model)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-    reference = ReferenceEngine(net, initial_logits(net), **settings)
+    reference = AutogradEngine(net, initial_logits(net), **settings)
     engine = GpuEngine(net, initial_logits(net), **settings, dtype=dtype, triton=triton)
     reference.learn(4)
     past = engine.learn(4)
@@ -241,7 +241,7 @@ def test_steps_too_small_for_16_bits_count_on_average() -> None:
     net = Linearizer(model).linearize(torch.randn(1, 3, 12, 12, device=DEVICE), target=0)
     start = {"1": torch.full((1, 16, 12, 12), 3.0, device=DEVICE)}
     settings = {"loss": OBJECTIVES["pos"], "learning_rate": 0.00002}
-    reference = ReferenceEngine(net, start, **settings)
+    reference = AutogradEngine(net, start, **settings)
     engine = GpuEngine(net, start, **settings)
     for _ in range(40):
         reference.step(), engine.step()
@@ -262,7 +262,7 @@ def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
     inputs = torch.randn(1, 3, 8, 8, device=DEVICE)
     net = Linearizer(model.to(DEVICE).eval()).linearize(inputs, target=0)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.5}
-    reference = ReferenceEngine(net, initial_logits(net), **settings)
+    reference = AutogradEngine(net, initial_logits(net), **settings)
     engine = GpuEngine(net, initial_logits(net), **settings, triton=triton)
     for _ in range(2):
         reference.step(), engine.step()
@@ -299,7 +299,7 @@ def test_the_engine_of_a_device_and_precision() -> None:
     net = network(nets.MLP)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
     engine = engine_for(net, initial_logits(net), **settings)
-    assert isinstance(engine, FastEngine if DEVICE == "cpu" else GpuEngine)
+    assert isinstance(engine, CpuEngine if DEVICE == "cpu" else GpuEngine)
     if DEVICE == "cpu":
         for precision in ("float16", "bfloat16", "tf32"):
             with pytest.raises(InputError, match=f"precision '{precision}' is for GPUs"):
@@ -318,7 +318,7 @@ def test_what_is_frozen_is_cast_with_the_activations(
     """Scales, probabilities and tangents in 16 bits: the terms agree to those of the mantissa."""
     net = network(model)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference = ReferenceEngine(net, initial_logits(net), **settings)
+    reference = AutogradEngine(net, initial_logits(net), **settings)
     engine = GpuEngine(net, initial_logits(net), **settings, dtype=dtype, triton=DEVICE == "cuda")
     for _ in range(4):
         expected, found = reference.step(), engine.step()

@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import gpu
-from dmbp.engine.engine import Logits
-from dmbp.engine.gpu import GpuEngine
-from dmbp.engine.lanes import Turn, turns
-from dmbp.engine.terms import Terms
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine.base import Logits, Terms
+from dmbp.engine.gpu import engine as gpu
+from dmbp.engine.gpu.engine import GpuEngine
+from dmbp.engine.gpu.lanes import Turn, turns
 from dmbp.linear import Linearizer
-from dmbp.linear.precision import full_precision, repeatable
+from dmbp.precision import full_precision, repeatable
 
 
 def waited_for(found: Sequence[Turn]) -> list[set[int]]:

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import FastEngine, ReferenceEngine, engine_for
-from dmbp.engine.layout import FIRST, Layout
-from dmbp.engine.plan import plan_of
-from dmbp.engine.unread import PartOfLinear
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, CpuEngine, engine_for
+from dmbp.engine.plan.plan import plan_of
+from dmbp.engine.plan.rewrites import PartOfLinear
+from dmbp.engine.plan.streams import FIRST, RowLayout
 from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import relative
 
 AGREED = 1e-10
@@ -202,9 +202,9 @@ def network(model: nn.Module, rows: int) -> LinearNetwork:
 
 def assert_agree(net: LinearNetwork, iterations: int, tolerance: float) -> None:
     logits = initial_logits(net)
-    reference = ReferenceEngine(net, logits, **LEARN)
+    reference = AutogradEngine(net, logits, **LEARN)
     fast = engine_for(net, logits, **LEARN)
-    assert isinstance(fast, FastEngine)
+    assert isinstance(fast, CpuEngine)
     for _ in range(iterations):
         expected, found = reference.step(), fast.step()
         assert relative(found.positive, expected.positive) <= tolerance
@@ -243,16 +243,16 @@ def test_a_batch_dimension_squeezed_away() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (ChannelsFirst, {Layout(1)}),
-        (PerChannel, {Layout(0, 1, 3), FIRST}),
-        (TokensOutside, {Layout(0, 144, 1)}),
-        (HeadsOutside, {Layout(0, 2, 1)}),
-        (HeadsInside, {Layout(0, 1, 2), FIRST}),
-        (Windows, {Layout(0, 1, 9), FIRST}),
+        (ChannelsFirst, {RowLayout(1)}),
+        (PerChannel, {RowLayout(0, 1, 3), FIRST}),
+        (TokensOutside, {RowLayout(0, 144, 1)}),
+        (HeadsOutside, {RowLayout(0, 2, 1)}),
+        (HeadsInside, {RowLayout(0, 1, 2), FIRST}),
+        (Windows, {RowLayout(0, 1, 9), FIRST}),
         (Tokens, {FIRST}),
     ],
 )
-def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[Layout]) -> None:
+def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[RowLayout]) -> None:
     """The networks above are what they are called."""
     plan = plan_of(network(model(), 3))
     sites = {planned.layout for planned in plan.steps if planned.step.site is not None}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import Engine, FastEngine, ReferenceEngine
-from dmbp.engine.gpu import GpuEngine
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, CpuEngine, Engine
+from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
 
@@ -41,9 +41,9 @@ def _few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"dmbp.engine.{place}.PAST", 3)
 
 
-@pytest.mark.parametrize("make", [ReferenceEngine, FastEngine, plain, fused])
+@pytest.mark.parametrize("make", [AutogradEngine, CpuEngine, plain, fused])
 def test_the_terms_before_each_iteration(make: Callable[..., Engine]) -> None:
-    net = network("cpu" if make is FastEngine else DEVICE)
+    net = network("cpu" if make is CpuEngine else DEVICE)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
     one, other = (make(net, initial_logits(net), **settings) for _ in range(2))
     called: list[None] = []
@@ -57,9 +57,9 @@ def test_the_terms_before_each_iteration(make: Callable[..., Engine]) -> None:
     assert one.is_in_range(past)
 
 
-@pytest.mark.parametrize("make", [ReferenceEngine, FastEngine, plain, fused])
+@pytest.mark.parametrize("make", [AutogradEngine, CpuEngine, plain, fused])
 def test_no_iterations_have_no_terms(make: Callable[..., Engine]) -> None:
-    net = network("cpu" if make is FastEngine else DEVICE)
+    net = network("cpu" if make is CpuEngine else DEVICE)
     engine = make(net, initial_logits(net), loss=OBJECTIVES["all"], learning_rate=0.05)
     past = engine.learn(0)
     assert past.positive.shape == past.negative.shape == past.nuisance.shape == (0, 2)

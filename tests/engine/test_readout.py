@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import FastEngine, ReferenceEngine, readout
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, CpuEngine, readout
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
 from tests.engine.test_gpu import Adding, Dense
@@ -28,7 +28,7 @@ def test_terms_are_those_of_masked_streams(
 ) -> None:
     net = network(model)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engines = [kind(net, initial_logits(net), **settings) for kind in (FastEngine, ReferenceEngine)]
+    engines = [kind(net, initial_logits(net), **settings) for kind in (CpuEngine, AutogradEngine)]
     for engine in engines:
         for _ in range(3):
             engine.step()
@@ -48,6 +48,6 @@ def test_a_target_that_is_a_function() -> None:
     net = Linearizer(model).linearize(inputs, target=target)
     assert net.constant.abs().min() > 0
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engines = [kind(net, initial_logits(net), **settings) for kind in (FastEngine, ReferenceEngine)]
+    engines = [kind(net, initial_logits(net), **settings) for kind in (CpuEngine, AutogradEngine)]
     found, expected = (engine.readout().terms for engine in engines)
     assert relative(found.positive, expected.positive) <= 1e-9

@@ -3,9 +3,9 @@
 import torch
 
 import dmbp
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import ReferenceEngine, Terms
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine, Terms
 from tests import nets
 from tests.tolerance import FLOAT64, relative
 
@@ -17,7 +17,7 @@ def test_skipping_the_inactive_stream_changes_nothing() -> None:
     )
     loss = OBJECTIVES["all"]
     logits = {name: tensor.clone() for name, tensor in initial_logits(net).items()}
-    engine = ReferenceEngine(net, logits, loss=loss, learning_rate=0.05)
+    engine = AutogradEngine(net, logits, loss=loss, learning_rate=0.05)
     squares = {name: torch.zeros_like(tensor) for name, tensor in logits.items()}
     for _ in range(6):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in logits.items()}

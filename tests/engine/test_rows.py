@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dmbp.engine.layout import FIRST, Layout
-from dmbp.engine.rows import layout_of
-from dmbp.engine.streams import Example
-from dmbp.linear.step import Slot, Step
+from dmbp.engine.plan.rows import layout_of
+from dmbp.engine.plan.streams import FIRST, Example, RowLayout
+from dmbp.linear.steps import Slot, Step
 
 aten: Any = torch.ops.aten
 Draw = Callable[[Tensor], tuple[Any, list[Any]]]
@@ -90,7 +89,7 @@ def numbers(rows: int) -> Tensor:
     return torch.arange(rows, dtype=torch.float64).view(-1, 1, 1, 1).expand(shape)
 
 
-def are_where(layout: Layout, value: Tensor, rows: int) -> bool:
+def are_where(layout: RowLayout, value: Tensor, rows: int) -> bool:
     whose = torch.arange(rows, dtype=value.dtype).view(-1, 1)
     return torch.equal(layout.by_row(value, rows), whose.expand(rows, value.numel() // rows))
 
@@ -116,8 +115,8 @@ def test_random_steps(rows: int) -> None:
     assert kept > 600
 
 
-@pytest.mark.parametrize("layout", [FIRST, Layout(1), Layout(0, 2, 1), Layout(1, 2, 3)])
-def test_by_row_and_back(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [FIRST, RowLayout(1), RowLayout(0, 2, 1), RowLayout(1, 2, 3)])
+def test_by_row_and_back(layout: RowLayout) -> None:
     shape = [5, 4, 7]
     shape[layout.dimension] = layout.outer * 2 * layout.inner
     value = torch.randn(shape)
@@ -131,12 +130,15 @@ def test_by_row_and_back(layout: Layout) -> None:
 def test_rows_spread_over_two_dimensions_are_lost() -> None:
     given = [Example(torch.zeros(4, 6), True, FIRST)]
     assert layout_of(step(aten.reshape.default, [[2, 12]], torch.Size([2, 12])), given, 4) is None
-    assert layout_of(step(aten.reshape.default, [[8, 3]], torch.Size([8, 3])), given, 4) == Layout(
-        0, 1, 2
-    )
+    assert layout_of(
+        step(aten.reshape.default, [[8, 3]], torch.Size([8, 3])), given, 4
+    ) == RowLayout(0, 1, 2)
 
 
 def test_values_whose_rows_differ_are_lost() -> None:
-    given = [Example(torch.zeros(3, 3), True, FIRST), Example(torch.zeros(3, 3), True, Layout(1))]
+    given = [
+        Example(torch.zeros(3, 3), True, FIRST),
+        Example(torch.zeros(3, 3), True, RowLayout(1)),
+    ]
     both = step(aten.add.Tensor, [Slot(2)], torch.Size([3, 3]))
     assert layout_of(both, given, 3) is None

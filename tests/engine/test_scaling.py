@@ -2,9 +2,16 @@
 
 import torch
 
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine.scaling import LARGEST, SMALLEST, START, GradientRange, followed, scales_of
-from dmbp.engine.tail import Tail
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine.gpu.state import (
+    LARGEST,
+    SMALLEST,
+    START,
+    GradientRange,
+    followed,
+    scales_of,
+)
+from dmbp.engine.plan.tail import Tail
 
 LOSS = OBJECTIVES["all"]
 

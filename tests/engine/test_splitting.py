@@ -4,18 +4,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.decompose.initialisation import initial_logits
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine import ReferenceEngine
-from dmbp.engine.gpu import GpuEngine
+from dmbp.decompose.learn import initial_logits
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import AutogradEngine
+from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
-from dmbp.linear.precision import full_precision
+from dmbp.precision import full_precision
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu_program import PlainInstruction
-from dmbp.engine.splitting import SplitOperation
-from dmbp.engine.triton_convolution import SplitConvolution, parts_where_faster
+from dmbp.engine.gpu.program import PlainInstruction
+from dmbp.engine.gpu.triton.split_convolution import (
+    SplitConvolution,
+    SplitOperation,
+    parts_where_faster,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -107,14 +110,14 @@ def test_fewer_tiles_more_parts() -> None:
 def test_engine_learns_the_same_masks(
     model: type[nn.Module], count: int, objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmbp.engine.triton_site.TILE_ELEMENTS", 1 << 12)
+    monkeypatch.setattr("dmbp.engine.gpu.triton.site.TILE_ELEMENTS", 1 << 12)
     torch.manual_seed(0)
     inputs = torch.randn(2, 3, 6, 6).to(DEVICE)
     with full_precision():
         net = Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=[1, 2])
         logits = initial_logits(net)
         settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-        reference = ReferenceEngine(net, logits, **settings)
+        reference = AutogradEngine(net, logits, **settings)
         engine = GpuEngine(net, logits, **settings, dtype=torch.float16)
         program = [part for part in engine._program if isinstance(part, PlainInstruction)]
         assert sum(isinstance(part.operation, SplitOperation) for part in program) == count

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dmbp.engine.triton_warnings import leave_filters
+from dmbp.engine.gpu.triton.launch import leave_filters
 
 
 def code_generator() -> Any:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from dmbp.engine.plan import plan_of
-from dmbp.engine.units import UNIT, unit_of
+from dmbp.engine.gpu.precision import UNIT, unit_of
+from dmbp.engine.plan.plan import plan_of
 from dmbp.linear import Linearizer
 from tests import nets
 

@@ -6,22 +6,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.engine.gates import pass_gate
-from dmbp.engine.merging import merging_of
-from dmbp.engine.operations import GatherOperation
-from dmbp.engine.plan import plan_of
-from dmbp.engine.pooling import Pooling, square_windows
-from dmbp.engine.streams import in_order
+from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine.gpu.merging import merging_of
+from dmbp.engine.plan.gates import pass_gate
+from dmbp.engine.plan.operations import GatherOperation, Pooling, square_windows
+from dmbp.engine.plan.plan import plan_of
+from dmbp.engine.plan.streams import channels_last
 from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.linear.choices import Gather
-from dmbp.linear.piece import Piece
+from dmbp.linear.lines import ElementwiseLine
+from dmbp.linear.rules.choices import Gather
 
 pytest.importorskip("triton")
 
-from dmbp.engine.learning import start
-from dmbp.engine.triton_pooled_site import PooledTritonSite
-from dmbp.engine.triton_unpooling import unpooled, winners_of
+from dmbp.engine.gpu.state import start
+from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
+from dmbp.engine.gpu.triton.windows import unpooled, winners_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -56,9 +55,9 @@ def test_every_pixel_gets_of_the_windows_it_won(
     images = torch.zeros(2, 5, 11, 10, device=DEVICE, requires_grad=True)
     gradient = torch.randn(2 * streams, *pooling.index.shape[1:], device=DEVICE)
     expected = [_scattered(images, pooling.index, part) for part in gradient.chunk(streams)]
-    for index in (pooling.index, in_order(pooling.index)):
+    for index in (pooling.index, channels_last(pooling.index)):
         laid = replace(pooling, step=replace(pooling.step, function=Gather(index, 2)))
-        found = unpooled(in_order(gradient), winners_of(laid, 10), laid, (11, 10))
+        found = unpooled(channels_last(gradient), winners_of(laid, 10), laid, (11, 10))
         assert torch.allclose(found, torch.cat(expected), atol=1e-6)
 
 
@@ -82,7 +81,7 @@ def test_past_the_masks_of_winners(windows: tuple[int, int, int, bool], dtype: t
     pooling, operation = pooling_of(net)
     gradient = torch.randn(4, *pooling.index.shape[1:], device=DEVICE)
     (at_pixels,) = operation.transpose(gradient)
-    assert isinstance(merged.gate.function, Piece)
+    assert isinstance(merged.gate.function, ElementwiseLine)
     slope = merged.gate.function.slope
     expected = pass_gate(at_pixels, slope, site.logits)
     assert torch.allclose(site.past(at_pixels, slope, None), expected, atol=1e-6)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from dmbp.linear.precision import full_precision
+from dmbp.precision import full_precision
 
 pytest.importorskip("triton")
 
-from dmbp.engine import triton_winograd
-from dmbp.engine.streams import in_order
-from dmbp.engine.triton_winograd import Winograd, is_for_winograd
+from dmbp.engine.gpu.triton import winograd as triton_winograd
+from dmbp.engine.gpu.triton.winograd import Winograd, is_for_winograd
+from dmbp.engine.plan.streams import channels_last
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -38,7 +38,7 @@ def test_as_torch_does(
     exact = [None if part is None else part.double() for part in (images, weight, bias)]
     expected = torch.conv2d(*exact, padding=padding)  # pyright: ignore[reportArgumentType]
     with full_precision():
-        found = Winograd(weight, bias, padding)(in_order(images))
+        found = Winograd(weight, bias, padding)(channels_last(images))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
 

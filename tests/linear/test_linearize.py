@@ -8,16 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import dmbp
-from dmbp.errors import (
-    CaptureError,
-    InexactCapture,
-    InputError,
-    ModelError,
-    UnsupportedOperation,
-)
-from dmbp.linear.gates import GATES, Gate
-from dmbp.linear.linearize import Linearizer
-from dmbp.linear.piece import Piece
+from dmbp.errors import CaptureError, InexactCapture, InputError, ModelError, UnsupportedOperation
+from dmbp.linear.linearizer import Linearizer
+from dmbp.linear.lines import ElementwiseLine
+from dmbp.linear.rules.gates import GATES, Gate
 from tests import nets
 from tests.tolerance import relative
 
@@ -161,9 +155,9 @@ def test_models_that_cannot_be_explained(what: object, sentence: str) -> None:
 
 def test_a_wrong_rule_is_caught_and_located(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exactness check is no decoration: a rule that is off by a little cannot pass."""
-    wrong = Gate(lambda z, *_: Piece((z > 0) * 1.001))
+    wrong = Gate(lambda z, *_: ElementwiseLine((z > 0) * 1.001))
     monkeypatch.setitem(GATES, "aten.relu.default", wrong)
-    monkeypatch.setitem(dmbp.linear.rules.RULES, "aten.relu.default", wrong)
+    monkeypatch.setitem(dmbp.linear.rules.table.RULES, "aten.relu.default", wrong)
     with pytest.raises(InexactCapture, match=r"differs from the model's by .*, first at 'relu'"):
         dmbp.linearize(nets.ReusedNet().eval(), torch.randn(IMAGES), target=0)
 

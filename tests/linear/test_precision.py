@@ -7,7 +7,7 @@ from torch import Tensor
 import dmbp
 from dmbp.attribution import METHODS
 from dmbp.errors import CaptureError
-from dmbp.linear.precision import full_precision, repeatable
+from dmbp.precision import full_precision, repeatable
 from tests import nets
 
 

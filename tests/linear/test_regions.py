@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dmbp
-from dmbp.decompose.decompose import starting
+from dmbp.decompose.learn import make_engine
 from dmbp.decompose.settings import PRESETS
 from dmbp.engine import Engine
 from dmbp.errors import UnsupportedOperation
@@ -115,7 +115,7 @@ def frozen(activation: Function, smooth: Smoothing = "tangent") -> LinearNetwork
 
 def learned(net: LinearNetwork) -> Engine:
     """An engine after a few iterations."""
-    engine = starting(net, PRESETS["fast"])
+    engine = make_engine(net, PRESETS["fast"])
     for _ in range(5):
         engine.step()
     return engine

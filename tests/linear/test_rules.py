@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dmbp
-from dmbp.linear.freeze import freeze
-from dmbp.linear.linearize import Linearizer
+from dmbp.linear.freeze.freeze import freeze
+from dmbp.linear.linearizer import Linearizer
 from dmbp.linear.network import run
 from tests import nets
 from tests.tolerance import FLOAT64, relative

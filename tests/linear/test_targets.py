@@ -6,7 +6,7 @@ import torch
 import dmbp
 from dmbp.errors import TargetError
 from dmbp.linear import Linearizer
-from dmbp.linear.targets import Target, foreseen, read_target
+from dmbp.linear.targets import Target, read_target, rows_without_forward
 from tests import nets
 
 OUTPUTS = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
@@ -33,12 +33,12 @@ def test_targets(target: Target, image: tuple[int, ...], labels: tuple[object, .
 
 @pytest.mark.parametrize("target", [2, [2, 0], torch.tensor([1, 1]), {0: 1.0}, [[2, 0], [1]]])
 def test_foreseen_without_outputs(target: Target) -> None:
-    assert foreseen(target, images=2, classes=3) == read_target(target, outputs=OUTPUTS)
+    assert rows_without_forward(target, images=2, classes=3) == read_target(target, outputs=OUTPUTS)
 
 
 @pytest.mark.parametrize("target", [None, torch.max, [0, torch.max], 3, [1], "cat"])
 def test_not_foreseen_without_outputs(target: Target) -> None:
-    assert foreseen(target, images=2, classes=3) is None
+    assert rows_without_forward(target, images=2, classes=3) is None
 
 
 def test_a_linearizer_foresees_what_it_has_run() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dmbp import DMBP
-from dmbp.linear.precision import full_precision, rough_precision
+from dmbp.precision import full_precision, rough_precision
 from tests import nets
 from tests.linear.test_precision import tf32
 

@@ -4,15 +4,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.decompose.reference import blur_weights
+from dmbp.baseline import blur_weights
 from dmbp.errors import InputError, TargetError
 from dmbp.metrics import (
     area,
-    complementary_insertion,
-    deletion,
     deletion_curve,
     insertion,
     insertion_curve,
+)
+from dmbp.metrics import (
+    insertion as complementary_insertion,
+)
+from dmbp.metrics import (
+    insertion as deletion,
 )
 from tests.metrics.test_insertion import IMAGE, Brightness
 

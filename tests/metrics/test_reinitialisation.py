@@ -8,7 +8,7 @@ from torch.export import Dim, ExportedProgram
 
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError, ModelError
-from dmbp.linear.one_at_a_time import OneAtATime, settle
+from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.metrics import rank_correlation, reinitialisation, reinitialised
 from tests import nets
 
@@ -147,7 +147,7 @@ def test_a_program_forgets_as_the_module_it_was(make: type[nn.Module], wrapped: 
     model, inputs = make().eval(), torch.randn(2, 3, 16, 16)
     program = exported(model, inputs)
     one_by_one = OneAtATime(program.module())
-    settle(one_by_one)
+    force_eval(one_by_one)
     again = one_by_one if wrapped else program
     fresh = reinitialised(again, inputs)
     with torch.no_grad():

@@ -9,9 +9,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
-from dmbp.linear import linearize
+from dmbp.linear import linearizer as linearize
 from dmbp.models import load_model
-from dmbp.models.caffe_voc import caffe_resnet50, caffe_vgg16
+from dmbp.models.paper_networks import caffe_resnet50, caffe_vgg16
 
 
 def split_norms(module: nn.Module) -> dict[str, Tensor]:

@@ -7,7 +7,8 @@ import torch
 
 from dmbp.data import sample_photos
 from dmbp.errors import WeightsError
-from dmbp.models import DEFAULT, embedded, load_model, model_names
+from dmbp.models import DEFAULT, load_model, model_names
+from dmbp.models import voc160 as embedded
 
 LARGEST_FILE = 8_000_000
 

@@ -16,7 +16,7 @@ import dmbp
 from dmbp.errors import ModelError
 from dmbp.models import hugging_face_classifier, load_model
 from dmbp.models.hugging_face import preprocessing_of
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import FLOAT64, relative
 
 import_torchvision()  # which transformers imports, and which may need a CPU build's help

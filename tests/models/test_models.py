@@ -13,8 +13,8 @@ from torch import nn
 
 from dmbp.errors import InputError, ModelError, TargetError, WeightsError
 from dmbp.models import Classifier, Preprocessing, load_model, model_names
-from dmbp.models.keras_resnet50 import keras_resnet50
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.paper_networks import keras_resnet50
+from dmbp.models.torchvision_models import import_torchvision
 
 
 def squeezenet(classes: int = 1000) -> nn.Module:

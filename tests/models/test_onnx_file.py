@@ -14,11 +14,11 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 from dmbp.errors import ModelError, WeightsError
-from dmbp.linear.one_at_a_time import OneAtATime
+from dmbp.linear.model.wrappers import OneAtATime
 from dmbp.metrics.reinitialisation import reinitialised
 from dmbp.models import load_model
-from dmbp.models.onnx_file import read_classifier
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.onnx.file import read_classifier
+from dmbp.models.torchvision_models import import_torchvision
 from tests.models.test_program_file import same_map, small
 from tests.tolerance import FLOAT32, FLOAT64, relative
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.models import Classifier
-from dmbp.models.own_probabilities import outputs_of
+from dmbp.models.classifier import outputs_of
 
 
 class Clamped(nn.Module):

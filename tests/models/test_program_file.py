@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dmbp
 from dmbp.cli import app
 from dmbp.errors import ModelError, WeightsError
-from dmbp.linear.one_at_a_time import OneAtATime
+from dmbp.linear.model.wrappers import OneAtATime
 from dmbp.models import Classifier, load_model
 from tests.tolerance import FLOAT32, relative
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models import load_model
 from dmbp.models.timm_models import preprocessing_of
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.torchvision_models import import_torchvision
 
 import_torchvision()
 timm: Any = pytest.importorskip("timm")

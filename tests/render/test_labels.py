@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from dmbp.render.labels import BESIDE, Box, Point, placed
+from dmbp.render.benchmark import BESIDE, LabelBox, Point, placed
 
 
 def point(x: float, y: float, *, error: float = 0.0, width: float = 0.1) -> Point:
@@ -32,6 +32,6 @@ def test_names_cover_neither_each_other_nor_points() -> None:
 
 
 def test_what_two_boxes_share() -> None:
-    assert abs(Box(0, 0, 2, 2).covers(Box(1, 1, 3, 3)) - 1) < 1e-12
-    assert Box(0, 0, 1, 1).covers(Box(1, 0, 2, 1)) == 0
-    assert Box(0, 0, 1, 1).covers(Box(3, 3, 4, 4)) == 0
+    assert abs(LabelBox(0, 0, 2, 2).covers(LabelBox(1, 1, 3, 3)) - 1) < 1e-12
+    assert LabelBox(0, 0, 1, 1).covers(LabelBox(1, 0, 2, 1)) == 0
+    assert LabelBox(0, 0, 1, 1).covers(LabelBox(3, 3, 4, 4)) == 0

@@ -13,12 +13,10 @@ import dmbp
 from dmbp.errors import InputError, OutputError
 from dmbp.render import plot_linear_map, split_by_sign
 from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
-from dmbp.render.comparison import ComparedMap, draw_comparison
+from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, draw_sanity
 from dmbp.render.decomposition import panel_rows, target_text
-from dmbp.render.files import write_whole
 from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines, number
-from dmbp.render.pictures import as_photo
-from dmbp.render.sanity import SanityRow, draw_sanity
+from dmbp.render.pictures import as_photo, write_whole
 from tests import nets
 
 

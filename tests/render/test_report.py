@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from dmbp.render import PALETTES, PanelRow, PanelStyle, ReportPhoto, ReportTarget, report_html
-from dmbp.render.chart import Line, line_chart
+from dmbp.render.report import ChartLine, line_chart
 
 
 def target(name: str) -> ReportTarget:
@@ -67,10 +67,10 @@ def test_the_palettes_words_follow_its_colours() -> None:
 
 def test_a_chart_by_hand() -> None:
     svg = line_chart(
-        [Line("p", "#000", [0.0, 1.0])], across="pixels", last="all", limits=(0.0, 1.0)
+        [ChartLine("p", "#000", [0.0, 1.0])], across="pixels", last="all", limits=(0.0, 1.0)
     )
     assert 'points="52.0,136.0 292.0,8.0"' in svg
-    assert line_chart([Line("flat", "#000", [])], across="a", last="0").startswith("<svg")
+    assert line_chart([ChartLine("flat", "#000", [])], across="a", last="0").startswith("<svg")
 
 
 @pytest.mark.parametrize("name", PALETTES)

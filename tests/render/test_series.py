@@ -14,9 +14,7 @@ from torch import nn
 import dmbp
 from dmbp.errors import InputError
 from dmbp.render.colour import RED_BLUE
-from dmbp.render.features import draw_features
-from dmbp.render.series import SeriesRow, draw_series, shown
-from dmbp.render.signal import draw_signal
+from dmbp.render.series import SeriesRow, draw_features, draw_series, draw_signal, shown
 from tests import nets
 
 TERMS = (1.0, 2.0, -0.5, -0.5)

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dmbp.attribution.method import Method, Question
-from dmbp.attribution.points import gradients_along
+from dmbp.attribution.base import Method, Question
+from dmbp.attribution.gradient import gradients_along
 from dmbp.errors import InputError
-from dmbp.linear.model import Model
-from dmbp.linear.outputs import Output
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
 
 DERIVATIVE_STEP = 0.01
 """How far σ is moved to see how the image changes with it."""
@@ -33,7 +33,7 @@ class BlurIG(Method):
     With `square_root`, as in the authors' package, σ is the root of that: it ends at √max_sigma.
     """
 
-    repeats = True
+    runs_many_points = True
 
     def __init__(
         self,

@@ -15,8 +15,8 @@ Differences", ICML 2017.
 
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.decompose.reference import reference_for
+from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.baseline import baseline_for
 
 
 class DeepLift(LinearMapMethod):
@@ -27,7 +27,7 @@ class DeepLift(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """The multipliers of some rows."""
-        baselines = reference_for(question.inputs, question.baselines)
+        baselines = baseline_for(question.inputs, question.baselines)
         return question.linearizer.between(
             question.inputs, question.outputs, baselines, question.rows
         ).pullback()

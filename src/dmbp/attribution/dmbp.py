@@ -20,24 +20,24 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from dmbp.attribution.memory import BatchSize, answers, rows_that_fit
-from dmbp.attribution.method import Baselines, Method, Question, one_tensor
+from dmbp.attribution.base import Baselines, Method, Question, one_tensor
+from dmbp.attribution.batching import BatchSize, rows_that_fit, run_with_oom_retry
 from dmbp.decompose import (
+    Baseline,
     Combine,
     Decomposer,
     Decomposition,
     Precision,
-    Reference,
     Settings,
-    chosen,
     concatenate,
+    resolve_settings,
 )
-from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import BYTES_AT_MOST, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
-from dmbp.linear.model import Model, evaluating, unwrapped
-from dmbp.linear.outputs import Output
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model, evaluating, unwrapped
 
 ROWS_TOGETHER_ON_CPU = 4
 
@@ -57,8 +57,8 @@ class DMBP(Method):
     `layer4*` does; `output` says which of several things the model returns is explained.
     """
 
-    compares = True
-    foresees = True
+    takes_baselines = True
+    defers_forward = True
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DMBP(Method):
         objective: Literal["all", "posneg", "pos"] | None = None,
         iterations: int | None = None,
         learning_rate: float | None = None,
-        reference: Reference | Literal["preset"] = "preset",
+        reference: Baseline | Literal["preset"] = "preset",
         combine: Combine | None = None,
         precision: Precision | None = None,
         smooth: Smoothing = "tangent",
@@ -78,7 +78,7 @@ class DMBP(Method):
         model = unwrapped(model)  # and tells of it once
         super().__init__(model)
         self.linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
-        settings = chosen(
+        settings = resolve_settings(
             preset,
             objective=objective,
             iterations=iterations,
@@ -109,7 +109,7 @@ class DMBP(Method):
         On a GPU that is compiling kernels, which goes on beside whatever else is done meanwhile,
         such as loading the model.
         """
-        settings = chosen(preset, objective=objective, precision=precision)
+        settings = resolve_settings(preset, objective=objective, precision=precision)
         prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
@@ -155,7 +155,11 @@ class DMBP(Method):
             total = len(questions) * self.settings.iterations
             with _progress(show_progress, total, on_iteration) as advance:
                 return concatenate(
-                    list(answers(questions, lambda question: self._decompose(question, advance)))
+                    list(
+                        run_with_oom_retry(
+                            questions, lambda question: self._decompose(question, advance)
+                        )
+                    )
                 )
 
     def _decompose(
@@ -177,7 +181,7 @@ class DMBP(Method):
         _tell_of_blanks(found)
         return found
 
-    def _reference(self, question: Question) -> Reference:
+    def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
             return question.baselines
         if not self._reference_given and question.inputs.dim() != 4:

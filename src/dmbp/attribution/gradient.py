@@ -1,4 +1,6 @@
-"""Grad: the gradient of the score, times the image. The paper's ablation calls it ND.
+"""Scores and gradients of a model at many points: what the path and sampling methods add up.
+
+Grad: the gradient of the score, times the image. The paper's ablation calls it ND.
 
     a = ∇y ⊙ (x − reference)
 
@@ -12,10 +14,45 @@ the model detaches does not count here, nor in the methods that add gradients up
 Simonyan, Vedaldi and Zisserman, "Deep Inside Convolutional Networks", ICLR workshop 2014.
 """
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import torch
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.attribution.points import gradients
+from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.errors import ModelError
+from dmbp.linear import Linearizer, TargetRows
+
+
+def scores(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
+    """The score of each row at its point (rows,); gradients pass."""
+    found = rows.scores(linearizer.run(points))
+    if torch.is_grad_enabled() and points.requires_grad and not found.requires_grad:
+        raise ModelError(
+            "the model passes no gradient to its input: does forward() run under "
+            "torch.no_grad() or detach activations?"
+        )
+    return found
+
+
+def gradients(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
+    """The gradient of each row's score in its point, by autograd through the model itself."""
+    with torch.enable_grad():
+        points = points.detach().requires_grad_()
+        return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
+
+
+def gradients_along(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The gradients at several points of every row, run together as far as the batch allows.
+
+    Each of `points` is shaped like the question's inputs; so are the gradients, in their order.
+    """
+    rows = len(question.rows)
+    waiting = iter(points)
+    while chunk := list(islice(waiting, max(1, question.batch // rows))):
+        repeated = question.rows.pick(list(range(rows)) * len(chunk))
+        yield from gradients(question.linearizer, torch.cat(chunk), repeated).split(rows)
 
 
 class Gradient(LinearMapMethod):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod, Question
 from dmbp.errors import CaptureError
 from dmbp.linear import Site
 from dmbp.linear.network import NO_SITES

@@ -8,12 +8,12 @@ Selvaraju et al., "Grad-CAM", ICCV 2017.
 
 from torch import Tensor
 
+from dmbp.attribution.base import LinearMapMethod, Question
 from dmbp.attribution.gradcam import GradCAM
 from dmbp.attribution.guided_backprop import GuidedBackprop
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.decompose.reference import Reference
-from dmbp.linear.model import Model
-from dmbp.linear.outputs import Output
+from dmbp.baseline import Baseline
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
 
 
 class GuidedGradCAM(LinearMapMethod):
@@ -24,7 +24,7 @@ class GuidedGradCAM(LinearMapMethod):
         model: Model,
         *,
         layer: str | None = None,
-        reference: Reference = None,
+        reference: Baseline = None,
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, output=output)

@@ -12,12 +12,12 @@ the integral.
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.attribution.points import scores
-from dmbp.decompose.reference import Reference, reference_for
+from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.gradient import scores
+from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import InputError
-from dmbp.linear.model import Model
-from dmbp.linear.outputs import Output
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
 
 
 class IntegratedGradients(LinearMapMethod):
@@ -26,14 +26,14 @@ class IntegratedGradients(LinearMapMethod):
     A `reference` changes what the average is multiplied with, not where the line starts.
     """
 
-    repeats = True
+    runs_many_points = True
 
     def __init__(
         self,
         model: Model,
         *,
         steps: int = 50,
-        reference: Reference = None,
+        reference: Baseline = None,
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, output=output)
@@ -51,7 +51,7 @@ class IntegratedGradients(LinearMapMethod):
         rows = len(question.rows)
         average: Tensor = along.attribute(
             question.inputs,
-            reference_for(question.inputs, question.baselines),
+            baseline_for(question.inputs, question.baselines),
             additional_forward_args=(question.inputs.new_tensor(range(rows)).long(),),
             n_steps=self.steps,
             internal_batch_size=max(question.batch, rows),

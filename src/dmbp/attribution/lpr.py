@@ -24,14 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.attribution.points import scores
-from dmbp.decompose.reference import Reference, reference_for
+from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.gradient import scores
+from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork, Site
-from dmbp.linear.model import Model
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
 from dmbp.linear.network import NO_SITES
-from dmbp.linear.outputs import Output
 
 
 class LPR(LinearMapMethod):
@@ -45,8 +45,8 @@ class LPR(LinearMapMethod):
         learning_rate: float = 0.1,
         area: float = 1.0,
         softness: float = 0.1,
-        background: Reference = "blur",
-        reference: Reference = None,
+        background: Baseline = "blur",
+        reference: Baseline = None,
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, output=output)
@@ -59,7 +59,7 @@ class LPR(LinearMapMethod):
         self.learning_rate = learning_rate
         self.area = area
         self.softness = softness
-        self.background: Reference = background
+        self.background: Baseline = background
 
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:
@@ -91,7 +91,7 @@ class LPR(LinearMapMethod):
         inputs, outputs, rows = question.inputs, question.outputs, question.rows
         mask = self._mask(linear_map * inputs)
         background = question.reference(self.background) if inputs.dim() == 4 else None
-        background = reference_for(inputs, background)
+        background = baseline_for(inputs, background)
         masked = mask * inputs + (1 - mask) * background
         change = scores(question.linearizer, masked, rows) - rows.scores(outputs)
         scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)

@@ -7,7 +7,7 @@ torch.Size([1, 1, 8, 8])
 import torch
 from torch import Tensor
 
-from dmbp.attribution.method import Method, Question
+from dmbp.attribution.base import Method, Question
 
 
 class RandomOrder(Method):

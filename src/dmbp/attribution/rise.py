@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dmbp.activation import Activation, activation_function
-from dmbp.attribution.method import Method, Question
-from dmbp.errors import InputError
-from dmbp.linear.model import Model
-from dmbp.linear.outputs import Output
-from dmbp.linear.precision import ROUGHER, rough_precision
-from dmbp.names import known
+from dmbp.attribution.base import Method, Question
+from dmbp.errors import InputError, require_known
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
+from dmbp.precision import ROUGHER, rough_precision
+from dmbp.probabilities import Activation, activation_function
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class RISE(Method):
     is run in: "tf32", "bfloat16" by way of `torch.autocast`, or "float32".
     """
 
-    repeats = True
+    runs_many_points = True
 
     def __init__(
         self,
@@ -74,8 +73,8 @@ class RISE(Method):
         output: Output = None,
     ) -> None:
         super().__init__(model, generator=generator, output=output)
-        known("preset", preset, PRESETS)
-        known("precision", precision, ROUGHER)
+        require_known("preset", preset, PRESETS)
+        require_known("precision", precision, ROUGHER)
         self.precision = precision
         start = PRESETS[preset]
         self.masks = start.masks if masks is None else masks

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dmbp.attribution.method import LinearMapMethod, Question
-from dmbp.attribution.points import gradients_along
-from dmbp.decompose.reference import Reference
+from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.gradient import gradients_along
+from dmbp.baseline import Baseline
 from dmbp.errors import InputError
-from dmbp.linear.model import Model
-from dmbp.linear.outputs import Output
+from dmbp.linear.model.signature import Output
+from dmbp.linear.model.wrappers import Model
 
 
 class SmoothGrad(LinearMapMethod):
@@ -29,7 +29,7 @@ class SmoothGrad(LinearMapMethod):
     batch.
     """
 
-    repeats = True
+    runs_many_points = True
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SmoothGrad(LinearMapMethod):
         samples: int = 25,
         noise: float = 0.15,
         generator: torch.Generator | None = None,
-        reference: Reference = None,
+        reference: Baseline = None,
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, generator=generator, output=output)

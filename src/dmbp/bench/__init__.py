@@ -1,6 +1,5 @@
 """Benchmarks: many questions to many methods, kept in one file that survives interruption."""
 
-from dmbp.bench.cell import Cell
-from dmbp.bench.store import Row, Store
+from dmbp.bench.store import Cell, ResultRow, Store
 
-__all__ = ["Cell", "Row", "Store"]
+__all__ = ["Cell", "ResultRow", "Store"]

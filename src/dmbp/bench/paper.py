@@ -10,7 +10,7 @@ the other tables' over all, so the two differ where they meet.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Scores = Mapping[tuple[str, str, str], float]
+PaperScores = Mapping[tuple[str, str, str], float]
 """By task, metric and method."""
 
 AVERAGE = "Avg"
@@ -30,7 +30,7 @@ class PaperTable:
     tasks_across: bool = False
     average: bool = False
 
-    def scores(self) -> Scores:
+    def scores(self) -> PaperScores:
         """Its figures one by one."""
         return {
             (task, metric, method): float(figure)

@@ -1,4 +1,13 @@
-"""What a benchmark asks: tasks (a dataset and a model, scored by some metrics) times methods.
+"""A column of a table: a method with its settings, and what the table calls it.
+
+    >>> variant("gradcam", {}).label
+    'GC'
+    >>> variant("dmbp_paper", {"objective": "pos"}, label="DMBP⁺").settings
+    {'preset': 'paper', 'objective': 'pos'}
+
+Two columns may be one method under different settings; their labels tell them apart.
+
+What a benchmark asks: tasks (a dataset and a model, scored by some metrics) times methods.
 
 methods = [
     "gradient",
@@ -27,13 +36,46 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from torch import nn
+
+from dmbp.attribution import METHODS
+from dmbp.attribution.settings import check_kind, setting_names
 from dmbp.bench.paper import TABLES
-from dmbp.bench.variant import Variant, check_settings, variant
 from dmbp.data.dataset import READERS
-from dmbp.errors import InputError
-from dmbp.metrics.curve import STEPS
+from dmbp.errors import InputError, require_known
+from dmbp.metrics.insertion import STEPS
 from dmbp.models.classifier import Fit
-from dmbp.names import known
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method, all settings of it that differ from its defaults, and its name in tables."""
+
+    method: str
+    settings: Mapping[str, Any]
+    label: str
+
+
+def variant(method: str, settings: Mapping[str, Any], *, label: str | None = None) -> Variant:
+    """A variant of a method in the table; its label is the paper's name unless one is given."""
+    require_known("method", method, METHODS)
+    check_settings(method, settings)
+    row = METHODS[method]
+    whole = {**row.settings, **settings}
+    try:
+        row(nn.Identity(), **whole)  # which looks at the values
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the settings of {method} are not right: {error}") from error
+    return Variant(method, whole, label or row.short)
+
+
+def check_settings(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not take."""
+    require_known("method", method, METHODS)
+    for setting, value in settings.items():
+        require_known(f"setting of {method}", setting, setting_names(method))
+        check_kind(value, method, setting)
+
 
 METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
 
@@ -54,13 +96,13 @@ class Task:
     steps: int = STEPS
 
     def __post_init__(self) -> None:
-        known("kind of dataset", self.dataset, READERS)
+        require_known("kind of dataset", self.dataset, READERS)
         for metric in self.metrics:
-            known("metric", metric, METRICS)
+            require_known("metric", metric, METRICS)
         if not self.metrics or len(set(self.metrics)) < len(self.metrics):
             raise InputError(f"task {self.name!r} needs a metric, each once, not {self.metrics}")
         if self.fit is not None:
-            known("fit", self.fit, get_args(Fit))
+            require_known("fit", self.fit, get_args(Fit))
         for name in ("first", "steps"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -78,7 +120,7 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.tasks or not self.variants:
             raise InputError("a plan needs at least one method and one task")
-        known("table of the paper", self.paper, TABLES)
+        require_known("table of the paper", self.paper, TABLES)
         names = [task.name for task in self.tasks]
         for name in names:
             if names.count(name) > 1:
@@ -93,7 +135,7 @@ def read_plan(path: Path) -> Plan:
     """The plan in a TOML file; its paths are from where the file lies."""
     found = _toml(path)
     for key in found:
-        known(f"entry of the plan {path}", key, ("methods", "settings", "tasks", "paper"))
+        require_known(f"entry of the plan {path}", key, ("methods", "settings", "tasks", "paper"))
     tasks, methods = found.get("tasks", []), found.get("methods", [])
     settings = found.get("settings", {})
     if not isinstance(tasks, list) or not isinstance(methods, list):
@@ -132,7 +174,7 @@ def _variant(entry: Any, settings: Mapping[str, Any], plan: Path) -> Variant:
     if not isinstance(table, dict) or "name" not in table:
         raise InputError(f"a method in {plan} is a name or has one, not {entry!r}")
     for key, value in table.items():
-        known(f"entry of a method in {plan}", key, _ENTRY)
+        require_known(f"entry of a method in {plan}", key, _ENTRY)
         if not isinstance(value, kind := _ENTRY[key]):
             raise InputError(f"{key!r} of a method in {plan} is {_KINDS[kind]}, not {value!r}")
     name: str = table["name"]
@@ -149,7 +191,7 @@ def _task(entry: Any, plan: Path) -> Task:
     kinds = {item.name: item.type for item in fields(Task)}
     values: dict[str, Any] = {}
     for key, value in entry.items():
-        known(f"entry of a task in {plan}", key, kinds)
+        require_known(f"entry of a task in {plan}", key, kinds)
         wanted: Any = list if key == "metrics" else int if key in ("first", "steps") else str
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise InputError(f"{key!r} of a task in {plan} is {_KINDS[wanted]}, not {value!r}")

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dmbp.bench.identity import ModelIdentity
 from dmbp.bench.plan import Task
 from dmbp.bench.store import Store
-from dmbp.bench.subject import Subject
 from dmbp.data.dataset import read_dataset
 from dmbp.data.sample import Label, Sample
 from dmbp.errors import TargetError
@@ -43,7 +43,7 @@ def question_count(task: Task, shard: Shard = (0, 1)) -> int:
 
 
 def questions(
-    task: Task, subject: Subject, store: Store, *, shard: Shard = (0, 1)
+    task: Task, subject: ModelIdentity, store: Store, *, shard: Shard = (0, 1)
 ) -> Iterator[list[Asked]]:
     """The questions of a task, those of some photos at a time; of a shard every n-th photo's."""
     mine = _samples(task, shard)
@@ -56,7 +56,7 @@ def _samples(task: Task, shard: Shard) -> Sequence[Sample]:
     return read_dataset(task.dataset, task.path).first(task.first).samples[part::parts]
 
 
-def _asked(samples: Sequence[Sample], subject: Subject, store: Store) -> list[Asked]:
+def _asked(samples: Sequence[Sample], subject: ModelIdentity, store: Store) -> list[Asked]:
     found: list[Asked] = []
     digests = _digests([sample.path for sample in samples], store)
     for sample in samples:
@@ -91,7 +91,7 @@ def _digest(path: Path) -> tuple[str, str | None]:
         return "unreadable", f"cannot read {path}: {error.strerror}"
 
 
-def class_index(label: Label, subject: Subject, sample: Sample) -> int:
+def class_index(label: Label, subject: ModelIdentity, sample: Sample) -> int:
     """The output that a label stands for: by number, or by its whole name."""
     if isinstance(label, int):
         return label

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dmbp import metrics
 from dmbp.bench.questions import Asked
-from dmbp.metrics.curve import CurveOptions, area
+from dmbp.metrics.insertion import CurveOptions, area
 from dmbp.models import Classifier
 
 SCORED_AT_ONCE = 256

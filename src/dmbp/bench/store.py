@@ -1,20 +1,114 @@
-"""Where results are kept: one SQLite file, a row for each cell that was tried.
+"""A cell of a benchmark: one question to one method, known by all that determines its result.
+
+    >>> cell = Cell("voc", "2008_000002", "9f2c…", "cat", "resnet50", "77ab…", "gradcam", {}, {})
+    >>> len(cell.key), cell.key == replace(cell, method="dmbp").key
+    (32, False)
+
+Two runs, on two machines, of the same question have the same key; a change of the photo, of the
+weights or of any setting makes another.
+
+What came of a cell, and how it is written to a line of a database.
+
+Where results are kept: one SQLite file, a row for each cell that was tried.
 
 Rows arrive in batches, each batch whole or not at all, so a run may be killed at any moment and
 goes on where it was. A cell that succeeded is never written again; one that failed is replaced when
 it is tried anew. Several processes may write to one file, and two files can be merged.
 """
 
+import hashlib
+import json
 import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dmbp.bench.row import COLUMNS, Row, row_of, values_of
 from dmbp.errors import InputError, OutputError
+
+__all__ = ["RESULTS", "Cell", "replace"]
+
+RESULTS = 2
+"""Raised whenever a method or a metric of ours comes to give other results."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is asked: of which photo, about which class, of which model, by which method.
+
+    `photo` and `weights` are digests of the files' contents. `settings` are the method's,
+    `scoring` what it is scored by and how (metrics, steps, preprocessing).
+    """
+
+    dataset: str
+    image: str
+    photo: str
+    target: str
+    model: str
+    weights: str
+    method: str
+    settings: Mapping[str, Any]
+    scoring: Mapping[str, Any]
+
+    @property
+    def variant(self) -> tuple[str, str]:
+        """The method and its settings."""
+        return self.method, json.dumps(dict(self.settings), sort_keys=True)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all of it but the names of dataset and model, which decide nothing."""
+        parts = {k: v for k, v in asdict(self).items() if k not in ("dataset", "model")}
+        text = json.dumps({"results": RESULTS, **parts}, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+COLUMNS = (
+    "dataset, image, photo, target, model, weights, method, settings, scoring, "
+    "scores, curves, seconds, failure, written"
+)
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """What came of a cell: scores by metric, their curves and the seconds, or why it failed.
+
+    `written` is when it was first written to a file, in seconds since 1970.
+    """
+
+    cell: Cell
+    scores: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    seconds: float | None = None
+    failure: str | None = None
+    written: float | None = field(default=None, compare=False)
+
+
+def values_of(row: ResultRow, written: float) -> tuple[Any, ...]:
+    """A row as the values of a line, its key first."""
+    cell = row.cell
+    names = (cell.dataset, cell.image, cell.photo, cell.target, cell.model, cell.weights)
+    texts = [cell.settings, cell.scoring, row.scores, row.curves]
+    settings, scoring, scores, curves = (_json(value) for value in texts)
+    results = (scores, curves, row.seconds, row.failure, written)
+    return (cell.key, *names, cell.method, settings, scoring, *results)
+
+
+def row_of(values: Sequence[Any]) -> ResultRow:
+    """A row from the values of `COLUMNS`."""
+    dataset, image, photo, target, model, weights, method, *rest = values
+    settings, scoring, scores, curves = (json.loads(text) for text in rest[:4])
+    names = (dataset, image, photo, target, model, weights, method)
+    return ResultRow(Cell(*names, settings, scoring), scores, curves, *rest[4:])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
 
 VERSION = 1
 """Of the file's layout, kept in the file itself."""
@@ -60,7 +154,7 @@ class Store:
         """Close the file."""
         self._connection.close()
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[ResultRow]) -> None:
         """Write rows, all or none; what is done already stays as it is."""
         now = time.time()
         values = [values_of(row, row.written or now) for row in rows]
@@ -83,15 +177,15 @@ class Store:
             found.update(key for (key,) in self._read(query, part))
         return found
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         """Every row, a few at a time."""
         order = "ORDER BY model, dataset, image, target, method"
         for values in self._read(f"SELECT {COLUMNS} FROM rows {order}"):
             yield row_of(values)
 
-    def rows_of(self, keys: Iterable[str]) -> dict[str, Row]:
+    def rows_of(self, keys: Iterable[str]) -> dict[str, ResultRow]:
         """The rows of some cells, by their keys; of cells that were never tried there is none."""
-        found: dict[str, Row] = {}
+        found: dict[str, ResultRow] = {}
         for part in _parts(keys):
             query = f"SELECT key, {COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
             for key, *values in self._read(query, part):
@@ -133,7 +227,7 @@ class Store:
         before = len(self)
         theirs = Store(other, reading=True)  # says so where it is none
         try:
-            batch: list[Row] = []
+            batch: list[ResultRow] = []
             for row in theirs.rows():
                 batch.append(row)
                 count += 1

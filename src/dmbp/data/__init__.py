@@ -1,6 +1,5 @@
 """Where images come from."""
 
-from dmbp.data.photo import photo_paths, read_photo
-from dmbp.data.samples import sample_photos
+from dmbp.data.photo import photo_paths, read_photo, sample_photos
 
 __all__ = ["photo_paths", "read_photo", "sample_photos"]

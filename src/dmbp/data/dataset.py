@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from dmbp.data.imagenet import read_imagenet
-from dmbp.data.manifest import read_manifest
-from dmbp.data.sample import Label, Sample, samples_in
+from dmbp.data.sample import Label, Sample, read_manifest, samples_in
 from dmbp.data.voc import VocImage, read_voc
-from dmbp.errors import PhotoError
-from dmbp.names import known
+from dmbp.errors import PhotoError, require_known
 
 Reader = Callable[[Path], list[Sample]]
 
@@ -35,7 +33,7 @@ class Dataset:
 
 def read_dataset(kind: str, root: Path) -> Dataset:
     """A dataset of a kind in the table."""
-    known("kind of dataset", kind, READERS)
+    require_known("kind of dataset", kind, READERS)
     if not root.exists():
         raise PhotoError(f"there is no folder or file {root}")
     return Dataset(kind, root, tuple(READERS[kind](root)))

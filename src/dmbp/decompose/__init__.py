@@ -1,23 +1,22 @@
 """Disentangled masked backpropagation on a linear network."""
 
-from dmbp.decompose.decompose import decompose
+from dmbp.baseline import Baseline
 from dmbp.decompose.decomposer import Decomposer
-from dmbp.decompose.decomposition import Decomposition, History, concatenate
-from dmbp.decompose.reference import Reference
-from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings, chosen
-from dmbp.decompose.storage import load
+from dmbp.decompose.decomposition import Decomposition, History, concatenate, load
+from dmbp.decompose.learn import decompose
+from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings, resolve_settings
 
 __all__ = [
     "PRESETS",
+    "Baseline",
     "Combine",
     "Decomposer",
     "Decomposition",
     "History",
     "Precision",
-    "Reference",
     "Settings",
-    "chosen",
     "concatenate",
     "decompose",
     "load",
+    "resolve_settings",
 ]

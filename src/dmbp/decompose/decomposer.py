@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import TOO_NARROW, OutOfRange, attempt, widened
 from dmbp.decompose.decomposition import Decomposition
-from dmbp.decompose.objective import OBJECTIVES
+from dmbp.decompose.learn import TOO_NARROW, OutOfRange, learn_once, with_bfloat16
 from dmbp.decompose.recording import Recording
-from dmbp.decompose.settings import Settings
+from dmbp.decompose.settings import OBJECTIVES, Settings
 from dmbp.engine import BYTES_TAKEN, OnIteration, has_gpu_engine, prepare
 from dmbp.errors import InexactCapture
-from dmbp.linear import Linearizer, LinearNetwork, Rows
-from dmbp.linear.precision import full_precision, repeatable
+from dmbp.linear import Linearizer, LinearNetwork, TargetRows
+from dmbp.precision import full_precision, repeatable
 
 SHARE = 0.25
 """Of a GPU's memory, the most that a recording is estimated to keep between calls."""
 
-Kind = tuple[Any, ...]
+RecordingKey = tuple[Any, ...]
 """What a recording is good for: the form of the inputs, and the settings of learning."""
 
 
@@ -37,10 +36,10 @@ class Decomposer:
     """
 
     def __init__(self) -> None:
-        self._previous: Kind | None = None
-        self._kind: Kind | None = None
+        self._previous: RecordingKey | None = None
+        self._kind: RecordingKey | None = None
         self._recording: Recording | None = None
-        self._refused: set[Kind] = set()
+        self._refused: set[RecordingKey] = set()
         self._is_wide = False
 
     def __deepcopy__(self, memo: Any) -> "Decomposer":
@@ -58,7 +57,7 @@ class Decomposer:
         inputs: Tensor,
         *,
         outputs: Callable[[], Tensor],
-        rows: Rows,
+        rows: TargetRows,
         settings: Settings,
         on_iteration: OnIteration = None,
     ) -> Decomposition:
@@ -67,7 +66,7 @@ class Decomposer:
         From a recording, the model is asked for them while masks are learned.
         """
         question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
-        chosen = widened(settings) if self._is_wide else settings
+        chosen = with_bfloat16(settings) if self._is_wide else settings
         with suppress(OutOfRange):
             found = self._decompose(linearizer, question, chosen, on_iteration=on_iteration)
             return replace(found, settings=settings)
@@ -75,7 +74,9 @@ class Decomposer:
             warnings.warn(TOO_NARROW, stacklevel=2)
         self._is_wide = True
         self.forget()
-        return replace(self._decompose(linearizer, question, widened(settings)), settings=settings)
+        return replace(
+            self._decompose(linearizer, question, with_bfloat16(settings)), settings=settings
+        )
 
     def _decompose(
         self,
@@ -99,18 +100,18 @@ class Decomposer:
                 self.forget()  # the model has changed since
         prepare(inputs, loss=OBJECTIVES[settings.objective], precision=settings.precision)
         outputs: Tensor = question["outputs"]()
-        rows: Rows = question["rows"].among(outputs.shape[1])
+        rows: TargetRows = question["rows"].among(outputs.shape[1])
         net = linearizer.freeze(inputs, outputs, rows)
         changes = linearizer.approximates or linearizer.holds
         can_return = not changes and _is_recordable(net)
         self._previous = kind if can_return else None
-        return attempt(net, settings, on_iteration=on_iteration)
+        return learn_once(net, settings, on_iteration=on_iteration)
 
     def forget(self) -> None:
         """Give the recording's memory back."""
         self._recording = self._kind = self._previous = None
 
-    def _record(self, kind: Kind, record: Callable[[], Recording]) -> None:
+    def _record(self, kind: RecordingKey, record: Callable[[], Recording]) -> None:
         """Make a recording if this kind is asked about twice in a row."""
         if kind in (self._kind, *self._refused) or kind != self._previous:
             return
@@ -121,7 +122,7 @@ class Decomposer:
             self._refused.add(kind)
 
 
-def _kind(inputs: Tensor, settings: Settings) -> Kind:
+def _kind(inputs: Tensor, settings: Settings) -> RecordingKey:
     form = (tuple(inputs.shape), inputs.dtype, inputs.device)
     return (*form, settings.objective, settings.learning_rate, settings.precision)
 

@@ -15,18 +15,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dmbp.decompose.decompose import (
-    confirmed,
-    decomposition,
-    starting,
-)
 from dmbp.decompose.decomposition import Decomposition
+from dmbp.decompose.learn import check_finite, decomposition, make_engine
 from dmbp.decompose.settings import Settings
 from dmbp.engine import Engine, OnIteration, Readout, Terms
 from dmbp.errors import InexactCapture
-from dmbp.linear import Linearizer, LinearNetwork, Rows
-from dmbp.linear.capture import CapturedGraph
-from dmbp.linear.exactness import check
+from dmbp.linear import Linearizer, LinearNetwork, TargetRows
+from dmbp.linear.capture.export import CapturedGraph
+from dmbp.linear.freeze.exactness import check
 
 Result = TypeVar("Result")
 
@@ -44,7 +40,7 @@ class Recording:
         *,
         inputs: Tensor,
         outputs: Callable[[], Tensor],
-        rows: Rows,
+        rows: TargetRows,
         settings: Settings,
     ) -> None:
         self._captured = captured
@@ -58,7 +54,7 @@ class Recording:
         def begin() -> tuple[LinearNetwork, Engine]:
             frozen = linearizer.frozen_by(captured, self._inputs)
             net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
-            return net, starting(net, settings)
+            return net, make_engine(net, settings)
 
         self._begin, (self._net, self._engine) = self._recorded(begin)
         self._end: torch.cuda.CUDAGraph | None = None
@@ -69,7 +65,7 @@ class Recording:
         inputs: Tensor,
         outputs: Callable[[], Tensor],
         *,
-        rows: Rows,
+        rows: TargetRows,
         settings: Settings,
         on_iteration: OnIteration = None,
     ) -> Decomposition:
@@ -89,7 +85,7 @@ class Recording:
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
         found = decomposition(net, settings, past, readout)
         exactness = check(self._captured, self._net.frozen, inputs, model_outputs)
-        return replace(confirmed(found, self._engine, past), exactness=exactness)
+        return replace(check_finite(found, self._engine, past), exactness=exactness)
 
     def _run_beside(self, outputs: Callable[[], Tensor], asked: torch.cuda.Event) -> Tensor:
         """The model's outputs; it is run beside the iterations, once all was there to be asked."""

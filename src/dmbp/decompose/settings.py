@@ -1,4 +1,7 @@
-"""How a decomposition is learned and read out; the two presets."""
+"""What the masks are learned for: the paper's loss (Eq. 10) and its two ablations.
+
+How a decomposition is learned and read out; the two presets.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,11 +10,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from dmbp.decompose.objective import OBJECTIVES
-from dmbp.decompose.reference import Reference
-from dmbp.engine import PRECISIONS
-from dmbp.errors import InputError
-from dmbp.names import known
+from dmbp.baseline import Baseline
+from dmbp.engine import PRECISIONS, Loss
+from dmbp.errors import InputError, require_known
+
+OBJECTIVES: Mapping[str, Loss] = {
+    "all": Loss(positive=-1, negative=1, nuisance=1),  # y⁻ − y⁺ + |y~|: the paper's DMBP
+    "posneg": Loss(positive=-1, negative=1, nuisance=0),  # DMBP⁺⁻ of the ablation table
+    "pos": Loss(positive=-1, negative=0, nuisance=0),  # DMBP⁺
+}
+
 
 Combine = Literal["sum", "own_signs"]
 Precision = Literal["auto", "float16", "bfloat16", "tf32", "float32"]
@@ -31,14 +39,14 @@ class Settings:
     objective: str = "all"
     iterations: int = 50
     learning_rate: float = 0.05
-    reference: Reference = "blur"
+    reference: Baseline = "blur"
     combine: Combine = "own_signs"
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
-        known("objective", self.objective, OBJECTIVES)
-        known("combine", self.combine, ("sum", "own_signs"))
-        known("precision", self.precision, PRECISIONS)
+        require_known("objective", self.objective, OBJECTIVES)
+        require_known("combine", self.combine, ("sum", "own_signs"))
+        require_known("precision", self.precision, PRECISIONS)
         if not isinstance(self.iterations, int) or self.iterations < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"iterations must be a whole number from 0, not {self.iterations}")
         if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
@@ -66,8 +74,8 @@ PRESETS: Mapping[str, Settings] = {
 }
 
 
-def chosen(preset: str, **given: Any) -> Settings:
+def resolve_settings(preset: str, **given: Any) -> Settings:
     """A preset's settings, overridden by what is given and not None."""
-    known("preset", preset, PRESETS)
+    require_known("preset", preset, PRESETS)
     given = {name: value for name, value in given.items() if value is not None}
     return replace(PRESETS[preset], **given)

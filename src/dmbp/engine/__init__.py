@@ -1,6 +1,9 @@
 """Engines: run a linear network's masked value and gradients, and learn its masks."""
 
-from dmbp.engine.choice import (
+from dmbp.engine.autograd import AutogradEngine
+from dmbp.engine.base import Engine, Logits, Loss, OnIteration, Readout, Terms
+from dmbp.engine.cpu.engine import CpuEngine
+from dmbp.engine.select import (
     BYTES_AT_MOST,
     BYTES_TAKEN,
     PRECISIONS,
@@ -8,23 +11,18 @@ from dmbp.engine.choice import (
     has_gpu_engine,
     prepare,
 )
-from dmbp.engine.engine import Engine, Logits, OnIteration
-from dmbp.engine.fast import FastEngine
-from dmbp.engine.loss import Loss
-from dmbp.engine.reference import ReferenceEngine
-from dmbp.engine.terms import Readout, Terms
 
 __all__ = [
     "BYTES_AT_MOST",
     "BYTES_TAKEN",
     "PRECISIONS",
+    "AutogradEngine",
+    "CpuEngine",
     "Engine",
-    "FastEngine",
     "Logits",
     "Loss",
     "OnIteration",
     "Readout",
-    "ReferenceEngine",
     "Terms",
     "engine_for",
     "has_gpu_engine",

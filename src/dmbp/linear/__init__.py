@@ -1,11 +1,10 @@
 """A network as an affine map: capture, freezing at x, and the linear network itself."""
 
-from dmbp.linear.linearize import Linearizer, linearize
+from dmbp.linear.linearizer import Linearizer, linearize
 from dmbp.linear.lines import Pieces, Smoothing
 from dmbp.linear.network import LinearNetwork, Masks
-from dmbp.linear.selection import Selection
-from dmbp.linear.step import Site
-from dmbp.linear.targets import ClassWeights, Rows, Target
+from dmbp.linear.steps import Selection, Site
+from dmbp.linear.targets import ClassWeights, Target, TargetRows
 
 __all__ = [
     "ClassWeights",
@@ -13,10 +12,10 @@ __all__ = [
     "Linearizer",
     "Masks",
     "Pieces",
-    "Rows",
     "Selection",
     "Site",
     "Smoothing",
     "Target",
+    "TargetRows",
     "linearize",
 ]

@@ -1,4 +1,6 @@
-"""The line that stands for a smooth activation φ at z, element by element.
+"""A line for each element of an activation: what an activation function is, frozen at x.
+
+The line that stands for a smooth activation φ at z, element by element.
 
     tangent     φ(z₀) + φ'(z₀) (z − z₀)                  the default
     secant      φ(0) + (φ(z₀) − φ(0)) / z₀ · z           through zero; the tangent's slope near it
@@ -21,31 +23,43 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dmbp.errors import InputError
-from dmbp.linear.piece import Piece
-from dmbp.names import suggestion
+from dmbp.errors import InputError, suggestion
 
-Activation = Callable[[Tensor], Tensor]
-Line = Callable[[Activation, Tensor], Piece]
+
+@dataclass(frozen=True)
+class ElementwiseLine:
+    """The affine piece that every element lies on; shapes are those of the activation."""
+
+    slope: Tensor
+    offset: Tensor | None = None
+
+    def __call__(self, activation: Tensor, *_: object, **__: object) -> Tensor:
+        """The piece at another activation; the operation's settings are inside already."""
+        scaled = activation * self.slope
+        return scaled if self.offset is None else scaled + self.offset
+
+
+ActivationFunction = Callable[[Tensor], Tensor]
+LineRule = Callable[[ActivationFunction, Tensor], ElementwiseLine]
 
 NEAR_ZERO = 1e-3
 """Where |z| is smaller, a secant through zero would divide rounding by rounding."""
 
 
-def tangent(activation: Activation, z: Tensor) -> Piece:
+def tangent(activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
     """The tangent at z; where the slope is infinite, as √z has it at zero, the value alone."""
     value, slope = _derivative(activation, z)
     slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
-    return Piece(slope, value - slope * z)
+    return ElementwiseLine(slope, value - slope * z)
 
 
-def secant(activation: Activation, z: Tensor) -> Piece:
+def secant(activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
     """The line through (0, φ(0)) and (z, φ(z))."""
     value, derivative = _derivative(activation, z)
     start = activation(torch.zeros_like(z))
     close = z.abs() < NEAR_ZERO
     slope = torch.where(close, derivative, (value - start) / torch.where(close, 1, z))
-    return Piece(slope, value - slope * z)
+    return ElementwiseLine(slope, value - slope * z)
 
 
 @dataclass(frozen=True)
@@ -63,19 +77,19 @@ class Pieces:
                 f"{self.count!r}, {self.reach!r}"
             )
 
-    def __call__(self, activation: Activation, z: Tensor) -> Piece:
+    def __call__(self, activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
         """The piece that each element lies on."""
         width = 2 * self.reach / self.count
         which = torch.floor((z + self.reach) / width).clamp(0, self.count - 1)
         left = which * width - self.reach
         value = activation(left)
         chord = (activation(left + width) - value) / width
-        inner = Piece(chord, value - chord * left)
+        inner = ElementwiseLine(chord, value - chord * left)
         edge = tangent(activation, z.sign() * self.reach)
         inside = z.abs() <= self.reach
         assert inner.offset is not None
         assert edge.offset is not None
-        return Piece(
+        return ElementwiseLine(
             torch.where(inside, inner.slope, edge.slope),
             torch.where(inside, inner.offset, edge.offset),
         )
@@ -84,12 +98,12 @@ class Pieces:
 Smoothing = str | Pieces
 """How smooth activations are frozen: "tangent", "secant", `Pieces(16, 4.0)` or "pieces:16:4"."""
 
-_LINES: dict[str, Line] = {"tangent": tangent, "secant": secant}
+_LINES: dict[str, LineRule] = {"tangent": tangent, "secant": secant}
 
 PIECES = "pieces"
 
 
-def line_of(smooth: Smoothing) -> Line:
+def line_of(smooth: Smoothing) -> LineRule:
     """The line meant by a user's choice."""
     if isinstance(smooth, Pieces):
         return smooth
@@ -104,7 +118,7 @@ def line_of(smooth: Smoothing) -> Line:
     return _LINES[smooth]
 
 
-def line_name(line: Line) -> str:
+def line_name(line: LineRule) -> str:
     """What a line is called, as `line_of` reads it."""
     if isinstance(line, Pieces):
         return f"{PIECES}:{line.count}:{line.reach:g}"
@@ -123,7 +137,7 @@ def _pieces(text: str, numbers: list[str]) -> Pieces:
         ) from error
 
 
-def _derivative(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:
+def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         at = z.detach().requires_grad_()
         value = activation(at)
@@ -134,7 +148,7 @@ def _derivative(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), slope
 
 
-def _forward_slope(activation: Activation, z: Tensor) -> Tensor:
+def _forward_slope(activation: ActivationFunction, z: Tensor) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch scripts its own functions when this is first called
         return torch.func.jvp(activation, (z.detach(),), (torch.ones_like(z),))[1]

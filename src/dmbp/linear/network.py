@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.linear.precision import full_precision
-from dmbp.linear.step import FrozenGraph, Site, Step
-from dmbp.linear.targets import Rows
+from dmbp.linear.steps import FrozenGraph, Site, Step
+from dmbp.linear.targets import TargetRows
+from dmbp.precision import full_precision
 
 Masks = Mapping[str, Tensor]
 """A mask for each site, by the site's name and of its shape; a site left out is not masked."""
@@ -57,7 +57,7 @@ class LinearNetwork:
         self,
         frozen: FrozenGraph,
         inputs: Tensor,
-        rows: Rows,
+        rows: TargetRows,
         *,
         exactness: float = math.nan,
         approximation_error: float = 0.0,

@@ -33,7 +33,7 @@ Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
 
 
 @dataclass(frozen=True)
-class Rows:
+class TargetRows:
     """The questions asked: row r is about image `image[r]`.
 
     `labels` holds the target of each row as the caller gave it.
@@ -81,15 +81,15 @@ class Rows:
         """Whether scores are sums of outputs: their tangent is the same everywhere."""
         return not any(callable(label) for label in self.labels)
 
-    def among(self, classes: int) -> "Rows":
+    def among(self, classes: int) -> "TargetRows":
         """The same questions to a model of that many classes, if it has those asked about."""
         if classes != self.classes:
             _check_classes(self.labels, classes)
         return replace(self, classes=classes)
 
-    def pick(self, indices: Sequence[int]) -> "Rows":
+    def pick(self, indices: Sequence[int]) -> "TargetRows":
         """Some of the rows, in the order given, repeated where they are."""
-        return Rows(
+        return TargetRows(
             tuple(self.image[k] for k in indices),
             tuple(self.labels[k] for k in indices),
             self.classes,
@@ -120,7 +120,7 @@ class Rows:
         return weights.to(like.device)
 
 
-def read_target(target: Target, *, outputs: Tensor) -> Rows:
+def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
     """Read a target for a model whose outputs at the inputs are `outputs` (images, classes).
 
     None asks about each image's highest output. A list asks one target an image; for a single
@@ -136,7 +136,7 @@ def read_target(target: Target, *, outputs: Tensor) -> Rows:
     return rows
 
 
-def foreseen(target: Target, *, images: int, classes: int) -> Rows | None:
+def rows_without_forward(target: Target, *, images: int, classes: int) -> TargetRows | None:
     """What `read_target` makes of a target, where that can be told without any outputs.
 
     It cannot be of the highest output, of functions, and of what is no target at all.
@@ -150,10 +150,10 @@ def foreseen(target: Target, *, images: int, classes: int) -> Rows | None:
     return None
 
 
-def _rows(target: Target, images: int, classes: int) -> Rows:
+def _rows(target: Target, images: int, classes: int) -> TargetRows:
     questions = _questions(target, images)
     pairs = [(image, label) for image, labels in enumerate(questions) for label in labels]
-    return Rows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
+    return TargetRows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
 
 
 def _questions(target: Target, images: int) -> list[list[OneTarget]]:

@@ -1,9 +1,15 @@
 """Metrics: whether an attribution says what the model really uses."""
 
-from dmbp.metrics.complementary_insertion import complementary_insertion
-from dmbp.metrics.curve import area, pixel_ranks, replaced
-from dmbp.metrics.deletion import deletion, deletion_curve
-from dmbp.metrics.insertion import insertion, insertion_curve
+from dmbp.metrics.insertion import (
+    area,
+    complementary_insertion,
+    deletion,
+    deletion_curve,
+    insertion,
+    insertion_curve,
+    pixel_ranks,
+    replaced,
+)
 from dmbp.metrics.pointing_game import pointing_game
 from dmbp.metrics.reinitialisation import rank_correlation, reinitialisation, reinitialised
 

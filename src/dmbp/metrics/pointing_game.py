@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.metrics.curve import pixel_ranks
+from dmbp.metrics.insertion import pixel_ranks
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels of the map."""

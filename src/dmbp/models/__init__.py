@@ -2,7 +2,7 @@
 
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.hugging_face import hugging_face_classifier
-from dmbp.models.table import (
+from dmbp.models.registry import (
     DEFAULT,
     MODELS,
     is_architecture,

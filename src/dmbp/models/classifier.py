@@ -1,6 +1,6 @@
 """A classifier one can ask about: a module, how photos become its input, what it puts out."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Any, Literal, get_args
 
@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.activation import activation_function
-from dmbp.errors import InputError, TargetError
-from dmbp.names import known, suggestion
+from dmbp.errors import InputError, TargetError, require_known, suggestion
+from dmbp.linear import Linearizer
+from dmbp.probabilities import ProbabilityWatch, activation_function
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
@@ -40,7 +40,7 @@ class Preprocessing:
     interpolation: Image.Resampling = Image.Resampling.BILINEAR
 
     def __post_init__(self) -> None:
-        known("fit", self.fit, get_args(Fit))
+        require_known("fit", self.fit, get_args(Fit))
         for name in ("mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
@@ -212,3 +212,12 @@ def _in_range(index: int, count: int) -> int:
     if not 0 <= index < count:
         raise TargetError(f"class {index} is out of range: the model has classes 0 to {count - 1}")
     return index
+
+
+def outputs_of(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
+    """What a model puts out, and the classifier, which then knows if these are probabilities."""
+    with ProbabilityWatch() as watch:
+        outputs = Linearizer(classifier.module).outputs(inputs)
+    if watch.made(outputs):
+        classifier = replace(classifier, activation="none")
+    return outputs, classifier

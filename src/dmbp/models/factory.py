@@ -16,12 +16,12 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
-from dmbp.linear.one_at_a_time import settle
+from dmbp.linear.model.wrappers import force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.hugging_face import labels_of
 from dmbp.models.program_file import program_classifier
-from dmbp.models.state import fit, read_state
-from dmbp.models.torchvision_import import import_torchvision
+from dmbp.models.state_dict import fit, read_state
+from dmbp.models.torchvision_models import import_torchvision
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
@@ -31,7 +31,7 @@ def factory_classifier(name: str, weights: Path | None) -> Classifier:
     classifier = _classifier(found if is_made else _call(found, name), name)
     if weights is not None:
         fit(classifier.module, read_state(weights), str(weights))
-    settle(classifier.module)
+    force_eval(classifier.module)
     return classifier
 
 

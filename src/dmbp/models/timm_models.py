@@ -12,12 +12,11 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
-from dmbp.errors import ModelError, WeightsError
-from dmbp.linear.quiet import without_log
+from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
-from dmbp.models.state import State, fit, part_for, read_state
-from dmbp.models.torchvision_import import import_torchvision
-from dmbp.names import suggestion
+from dmbp.models.state_dict import State, fit, part_for, read_state
+from dmbp.models.torchvision_models import import_torchvision
+from dmbp.process import without_log
 
 PREFIX = "timm"
 

@@ -1,10 +1,18 @@
-"""torchvision's classifiers by name, with weights that it publishes or a file of one's own.
+"""Imports torchvision, also beside a CPU build of torch.
+
+torchvision's wheel is built against CUDA torch. Beside a CPU build its import stops at "operator
+torchvision::nms does not exist". Declaring the two operators lets models and weights import; only
+its own image reader and NMS, which dmbp does not use, stay unavailable.
+
+torchvision's classifiers by name, with weights that it publishes or a file of one's own.
 
 Published weights go by torchvision's names, such as IMAGENET1K_V1; without a name, its default.
 """
 
 import pickle
+import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +20,37 @@ import torch
 from PIL import Image
 from torch import nn
 
-from dmbp.errors import ModelError, WeightsError
+from dmbp.errors import ModelError, WeightsError, require_known
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.state import State, fit, part_for, read_state
-from dmbp.models.torchvision_import import import_torchvision
-from dmbp.names import known
+from dmbp.models.state_dict import State, fit, part_for, read_state
+
+_libraries: list[torch.library.Library] = []
+
+
+def import_torchvision() -> Any:
+    """The torchvision package."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks about its missing image extension
+        try:
+            return import_module("torchvision")
+        except RuntimeError as error:
+            if "torchvision::nms" not in str(error):
+                raise
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _libraries.append(library)  # an operator lives as long as its library
+        _forget("torchvision")
+        return import_module("torchvision")
+
+
+def _forget(package: str) -> None:
+    """Drop a half-imported package, so that the next import starts over."""
+    import sys
+
+    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
+        del sys.modules[name]
+
 
 # Heads that help in training and do not touch the output in evaluation.
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -30,7 +64,7 @@ def torchvision_names() -> list[str]:
 
 def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
     """A torchvision model with weights it publishes, its default or those named, or a file's."""
-    known("model", name, torchvision_names(), error=ModelError)
+    require_known("model", name, torchvision_names(), error=ModelError)
     models = import_torchvision().models
     published = models.get_model_weights(name)
     named = _named(published, weights)
@@ -58,7 +92,9 @@ def _named(published: Any, weights: Path | None) -> Any:
     # A plan's weights are a path from where it lies, so the last part is the name.
     if weights.suffix or weights.exists() or weights.name != weights.name.upper():
         return None
-    known("weights of torchvision", weights.name, list(published.__members__), error=WeightsError)
+    require_known(
+        "weights of torchvision", weights.name, list(published.__members__), error=WeightsError
+    )
     return published[weights.name]
 
 

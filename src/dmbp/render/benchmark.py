@@ -1,11 +1,16 @@
-"""A benchmark as a figure: for each task insertion curves, and scores against seconds a map.
+"""Names beside points, each where it covers the least: no other name, no point and no error bar.
+
+Everything is counted in parts of an axis, from its lower left corner.
+
+A benchmark as a figure: for each task insertion curves, and scores against seconds a map.
 
 A few methods have colours that colour-blind people tell apart: DMBP and the best of the others. The
 rest is grey. Every method is named where it stands, the best on top.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy
@@ -14,7 +19,73 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from dmbp.render.colour import Array
-from dmbp.render.labels import Point, placed
+
+BESIDE = 0.03
+"""From a point to its name."""
+
+ABOVE = (0.0, 0.05, -0.05, 0.1, -0.1, 0.16, -0.16, 0.22, -0.22)
+"""How far up or down a name may move."""
+
+
+@dataclass(frozen=True)
+class LabelBox:
+    """Something drawn."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def covers(self, other: "LabelBox") -> float:
+        """The area that both share."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(width, 0.0) * max(height, 0.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point with the ends of its error bar, and the size of its name."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    width: float
+    height: float
+
+    def boxes(self) -> tuple[LabelBox, LabelBox]:
+        """The dot and the bar."""
+        dot = LabelBox(self.x - 0.012, self.y - 0.02, self.x + 0.012, self.y + 0.02)
+        return dot, LabelBox(self.x - 0.004, self.low, self.x + 0.004, self.high)
+
+    def names(self) -> Iterator[tuple[LabelBox, bool]]:
+        """Where its name may stand, the nearest first, and whether that is to its left."""
+        for up, is_left in product(ABOVE, (False, True)):
+            left = self.x - BESIDE - self.width if is_left else self.x + BESIDE
+            bottom = self.y + up - self.height / 2
+            yield LabelBox(left, bottom, left + self.width, bottom + self.height), is_left
+
+
+def placed(points: Sequence[Point]) -> list[tuple[LabelBox, bool]]:
+    """A place for every point's name, the first points' first."""
+    drawn = [box for point in points for box in point.boxes()]
+    found: list[tuple[LabelBox, bool]] = []
+    for point in points:
+        best = min(point.names(), key=lambda name: _cost(name[0], point, drawn))
+        drawn.append(best[0])
+        found.append(best)
+    return found
+
+
+def _cost(name: LabelBox, point: Point, drawn: Sequence[LabelBox]) -> float:
+    """What a name covers, and with far less weight how far away it is."""
+    outside = max(0.0, -name.left) + max(0.0, name.right - 1.0)
+    outside += max(0.0, -name.bottom) + max(0.0, name.top - 1.0)
+    covered = sum(name.covers(box) for box in drawn)
+    away = abs((name.bottom + name.top) / 2 - point.y)
+    return covered + 0.1 * outside + 0.002 * away
+
 
 # Okabe and Ito's set, and the red of the other figures.
 COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")

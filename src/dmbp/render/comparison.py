@@ -1,4 +1,7 @@
-"""Several methods on one photo, side by side."""
+"""Several methods on one photo, side by side.
+
+Maps before and after the model forgot its last layer, side by side.
+"""
 
 import math
 from collections.abc import Sequence
@@ -70,3 +73,68 @@ def draw_comparison(
 def duration(seconds: float) -> str:
     """Seconds as a person writes them."""
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+@dataclass(frozen=True)
+class SanityRow:
+    """A method's maps (height, width) before and after, and the correlation in every draw.
+
+    Several last layers are drawn; `after` is the map of the middle one.
+    """
+
+    title: str
+    before: Array
+    after: Array
+    correlations: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """The mean correlation, without signs: a map that turns into its opposite stays, too."""
+        return sum(map(abs, self.correlations)) / len(self.correlations)
+
+    @property
+    def verdict(self) -> str:
+        """What the correlations say, in words."""
+        if is_even(self.before) or is_even(self.after):
+            return "nothing to compare: a map is the same everywhere"
+        if self.mean > 0.7:
+            return "stays: it does not depend on what was learned"
+        return "changes: it depends on what was learned" if self.mean < 0.3 else "changes in part"
+
+
+def draw_sanity(
+    photo: Array,
+    caption: str,
+    rows: Sequence[SanityRow],
+    style: PanelStyle | None = None,
+) -> Figure:
+    """A row for every method: before, after, and the correlation in words."""
+    style = style or PanelStyle()
+    height = style.row_height * 0.8
+    size = height * 4.5, height * len(rows) + 1.1 + head_room(caption)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(
+        len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
+    )
+    show_image(figure.add_subplot(grid[0, 0]), photo, caption)
+    for line, row in enumerate(rows):
+        for column, picture in enumerate((row.before, row.after), start=1):
+            (smoothed,), scale = style.smoothed([from_nothing(picture)])
+            title = ("the model as it is", "its last layer drawn afresh")[column - 1]
+            axis = figure.add_subplot(grid[line, column])
+            show_image(axis, style.evidence(smoothed, photo, scale), title if line == 0 else "")
+            if column == 1:
+                axis.set_ylabel(row.title, fontsize=11)
+        words = figure.add_subplot(grid[line, 3])
+        words.set_axis_off()
+        words.text(0, 0.64, f"|ρ| = {row.mean:.2f}", fontsize=15, fontweight="bold")
+        if len(row.correlations) > 1:
+            between = f"ρ {min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
+            words.text(0, 0.54, f"{between} in {len(row.correlations)} draws", fontsize=10)
+        words.text(0, 0.46, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")
+    draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
+    write_note(
+        figure.add_subplot(grid[-1, 2]),
+        "ρ: rank correlation; |ρ|: mean without signs; each map on its own colour scale",
+    )
+    return figure

@@ -1,20 +1,87 @@
-"""A decomposition as a picture: a panel for images, lines for signals, bars for features."""
+"""Any other method's linear map as a panel, split by the sign of what each pixel contributes.
+
+    >>> gradient = dmbp.linearize(model, images, target=3).pullback()
+    >>> positive, negative = split_by_sign(images, gradient)
+    >>> torch.equal(positive + negative, gradient)
+    True
+
+DMBP has a map for each sign. For other methods the paper's supplement decomposes the one they have
+"according to the sign of the obtained pixel-level attributions".
+
+A decomposition as a picture: a panel for images, lines for signals, bars for features.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from dmbp.baseline import Baseline, baseline_for
 from dmbp.decompose import Decomposition
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
-from dmbp.render.features import draw_features, features_height
-from dmbp.render.files import figure_bytes, write_whole
-from dmbp.render.panel import PanelRow, PanelStyle, Terms, draw_panel
-from dmbp.render.pictures import as_photo, check_drawable, picture, stretched
-from dmbp.render.series import SeriesRow, draw_series
-from dmbp.render.signal import draw_signal, signal_height
+from dmbp.render.panel import PanelRow, PanelStyle, TermBars, draw_panel
+from dmbp.render.pictures import (
+    as_photo,
+    check_drawable,
+    figure_bytes,
+    picture,
+    stretched,
+    write_whole,
+)
+from dmbp.render.series import (
+    SeriesRow,
+    draw_features,
+    draw_series,
+    draw_signal,
+    features_height,
+    signal_height,
+)
+
+
+def plot_linear_map(
+    inputs: Tensor,
+    linear_map: Tensor,
+    path: str | Path,
+    *,
+    reference: Baseline = None,
+    captions: Sequence[str] | None = None,
+    style: PanelStyle | None = None,
+) -> None:
+    """Draw map ⊙ (x − reference) and both halves of the map for every image."""
+    check_drawable(inputs)
+    if linear_map.shape != inputs.shape:
+        raise InputError(
+            f"a linear map of shape {tuple(linear_map.shape)} does not fit inputs of shape "
+            f"{tuple(inputs.shape)}"
+        )
+    positive, negative = split_by_sign(inputs, linear_map, reference)
+    pixels = (linear_map * (inputs - baseline_for(inputs, reference))).sum(1)
+    rows = [
+        PanelRow(
+            photo=stretched(inputs[k]),
+            attribution=pixels[k].detach().cpu().double().numpy(),
+            positive_map=picture(positive[k]),
+            negative_map=picture(negative[k]),
+            terms=None,
+            photo_caption="input",
+            target_caption=captions[k] if captions is not None else "for and against",
+        )
+        for k in range(len(inputs))
+    ]
+    path = Path(path)
+    write_whole({path: figure_bytes(draw_panel(rows, style), path.suffix)})
+
+
+def split_by_sign(
+    inputs: Tensor, linear_map: Tensor, reference: Baseline = None
+) -> tuple[Tensor, Tensor]:
+    """The map where pixels contribute positively, and where negatively; zero elsewhere."""
+    pixels = (linear_map * (inputs - baseline_for(inputs, reference))).sum(1, keepdim=True)
+    return linear_map * (pixels > 0), linear_map * (pixels < 0)
+
 
 CHARTS = {
     2: (draw_features, features_height, "feature"),
@@ -106,7 +173,7 @@ def panel_rows(
     ]
 
 
-def _terms(decomposition: Decomposition) -> list[Terms]:
+def _terms(decomposition: Decomposition) -> list[TermBars]:
     return list(
         zip(
             decomposition.output.tolist(),

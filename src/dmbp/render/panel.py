@@ -63,10 +63,10 @@ class PanelStyle:
         )
 
 
-Terms = tuple[float, float, float, float]
+TermBars = tuple[float, float, float, float]
 
 
-def bars(terms: Terms, palette: Palette) -> list[tuple[str, float, str]]:
+def bars(terms: TermBars, palette: Palette) -> list[tuple[str, float, str]]:
     """The terms in the order they add up: name, value, colour."""
     output, positive, negative, nuisance = terms
     return [
@@ -168,7 +168,7 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
         spine.set_edgecolor("#cccccc")
 
 
-def draw_terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+def draw_terms(axis: Axes, terms: TermBars, palette: Palette) -> None:
     """A bar for each term and for their sum."""
     names, values, colours = zip(*bars(terms, palette), strict=True)
     axis.barh(range(4), values, color=colours, height=0.55)

@@ -1,4 +1,6 @@
-"""One HTML page about many photos: self-contained, to be mailed and opened without a network.
+"""A small line chart as SVG text, for pages that must not load anything.
+
+One HTML page about many photos: self-contained, to be mailed and opened without a network.
 
 The page forbids itself every request (its content security policy allows inline data alone).
 """
@@ -6,15 +8,77 @@ The page forbids itself every request (its content security policy allows inline
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from io import BytesIO
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from dmbp.render.chart import Line, line_chart
 from dmbp.render.colour import Array, Palette
 from dmbp.render.panel import PanelRow, PanelStyle, bars, linear_map_pictures, number
+
+WIDTH, HEIGHT = 300, 170
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
+
+
+@dataclass(frozen=True)
+class ChartLine:
+    """One curve: evenly spaced values, left to right."""
+
+    name: str
+    colour: str
+    values: Sequence[float]
+
+
+def line_chart(
+    lines: Sequence[ChartLine], *, across: str, last: str, limits: tuple[float, float] | None = None
+) -> str:
+    """An SVG element; `across` names the horizontal axis and `last` labels its right end."""
+    low, high = limits or _limits(lines)
+    parts = [_axis(low, high, across, last), *(_polyline(line, low, high) for line in lines)]
+    names = ", ".join(line.name for line in lines)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(names)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _limits(lines: Sequence[ChartLine]) -> tuple[float, float]:
+    values = [value for line in lines for value in line.values] or [0.0]
+    low, high = min(0.0, *values), max(0.0, *values)
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+def _y(value: float, low: float, high: float) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+
+
+def _axis(low: float, high: float, across: str, last: str) -> str:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    lines = [f'<line x1="{LEFT}" y1="{TOP}" x2="{LEFT}" y2="{bottom}" class="axis"/>']
+    ticks = {low, high, 0.0} if low < 0 < high else {low, high}
+    for value in sorted(ticks):
+        y = _y(value, low, high)
+        lines.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" class="grid"/>')
+        label = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        lines.append(f'<text x="{LEFT - 5}" y="{y + 4:.1f}" class="end">{label}</text>')
+    lines.append(f'<text x="{LEFT}" y="{bottom + 14}">0</text>')
+    lines.append(f'<text x="{right}" y="{bottom + 14}" class="end">{escape(last)}</text>')
+    middle = (LEFT + right) / 2
+    lines.append(f'<text x="{middle}" y="{HEIGHT - 4}" class="middle">{escape(across)}</text>')
+    return "".join(lines)
+
+
+def _polyline(line: ChartLine, low: float, high: float) -> str:
+    steps = max(len(line.values) - 1, 1)
+    points = " ".join(
+        f"{LEFT + (WIDTH - LEFT - RIGHT) * k / steps:.1f},{_y(value, low, high):.1f}"
+        for k, value in enumerate(line.values)
+    )
+    return f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="2"/>'
+
 
 SHOWN_SIDE = 448
 """Pixels a picture has in the page; maps are finer than a screen's pixels otherwise."""
@@ -98,7 +162,7 @@ def _target(
         "terms": _terms(row, palette),
         "history": _history(target, palette),
         "insertion": line_chart(
-            [Line("probability", "#222222", target.insertion)],
+            [ChartLine("probability", "#222222", target.insertion)],
             across="pixels put in",
             last="all",
             limits=(0.0, 1.0),
@@ -127,7 +191,7 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
 def _history(target: ReportTarget, palette: Palette) -> str:
     colours = (palette.positive, palette.negative, palette.neither)
     lines = [
-        Line(name, colour, values)
+        ChartLine(name, colour, values)
         for (name, values), colour in zip(target.history.items(), colours, strict=True)
     ]
     iterations = len(lines[0].values) - 1  # the first values are those before any

@@ -1,13 +1,21 @@
-"""What is no image, explained: a chart of each row's numbers beside the score's terms."""
+"""What is no image, explained: a chart of each row's numbers beside the score's terms.
+
+A signal (channels, length): a line for each channel, on colours of what each moment says.
+
+A vector of features: a bar for each, as long as what it adds to the score.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
 from dmbp.render.colour import Array, Palette, strongest
-from dmbp.render.panel import PanelStyle, Terms, draw_legend, draw_terms
+from dmbp.render.panel import PanelStyle, TermBars, draw_legend, draw_terms
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
 """In inches, whatever is drawn."""
@@ -23,7 +31,7 @@ class SeriesRow:
 
     values: Array
     attribution: Array
-    terms: Terms
+    terms: TermBars
     caption: str
     names: Sequence[str]
 
@@ -63,3 +71,75 @@ def shown(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int
     left_out = len(names) - most
     said = f", the {most} strongest of {len(names)}" if left_out > 0 else ""
     return sorted(order[:most]), said
+
+
+MOST_CHANNELS = 8
+CHANNEL_HEIGHT = 1.3
+"""In inches."""
+
+BAND, LINE = 7.0, 0.8
+"""Widths in points: colours are a band behind a thin line, or white would hide it."""
+
+
+def signal_height(row: SeriesRow) -> float:
+    """In inches; no less than the bars beside it need."""
+    return max(2.6, CHANNEL_HEIGHT * min(len(row.values), MOST_CHANNELS))
+
+
+def draw_signal(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: Scale) -> None:
+    """Lines one above the other, those of the strongest channels where there are many."""
+    strength = numpy.abs(row.attribution).sum(1)
+    channels, left_out = shown(row.names, strength, most=MOST_CHANNELS)
+    grid = place.subgridspec(len(channels), 1)
+    for line, channel in enumerate(channels):
+        axis = figure.add_subplot(grid[line, 0])
+        _draw_channel(axis, row.values[channel], row.attribution[channel], scale)
+        axis.set_ylabel(row.names[channel], fontsize=9)
+        axis.tick_params(labelsize=8, labelbottom=line == len(channels) - 1)
+        if line == 0:
+            axis.set_title(f"{row.caption}{left_out}", fontsize=11)
+
+
+def _draw_channel(axis: Axes, values: Array, attribution: Array, scale: Scale) -> None:
+    moments = numpy.arange(len(values))
+    # A moment's colour reaches from half-way before it to half-way after it.
+    middle = (values[1:] + values[:-1]) / 2
+    along = numpy.concatenate([moments[:1], moments[:-1] + 0.5, moments[-1:]])
+    across = numpy.concatenate([values[:1], middle, values[-1:]])
+    ends = numpy.stack([along, across], 1)
+    at = numpy.stack([moments, values], 1)
+    strokes = numpy.stack([ends[:-1], at, ends[1:]], 1)
+    strength = numpy.clip(attribution / scale.darkest, -1, 1)
+    colours = scale.palette.scale(0.5 + 0.5 * strength)
+    axis.add_collection(LineCollection(list(strokes), colors=colours, linewidths=BAND))
+    axis.plot(moments, values, color="#444444", linewidth=LINE)
+    axis.margins(x=0.01, y=0.15)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+MOST_FEATURES = 30
+BAR_HEIGHT = 0.24
+"""In inches."""
+
+
+def features_height(row: SeriesRow) -> float:
+    """In inches; no less than the bars beside it need."""
+    return max(2.6, 0.7 + BAR_HEIGHT * min(len(row.values), MOST_FEATURES))
+
+
+def draw_features(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: Scale) -> None:
+    """Bars in the features' order, the strongest where there are many, values beside the names."""
+    axis = figure.add_subplot(place)
+    features, left_out = shown(row.names, row.attribution, most=MOST_FEATURES)
+    lengths = [float(row.attribution[k]) for k in features]
+    toward, against = scale.palette.positive, scale.palette.negative
+    colours = [toward if length > 0 else against for length in lengths]
+    axis.barh(range(len(features)), lengths, color=colours, height=0.65)
+    axis.axvline(0, color="#888888", linewidth=0.8)
+    names = [f"{row.names[k]} = {row.values[k]:.3g}" for k in features]
+    axis.set_yticks(range(len(features)), labels=names)
+    axis.invert_yaxis()
+    axis.tick_params(labelsize=8)
+    axis.set_xlabel("attribution", fontsize=9)
+    axis.set_title(f"{row.caption}{left_out}", fontsize=11)
+    axis.spines[["top", "right", "left"]].set_visible(False)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dmbp
-from dmbp.models.onnx_file import read_classifier
+from dmbp.models.onnx.file import read_classifier
 from tests.models.test_onnx_file import save
 from tests.tolerance import relative
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from dmbp.errors import ModelError
-from dmbp.models.onnx_files.file import read_model
-from dmbp.models.onnx_files.graph import read_graph
-from dmbp.models.onnx_files.module import OnnxModule
-from dmbp.models.onnx_files.operations import OPERATIONS
+from dmbp.models.onnx.file import read_model
+from dmbp.models.onnx.graph import OPERATIONS, OnnxModule, read_graph
 from tests.tolerance import FLOAT32
 
 onnx = pytest.importorskip("onnx")

@@ -1,0 +1,1 @@
+"""Results of a plan as tables, plots and files."""

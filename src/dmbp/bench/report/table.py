@@ -1,0 +1,217 @@
+"""How the paper lays its tables out, as rows of marked texts that any format can write.
+
+Tables 1 and 2 have a line for each task and metric and a column for each method; the best of a line
+stands in brackets, the best two are bold. Table 3 has a line for each method and a column for each
+task, and the best is bold. None is marked in a line whose means are not all over the same
+questions. The paper's figures follow ours, below in the one and beside in the other.
+
+A plan's table in the paper's layout, beside the paper's figures: Markdown, LaTeX, CSV.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dmbp.bench.paper import TABLES
+from dmbp.bench.plan import Plan
+from dmbp.bench.report.lines import ScoreSummary, TableLine, average_line, rank_best, table_lines
+from dmbp.errors import require_known
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands in a place of a table."""
+
+    text: str
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Titles, and rows as long as them."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+
+
+def methods_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayout:
+    """A column for each method."""
+    rows: list[list[Text]] = []
+    for line in lines:
+        found = rank_best(line.metric, line.means()) if line.is_fair else {}
+        ours = [_ours(line.ours.get(label), found.get(label, 0)) for label in labels]
+        rows.append([Text(line.task), Text(line.metric), *ours])
+        if line.paper:
+            name = f"{line.metric}, paper"
+            rows.append([Text(line.task), Text(name), *(_theirs(line, label) for label in labels)])
+    return TableLayout(["DB/Model", "Metric", *labels], rows)
+
+
+def tasks_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayout:
+    """A column for each task and metric, the paper's beside it."""
+    titles = [""]
+    rows = [[Text(label, bold=True)] for label in labels]
+    several = len({line.metric for line in lines}) > 1
+    for line in lines:
+        titles.append(f"{line.task}, {line.metric}" if several else line.task)
+        titles += ["paper"] if line.paper else []
+        found = rank_best(line.metric, line.means()) if line.is_fair else {}
+        for label, row in zip(labels, rows, strict=True):
+            row.append(_ours(line.ours.get(label), found.get(label, 0), brackets=False))
+            row += [_theirs(line, label)] if line.paper else []
+    return TableLayout(titles, rows)
+
+
+def _ours(score: ScoreSummary | None, mark: int, *, brackets: bool = True) -> Text:
+    if score is None or not score.mean.count:
+        return Text("")
+    text = f"{score.mean.mean:.3f}"
+    text += f" ± {score.mean.error:.3f}" if score.mean.count > 1 else ""
+    if not brackets:
+        return Text(text, bold=mark == 2)
+    return Text(f"[{text}]" if mark == 2 else text, bold=mark > 0)
+
+
+def _theirs(line: TableLine, label: str) -> Text:
+    return Text(f"{line.paper[label]:.2f}" if label in line.paper else "")
+
+
+def notes(lines: Sequence[TableLine]) -> list[str]:
+    """How many photos and questions each line is over, and what is not there."""
+    found = [f"{line.task}, {line.metric}: {_over(line)}" for line in lines]
+    return found + [note for line in lines for note in _missing(line)]
+
+
+NOT_ASKED = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
+
+
+def _over(line: TableLine) -> str:
+    if not line.asked and line.metric in NOT_ASKED:
+        return NOT_ASKED[line.metric]
+    return f"{_counted(line.photos, 'photo')}, {_counted(line.asked, 'question')} a method"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
+"""Why a metric may have no score for a photo that has all it needs."""
+
+
+def _missing(line: TableLine) -> list[str]:
+    """What a line lacks, methods that lack the same together."""
+    lacking: dict[str, list[str]] = {}
+    for label, score in line.ours.items():
+        gone = {"failed": score.failed, "not computed yet": score.missing}
+        gone[NOT_SCORED.get(line.metric, "not scored")] = score.unscored
+        said = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
+        if said:
+            lacking.setdefault(said, []).append(label)
+    return [
+        f"{line.task}, {line.metric}, {', '.join(labels)}: {'each ' * (len(labels) > 1)}{said}"
+        for said, labels in lacking.items()
+    ]
+
+
+def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
+    """A plan's table as text."""
+    require_known("format", kind, FORMATS)
+    return FORMATS[kind](table_lines(plan, store), plan)
+
+
+def as_markdown(lines: list[TableLine], plan: Plan) -> str:
+    """A table for a README, the notes below."""
+    layout = _layout(lines, plan)
+    titles = [_markdown(Text(title)) for title in layout.titles]
+    texts = [titles, ["---"] * len(titles)]
+    texts += [[_markdown(text) for text in row] for row in layout.rows]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in texts)
+    return body + "\n\n" + "\n".join(f"- {note}" for note in _below(lines, plan)) + "\n"
+
+
+def as_latex(lines: list[TableLine], plan: Plan) -> str:
+    """A tabular for a paper, the notes below."""
+    layout = _layout(lines, plan)
+    rows = [" & ".join(_latex(Text(title, bold=True)) for title in layout.titles) + r" \\ \hline"]
+    rows += [" & ".join(map(_latex, row)) + r" \\" for row in layout.rows]
+    body = "\n".join(rows)
+    said = _below(lines, plan)
+    below = "".join(f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in said)
+    columns = "c" * len(layout.titles)
+    return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}{below}\n"
+
+
+def as_csv(lines: list[TableLine], plan: Plan) -> str:
+    """A line for each task, metric and method."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line in lines:
+        for variant in plan.variants:
+            score = line.ours[variant.label]
+            mean = score.mean
+            ours = [f"{mean.mean:.6f}" if mean.count else ""]
+            ours.append(f"{mean.error:.6f}" if mean.count > 1 else "")
+            counts = [mean.count, score.failed, score.missing, line.photos]
+            names = [line.task, line.metric, variant.label, variant.method]
+            writer.writerow([*names, *ours, *counts, line.paper.get(variant.label, "")])
+    return out.getvalue()
+
+
+COLUMNS = (
+    *("task", "metric", "label", "method", "mean", "standard_error"),
+    *("count", "failed", "missing", "photos", "paper"),
+)
+
+FORMATS: Mapping[str, Callable[[list[TableLine], Plan], str]] = {
+    "markdown": as_markdown,
+    "latex": as_latex,
+    "csv": as_csv,
+}
+
+
+def _layout(lines: list[TableLine], plan: Plan) -> TableLayout:
+    labels = [variant.label for variant in plan.variants]
+    if TABLES[plan.paper].tasks_across:
+        return tasks_across(lines, labels)
+    average = average_line(lines, plan)
+    return methods_across(lines if average is None else [*lines, average], labels)
+
+
+def _below(lines: list[TableLine], plan: Plan) -> list[str]:
+    """What is said below a table: what its lines are over, and who has no average."""
+    average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
+    has = {variant.label for variant in plan.variants} if average is None else average.ours
+    labels = [variant.label for variant in plan.variants if variant.label not in has]
+    yet = "" if all(line.is_whole for line in lines) else " yet"
+    why = f"Avg, {', '.join(labels)}: not every line has a score{yet}"
+    return [*notes(lines), why] if labels else notes(lines)
+
+
+def _markdown(text: Text) -> str:
+    written = text.text.replace("|", r"\|")
+    return f"**{written}**" if text.bold and written else written
+
+
+_LATEX: Mapping[str, str] = {
+    **{sign: f"\\{sign}" for sign in "&%#_${}"},
+    "\\": r"\textbackslash{}",
+    "^All": "$^{All}$",
+    "^": r"\^{}",
+    "~": r"\~{}",
+    "⁺⁻": "$^{+,-}$",
+    "⁺": "$^+$",
+    "±": r"$\pm$",
+    "[": "{[}",
+    "]": "{]}",
+}
+_SIGNS = re.compile("|".join(re.escape(sign) for sign in sorted(_LATEX, key=len, reverse=True)))
+
+
+def _latex(text: Text) -> str:
+    written = _SIGNS.sub(lambda sign: _LATEX[sign[0]], text.text)
+    return f"\\textbf{{{written}}}" if text.bold and written else written

@@ -1,0 +1,88 @@
+"""The plain engine: autograd over the linear network, on any device and in any dtype.
+
+The faster engines are tested against this one. The two streams are sent through side by side, σ on
+one and 1−σ on the other. Their graphs share nothing but the masks, so when the loss's subgradient
+is zero for a stream in every row, that stream's backward pass is not run at all: the loss of the
+paper seeds (−2, 0) where y~ > 0 and (0, 2) where y~ < 0.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.base import Logits, Loss, OnIteration, Readout, Terms, learn_by_steps
+from dmbp.linear import LinearNetwork, Site
+
+
+class AutogradEngine:
+    """Learns the masks of a linear network, starting from `logits`."""
+
+    def __init__(
+        self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
+    ) -> None:
+        self._net = net
+        # Half precision has no room for RMSProp's squares; a copy, which descends in place.
+        least = torch.promote_types(net.inputs.dtype, torch.float32)
+        self._logits = {n: t.detach().to(least, copy=True) for n, t in logits.items()}
+        self._loss = loss
+        self._optimiser = torch.optim.RMSprop(list(self._logits.values()), lr=learning_rate)
+        with torch.no_grad():
+            self._output = net.value()
+
+    @property
+    def logits(self) -> Logits:
+        """The learned scalars as they stand."""
+        return self._logits
+
+    @torch.enable_grad()
+    def step(self) -> Terms:
+        """One iteration of RMSProp; the terms before it."""
+        for tensor in self._logits.values():
+            tensor.requires_grad_(True)
+        streams = self._streams([self._net.inputs, self._net.inputs])
+        terms = Terms(self._output, *(stream.detach() for stream in streams))
+        self._descend(streams, self._loss.seeds(terms))
+        return terms
+
+    def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
+        """Many iterations; the terms before each."""
+        return learn_by_steps(self.step, self._output, iterations, on_iteration)
+
+    def readout(self) -> Readout:
+        """The terms and linear maps at the masks as they stand."""
+        inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
+        with torch.enable_grad():
+            positive, negative = self._streams(inputs)
+            maps = torch.autograd.grad([positive.sum(), negative.sum()], inputs)
+        return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
+
+    def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
+        """The network's own precision holds what the network holds."""
+        return True
+
+    def _streams(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return masked_streams(self._net, inputs, self._logits)
+
+    def _descend(self, streams: Sequence[Tensor], seeds: Tensor) -> None:
+        active = [k for k, seed in enumerate(seeds) if bool(seed.any())]
+        logits = list(self._logits.values())
+        gradients = torch.autograd.grad(
+            [streams[k] for k in active], logits, [seeds[k] for k in active], allow_unused=True
+        )
+        for tensor, gradient in zip(logits, gradients, strict=True):
+            tensor.grad = gradient
+        self._optimiser.step()
+
+
+def masked_streams(net: LinearNetwork, inputs: Sequence[Tensor], logits: Logits) -> list[Tensor]:
+    """The scores (rows,) of two inputs, one sent through σ at every site and one through 1−σ."""
+
+    def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
+        if site.name not in logits:
+            return streams
+        positive, negative = streams
+        mask = torch.sigmoid(logits[site.name]).to(positive.dtype)
+        return [positive * mask, negative * (1 - mask)]
+
+    return net.propagate(inputs, at_site)

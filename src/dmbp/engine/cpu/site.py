@@ -1,0 +1,262 @@
+"""One activation's masks as a fast engine keeps them, and what an iteration does to them.
+
+With h = (slope ⊙ z + offset) ⊙ σ at the positive stream and ⊙ (1−σ) at the negative one, and g the
+gradient in h of the stream that the loss touches,
+
+    gradient in the logit     g h (1−σ)   or   −g h σ
+    gradient in z             g slope σ   or    g slope (1−σ)
+
+so neither z nor a quotient is needed. RMSProp and both masks follow at once, a piece of memory that
+fits the cache at a time: one pass over the tensors instead of a dozen.
+
+The masks of an activation that is no image in channels-last order, or whose rows are not first.
+
+They are kept as (rows, elements), and activations are brought into that form and back: no copy
+where rows lie together in memory, as those of a single image always do.
+
+A ReLU's masks and the max-pooling behind it: only pixels that win a window matter.
+
+    pool(ReLU(z) ⊙ σ) = ReLU(z[winner]) ⊙ σ[winner]
+
+So the masks are kept by window, a fraction of the pixels. Windows that share a winner hold copies
+of its mask: each copy gets the gradient of all, and they stay equal.
+"""
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.plan.streams import (
+    RowLayout,
+    StreamPair,
+    Value,
+    channels_last,
+    split_streams,
+    stacked,
+)
+from dmbp.linear.lines import ElementwiseLine
+from dmbp.linear.rules.choices import Gather
+
+DECAY, EPSILON = 0.99, 1e-8
+"""RMSProp's, as PyTorch has them."""
+
+NEARLY_ZERO = 1e-36
+"""Where RMSProp's squares start: nothing beside EPSILON. The vectorised root is six times slower at
+zero itself, where closed gates would stay."""
+
+PIECE = 1 << 20
+"""Elements: six arrays of them stay in the last-level cache; smaller pieces cost more calls."""
+
+
+class MaskedSite:
+    """The masks of one site, of every row and both streams."""
+
+    def __init__(self, piece: ElementwiseLine, logits: Tensor, learning_rate: float) -> None:
+        self.logits = channels_last(logits.detach().clone())
+        self._square = torch.full_like(self.logits, NEARLY_ZERO)
+        self._sigma = torch.empty_like(self.logits)
+        self._slope = channels_last(
+            piece.slope.to(self.logits.dtype).expand(self.logits.shape).clone()
+        )
+        self._offset = None if piece.offset is None else channels_last(piece.offset)
+        self._rate = learning_rate
+        self.masks = channels_last(torch.cat([self._slope, self._slope]))
+        self._activation: Tensor | None = None
+        self._gradient: Tensor | None = None
+        rows = len(self.logits)
+        self._scratch = self.logits.new_empty(2, min(PIECE, self.logits[0].numel()))
+        self._flat = [
+            _by_row(tensor)
+            for tensor in (self.logits, self._square, self._sigma, self._slope, self.masks)
+        ]
+        for row in range(rows):
+            for part in self._parts(row):
+                self._refresh(row, part)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the activation is a slope alone, which a mask can carry."""
+        return self._offset is None
+
+    def forward(self, value: Value) -> Value:
+        """Both streams past the activation and their masks."""
+        h = channels_last(stacked(value)) * self.masks
+        if self._offset is not None:
+            h += torch.cat([self._offset * self._sigma, self._offset * (1 - self._sigma)])
+        return self.keep(h)
+
+    def keep(self, activation: Tensor) -> Tensor:
+        """Remember what came out, which the backward pass needs."""
+        self._activation = activation
+        return activation
+
+    def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
+        """The gradient in z; the masks descend at once, or gather their gradient for `descend`."""
+        assert self._activation is not None
+        gradient = channels_last(gradient)
+        result = torch.empty_like(gradient)
+        flat_gradient, flat_result = _by_row(gradient), _by_row(result)
+        activation = _by_row(self._activation)
+        rows = len(gradient)
+        masks = self._flat[4]
+        for row, stream in enumerate(streams):
+            here = stream * rows + row
+            for part in self._parts(row):
+                g = flat_gradient[row, part]
+                torch.mul(g, masks[here, part], out=flat_result[row, part])
+                change = torch.mul(g, activation[here, part], out=self._piece(0, g))
+                sigma = self._flat[2][row, part]
+                if stream == 0:
+                    change.addcmul_(change, sigma, value=-1)
+                else:
+                    change.mul_(sigma).neg_()
+                change = self._combined(row, change)
+                if descend:
+                    self._descend(row, part, change)
+                else:
+                    self._gather(row, part, change)
+        return result
+
+    def descend(self) -> None:
+        """Move along the gradient gathered over several backward passes."""
+        if self._gradient is None:
+            return
+        flat = _by_row(self._gradient)
+        for row in range(len(self.logits)):
+            for part in self._parts(row):
+                self._descend(row, part, flat[row, part])
+        self._gradient.zero_()
+
+    def learned(self) -> Tensor:
+        """The learned scalars as they stand."""
+        return self.logits
+
+    def _combined(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradient of a row's logits, from that of every element."""
+        return change
+
+    def _gather(self, row: int, part: slice, change: Tensor) -> None:
+        if self._gradient is None:
+            self._gradient = torch.zeros_like(self.logits)
+        _by_row(self._gradient)[row, part] += change
+
+    def _descend(self, row: int, part: slice, change: Tensor) -> None:
+        logits, square = (flat[row, part] for flat in self._flat[:2])
+        square.mul_(DECAY).addcmul_(change, change, value=1 - DECAY)
+        root = torch.sqrt(square, out=self._piece(1, square)).add_(EPSILON)
+        logits.addcdiv_(change, root, value=-self._rate)
+        self._refresh(row, part)
+
+    def _refresh(self, row: int, part: slice) -> None:
+        logits, _, sigma, slope = (flat[row, part] for flat in self._flat[:4])
+        masks = self._flat[4]
+        positive, negative = masks[row, part], masks[row + len(self.logits), part]
+        torch.sigmoid(logits, out=sigma)
+        torch.mul(sigma, slope, out=positive)
+        torch.sub(slope, positive, out=negative)
+
+    def _piece(self, which: int, like: Tensor) -> Tensor:
+        return self._scratch[which][: len(like)]
+
+    def _parts(self, row: int) -> list[slice]:
+        size = self.logits[row].numel()
+        return [slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+
+
+def _by_row(tensor: Tensor) -> Tensor:
+    """A view (rows, elements) in the order of memory."""
+    ordered = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+    return ordered.view(len(tensor), -1)
+
+
+class LaidOutSite(MaskedSite):
+    """The masks of one site, by row."""
+
+    def __init__(
+        self,
+        piece: ElementwiseLine,
+        logits: Tensor,
+        learning_rate: float,
+        *,
+        layout: RowLayout,
+        rows: int,
+    ) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._shape = logits.shape
+        slope = self._by_row(piece.slope.expand(logits.shape))
+        offset = None if piece.offset is None else piece.offset.expand(logits.shape)
+        by_row = ElementwiseLine(slope, None if offset is None else self._by_row(offset))
+        super().__init__(by_row, self._by_row(logits), learning_rate)
+
+    def forward(self, value: Value) -> Value:
+        """Both streams past the activation and their masks."""
+        h = stacked(super().forward(self._both_by_row(value)))
+        if self._layout.stacks:
+            return h.view(2 * self._shape[0], *self._shape[1:])
+        return StreamPair(*(self._restored(stream) for stream in h.chunk(2)))
+
+    def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
+        """The gradient in what was read; the masks move or gather."""
+        past = super().backward(self._by_row(gradient), streams, descend=descend)
+        return self._restored(past)
+
+    def learned(self) -> Tensor:
+        """The learned scalars as they stand."""
+        return self._restored(self.logits)
+
+    def _both_by_row(self, value: Value) -> Tensor:
+        if isinstance(value, Tensor) and self._layout.stacks:
+            return value.reshape(2 * self._rows, -1)
+        halves = split_streams(value)
+        return torch.cat([self._by_row(halves.positive), self._by_row(halves.negative)])
+
+    def _by_row(self, tensor: Tensor) -> Tensor:
+        return self._layout.by_row(tensor, self._rows)
+
+    def _restored(self, by_row: Tensor) -> Tensor:
+        return self._layout.restored(by_row, self._shape)
+
+
+class PooledMaskedSite(MaskedSite):
+    """The masks of x's winners, of every row and both streams."""
+
+    def __init__(
+        self, piece: ElementwiseLine, pool: Gather, logits: Tensor, learning_rate: float
+    ) -> None:
+        self._index = pool.index.flatten(2)
+        self._before = logits
+
+        def won(tensor: Tensor) -> Tensor:
+            picked = tensor.expand(logits.shape).flatten(2).gather(2, self._index)
+            return picked.view(pool.index.shape)
+
+        super().__init__(ElementwiseLine(won(piece.slope)), won(logits), learning_rate)
+        self._scratch = self.logits.new_empty(2, self.logits[0].numel())
+        self._first = _first_of_same(pool.index, logits[0, 0].numel())
+
+    def learned(self) -> Tensor:
+        """The scalars of all pixels; of those that win nothing, as they started."""
+        flat = self._before.flatten(2).scatter(2, self._index, self.logits.flatten(2))
+        return flat.view(self._before.shape)
+
+    def _parts(self, row: int) -> list[slice]:
+        return [slice(0, self.logits[row].numel())]
+
+    def _combined(self, row: int, change: Tensor) -> Tensor:
+        """The gradient of every winner, of all windows that it won."""
+        if self._first is None:
+            return change
+        first = self._first[row]
+        total = torch.zeros_like(change).index_add_(0, first, change)
+        return torch.index_select(total, 0, first, out=change)
+
+
+def _first_of_same(index: Tensor, pixels: int) -> Tensor | None:
+    """For each window in the order of memory, the first that has its winner; None if all differ."""
+    rows, channels = index.shape[:2]
+    winner = index.flatten(2).transpose(1, 2) * channels  # (rows, windows, channels)
+    winner = (winner + torch.arange(channels, device=index.device)).flatten(1)
+    windows = torch.arange(winner.shape[1], device=index.device).expand(rows, -1)
+    first = torch.full((rows, pixels * channels), winner.shape[1], device=index.device)
+    first = first.scatter_reduce(1, winner, windows, "amin").gather(1, winner)
+    return None if bool((first == windows).all()) else first

@@ -1,0 +1,1 @@
+"""What all engines share: the steps of a linear network as operations with transposes."""

@@ -1,0 +1,249 @@
+"""Batch norm, folded into the convolution before it: one step instead of two.
+
+    BN(W z + b) = (s W) z + (s (b − mean) + shift)        s = weight / √(variance + eps)
+
+Steps that pass their input on unchanged vanish: dropout in evaluation mode, `contiguous`, averages
+to the size that is there, as VGG16's of 7 × 7 pixels.
+
+Concatenations that grow: one that begins as an earlier one does is that one and what is new.
+
+    cat(a, b, c, d)  =  cat(cat(a, b, c), d)
+
+DenseNets put every layer's output behind all that came before it. As written, going back splits the
+gradient of the last layer of a block into as many parts as there are layers, and that of each layer
+before it; in a chain every one is split in two.
+
+Linear layers, cut down to the outputs that something reads.
+
+Once attention's probabilities are frozen, queries and keys have no say; where one layer gives them
+together with the values, two thirds of it are computed for nobody. What is not read is zero.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from dmbp.linear.steps import FrozenGraph, Slot, Step, with_finished
+
+CONVOLUTION = "aten.conv2d.default"
+BATCH_NORM = "aten.batch_norm.default"
+PASSED_ON = {
+    "aten.dropout.default",
+    "aten.feature_dropout.default",
+    "aten.contiguous.default",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+}
+TO_A_SIZE = "aten.adaptive_avg_pool2d.default"
+
+
+def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
+    """Weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
+    defaults: list[Any] = [None, [1, 1], [0, 0], [1, 1], 1]
+    weight, *rest = step.arguments[1:]
+    bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
+    return weight, bias, list(stride), list(padding), list(dilation), int(groups)
+
+
+def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
+    """What an `aten.batch_norm` step in evaluation mode multiplies by and adds, by channel."""
+    return _scales_and_shifts([step])[0]
+
+
+def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
+    """The same of many, which a GPU computes all at once."""
+    if not steps:
+        return []
+    if len({_kind(step) for step in steps}) > 1:
+        return [scale_and_shift(step) for step in steps]
+    given = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
+    weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in given[:4])
+    assert mean is not None
+    assert variance is not None
+    scale = torch.rsqrt(variance + given[6][0])
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale
+    shift = shift if bias is None else shift + bias
+    channels = [len(part) for part in given[2]]
+    return list(zip(scale.split(channels), shift.split(channels), strict=True))
+
+
+def _kind(step: Step) -> tuple[Any, ...]:
+    weight, bias, mean, _, _, _, epsilon = step.arguments[1:8]
+    return weight is None, bias is None, mean.dtype, epsilon
+
+
+@torch.no_grad()
+def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
+    """The same network in fewer steps; sites and their order stay."""
+    steps = _without_passing_on(frozen.steps)
+    readers = Counter(index for step in steps for index in step.reads)
+    made = {step.output: step for step in steps}
+    pairs = [
+        (before, step)
+        for step in steps
+        if step.operation == BATCH_NORM
+        and (before := made.get(step.reads[0])) is not None
+        and before.operation == CONVOLUTION
+        and readers[before.output] == 1
+        and not before.keywords
+    ]
+    found = _scales_and_shifts([norm for _, norm in pairs])
+    one = {
+        norm.output: _folded_pair(before, norm, *by)
+        for (before, norm), by in zip(pairs, found, strict=True)
+    }
+    gone = {before.output for before, _ in pairs}
+    kept = [one.get(step.output, step) for step in steps if step.output not in gone]
+    return replace(frozen, steps=with_finished(kept, frozen.result))
+
+
+def _folded_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
+    weight, bias, *rest = convolution_arguments(convolution)
+    shift = shift if bias is None else shift + scale * bias
+    arguments = [convolution.arguments[0], weight * scale.view(-1, 1, 1, 1), shift, *rest]
+    return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
+
+
+def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
+    source: dict[int, int] = {}
+
+    def rename(template: Any) -> Any:
+        if isinstance(template, Slot):
+            return Slot(source.get(template.index, template.index))
+        if isinstance(template, list | tuple):
+            return type(template)(rename(item) for item in template)
+        return template
+
+    kept: list[Step] = []
+    last = steps[-1].output
+    shapes = {step.output: step.shape for step in steps}
+    for step in steps:
+        if step.output != last and _passes_on(step, shapes):
+            (read,) = step.reads
+            source[step.output] = source.get(read, read)
+        else:
+            keywords = {name: rename(value) for name, value in step.keywords.items()}
+            kept.append(replace(step, arguments=rename(step.arguments), keywords=keywords))
+    return kept
+
+
+def _passes_on(step: Step, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
+    if step.operation == TO_A_SIZE:
+        return step.shape is not None and step.shape == shapes.get(step.reads[0])
+    return step.operation in PASSED_ON
+
+
+CONCATENATION = "aten.cat.default"
+
+
+def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
+    """The same network with concatenations chained."""
+    earlier: list[Step] = []
+    steps: list[Step] = []
+    for step in frozen.steps:
+        if _parts(step) is None:
+            steps.append(step)
+        else:
+            steps.append(_chained(step, earlier))
+            earlier.append(step)
+    return replace(frozen, steps=with_finished(steps, frozen.result))
+
+
+def _chained(step: Step, earlier: Sequence[Step]) -> Step:
+    """A concatenation behind the longest earlier one that it begins with."""
+    parts = _parts(step) or []
+    others = [other for other in earlier if other.arguments[1:] == step.arguments[1:]]
+    begins = [other for other in others if parts[: len(_parts(other) or [])] == _parts(other)]
+    if not begins:
+        return step
+    longest = max(begins, key=lambda other: len(other.arguments[0]))
+    rest = parts[len(longest.arguments[0]) :]
+    if not rest:
+        return step
+    return replace(step, arguments=[[Slot(longest.output), *rest], *step.arguments[1:]])
+
+
+def _parts(step: Step) -> list[Any] | None:
+    """What a step puts together, if it is a concatenation of earlier results alone."""
+    if step.operation != CONCATENATION or step.keywords or len(step.arguments) != 2:
+        return None
+    parts = list(step.arguments[0])
+    return parts if all(isinstance(part, Slot) for part in parts) else None
+
+
+LINEAR = "aten.linear.default"
+MOVES = {
+    *("reshape", "view", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"),
+    *("permute", "transpose", "select", "slice", "narrow", "unbind", "split", "split_with_sizes"),
+    *("chunk", "getitem", "contiguous", "clone"),
+}
+"""Operations that pick elements and move them: a map of where they go is found by running them."""
+
+
+@dataclass(frozen=True)
+class PartOfLinear:
+    """Outputs in a row of a linear layer, between zeros."""
+
+    before: int
+    after: int
+
+    def __call__(self, activation: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """As many outputs as the whole layer has."""
+        return pad(linear(activation, weight, bias), (self.before, self.after))
+
+
+@torch.no_grad()
+def prune_linear(frozen: FrozenGraph) -> FrozenGraph:
+    """The same network; linear layers compute from the first output that is read to the last."""
+    steps = [
+        _cut(step, frozen) if step.operation == LINEAR and not step.keywords else step
+        for step in frozen.steps
+    ]
+    return replace(frozen, steps=tuple(steps))
+
+
+def _cut(step: Step, frozen: FrozenGraph) -> Step:
+    weight, *bias = step.arguments[1:]
+    read = _read(step, frozen).nonzero()[:, 0].tolist()
+    if not read or len(read) == len(weight):
+        return step
+    kept = slice(read[0], read[-1] + 1)
+    parts = [None if part is None else part[kept] for part in (weight, *bias)]
+    function = PartOfLinear(kept.start, len(weight) - kept.stop)
+    return replace(step, function=function, arguments=[step.arguments[0], *parts])
+
+
+def _read(step: Step, frozen: FrozenGraph) -> Tensor:
+    """Which outputs of a linear layer are read, once they are where they go."""
+    assert step.shape is not None
+    outputs = torch.arange(step.shape[-1], dtype=torch.int32)
+    numbers: dict[int, Any] = {step.output: outputs.expand(step.shape)}
+    read = torch.zeros(step.shape[-1], dtype=torch.bool)
+    for later in frozen.steps:
+        met = numbers.keys() & set(later.reads)
+        if met and _moves(later, numbers):
+            numbers[later.output] = later.apply(numbers)
+        elif met:
+            _mark(read, [numbers[index] for index in met])
+    _mark(read, [numbers[frozen.result]] if frozen.result in numbers else [])
+    return read
+
+
+def _moves(step: Step, numbers: Mapping[int, Any]) -> bool:
+    name = step.operation.removeprefix("aten.").partition(".")[0]
+    return name in MOVES and step.site is None and numbers.keys() >= set(step.reads)
+
+
+def _mark(read: Tensor, numbers: Sequence[Any]) -> None:
+    for part in numbers:
+        if isinstance(part, Tensor):
+            read[part.flatten().long()] = True
+        else:
+            _mark(read, part)

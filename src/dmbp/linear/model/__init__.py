@@ -1,0 +1,1 @@
+"""Running a model: unwrapping it, its other inputs, which of its outputs is explained."""

@@ -1,0 +1,168 @@
+"""Layers with weights, products of activations, and attention.
+
+Normalisations, and softmax.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dmbp.errors import ModelError
+from dmbp.models.onnx.call import Implementation, NodeCall
+from dmbp.models.onnx.windows import padded, windows
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def _convolution(call: NodeCall) -> Tensor:
+    activation, weight = call.tensor(0), call.tensor(1)
+    window = windows(call, activation, weight.shape[2:])
+    activation, padding = padded(activation, window, fill=0.0)
+    return _CONVOLUTIONS[weight.dim() - 2](
+        activation,
+        weight,
+        call.optional(2),
+        stride=window.strides,
+        padding=padding,
+        dilation=window.dilations,
+        groups=call.attribute("group", 1),
+    )
+
+
+def _transposed_convolution(call: NodeCall) -> Tensor:
+    weight = call.tensor(1)
+    rank = weight.dim() - 2
+    pads = call.attribute("pads") or [0] * 2 * rank
+    is_plain = pads[:rank] == pads[rank:] and "output_shape" not in call.attributes
+    if not is_plain or call.attribute("auto_pad", "NOTSET") != "NOTSET":
+        raise ModelError("ConvTranspose of an ONNX file is supported with equal padding only")
+    return _TRANSPOSED[rank](
+        call.tensor(0),
+        weight,
+        call.optional(2),
+        stride=call.attribute("strides") or 1,
+        padding=pads[:rank],
+        output_padding=call.attribute("output_padding") or 0,
+        groups=call.attribute("group", 1),
+        dilation=call.attribute("dilations") or 1,
+    )
+
+
+def _gemm(call: NodeCall) -> Tensor:
+    first, second, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    first = first.t() if call.attribute("transA", 0) else first
+    second = second if call.attribute("transB", 0) else second.t()
+    if alpha == 1 and (bias is None or (beta == 1 and bias.dim() == 1)):
+        return F.linear(first, second, bias)
+    product = alpha * F.linear(first, second)
+    return product if bias is None else product + beta * bias
+
+
+def _product(call: NodeCall) -> Tensor:
+    first, second = call.tensor(0), call.tensor(1)
+    # A matrix is a layer's weight; what both have a batch are activations.
+    is_layer = second.dim() == 2 and first.dim() >= 2
+    return F.linear(first, second.t()) if is_layer else torch.matmul(first, second)
+
+
+def _attention(call: NodeCall) -> Tensor:
+    query, key, values = (call.tensor(k) for k in range(3))
+    if query.dim() != 4 or any(call.given(k) for k in (4, 5)) or call.attribute("softcap", 0.0):
+        raise ModelError("Attention of an ONNX file is supported on four dimensions only, plain")
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        values,
+        attn_mask=call.optional(3),
+        is_causal=bool(call.attribute("is_causal", 0)),
+        scale=call.attribute("scale"),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+LAYERS: Mapping[str, Implementation] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "Gemm": _gemm,
+    "MatMul": _product,
+    "Einsum": lambda call: torch.einsum(
+        call.attribute("equation"), *(call.tensor(k) for k in range(len(call.inputs)))
+    ),
+    "Attention": _attention,
+}
+
+
+def _batch_norm(call: NodeCall) -> Tensor:
+    if call.attribute("training_mode", 0):
+        raise ModelError("the ONNX file was exported in training mode: export model.eval()")
+    activation, weight, bias, mean, variance = (call.tensor(k) for k in range(5))
+    epsilon = call.attribute("epsilon", 1e-5)
+    return F.batch_norm(activation, mean, variance, weight, bias, False, 0.0, epsilon)
+
+
+def _layer_norm(call: NodeCall) -> Tensor:
+    activation = call.tensor(0)
+    shape = list(activation.shape)[call.attribute("axis", -1) :]
+    return F.layer_norm(
+        activation, shape, call.tensor(1), call.optional(2), call.attribute("epsilon", 1e-5)
+    )
+
+
+def _rms_norm(call: NodeCall) -> Tensor:
+    activation = call.tensor(0)
+    shape = list(activation.shape)[call.attribute("axis", -1) :]
+    return F.rms_norm(activation, shape, call.tensor(1), call.attribute("epsilon", 1e-5))
+
+
+def _group_norm(call: NodeCall) -> Tensor:
+    activation, weight, bias = (call.tensor(k) for k in range(3))
+    groups, channels = call.attribute("num_groups"), activation.shape[1]
+    if call.version < 21:  # scale and bias of every group, of every channel since
+        weight, bias = (one.repeat_interleave(channels // groups) for one in (weight, bias))
+    return F.group_norm(activation, groups, weight, bias, call.attribute("epsilon", 1e-5))
+
+
+def _instance_norm(call: NodeCall) -> Tensor:
+    activation, weight, bias = (call.tensor(k) for k in range(3))
+    epsilon = call.attribute("epsilon", 1e-5)
+    return F.instance_norm(activation, weight=weight, bias=bias, eps=epsilon)
+
+
+def _local_response_norm(call: NodeCall) -> Tensor:
+    size, alpha = call.attribute("size"), call.attribute("alpha", 1e-4)
+    beta, bias = call.attribute("beta", 0.75), call.attribute("bias", 1.0)
+    if size % 2:
+        return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
+    # A window of even size reaches further back in torch, further on in ONNX.
+    turned = call.tensor(0).flip(1)
+    return F.local_response_norm(turned, size, alpha, beta, bias).flip(1)
+
+
+def _softmax(function: Callable[[Tensor, int], Tensor]) -> Implementation:
+    def row(call: NodeCall) -> Tensor:
+        activation = call.tensor(0)
+        if call.version >= 13:
+            return function(activation, call.attribute("axis", -1))
+        axis = call.attribute("axis", 1)  # older sets flatten all from the axis on
+        return function(activation.flatten(axis), -1).reshape(activation.shape)
+
+    return row
+
+
+NORMS: Mapping[str, Implementation] = {
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": _layer_norm,
+    "RMSNormalization": _rms_norm,
+    "GroupNormalization": _group_norm,
+    "InstanceNormalization": _instance_norm,
+    "LRN": _local_response_norm,
+    "LpNormalization": lambda call: F.normalize(
+        call.tensor(0), call.attribute("p", 2), call.attribute("axis", -1)
+    ),
+    "Softmax": _softmax(torch.softmax),
+    "LogSoftmax": _softmax(torch.log_softmax),
+}

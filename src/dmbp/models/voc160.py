@@ -1,0 +1,165 @@
+"""The embedded default classifier: a small ReLU residual network for the 20 PASCAL VOC classes.
+
+Convolution, batch norm, ReLU, one maximum pooling, average pooling, addition and one linear layer:
+around any input the network is exactly an affine map. It takes normalised RGB at 160×160 and
+returns one logit a class; the labels are not exclusive, so probabilities are their sigmoid.
+
+    >>> model = SmallResNet().eval()
+    >>> model(torch.zeros(1, 3, INPUT_SIZE, INPUT_SIZE)).shape
+    torch.Size([1, 20])
+
+The last stage keeps the resolution of the one before it (10×10 rather than 5×5): small objects
+stay apart, and it costs computation but no parameters. Shortcuts that halve the resolution average
+instead of skipping pixels, so no input pixel is dropped on the way.
+
+Residual learning: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
+Averaging shortcuts: He et al., "Bag of Tricks for Image Classification", CVPR 2019.
+
+The model in the box: a small network for the 20 PASCAL VOC classes, inside the package.
+
+It needs no download, so `dmbp explain photo.jpg` works on a machine without a network. Its card is
+`weights/voc160.md`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from dmbp.errors import WeightsError
+from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.state_dict import fit, read_state
+
+CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+INPUT_SIZE = 160
+MEAN = (0.48502, 0.45796, 0.40760)
+STD = (0.229, 0.224, 0.225)
+
+STEM_WIDTH = 32
+# (channels, blocks, stride of the first block): 40×40, 20×20, 10×10, 10×10 at the declared input.
+STAGES = ((32, 2, 1), (64, 2, 2), (128, 4, 2), (192, 4, 1))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions added to a shortcut: relu(f(x) + shortcut(x))."""
+
+    def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.relu = nn.ReLU()
+        self.shortcut = _shortcut(channels_in, channels_out, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.relu(self.bn1(self.conv1(x)))
+        residual = self.bn2(self.conv2(residual))
+        return self.relu(residual + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """Residual network of 3.9 million parameters; normalised RGB in, (batch, 20) logits out."""
+
+    def __init__(
+        self,
+        class_count: int = len(CLASSES),
+        *,
+        stem_width: int = STEM_WIDTH,
+        stages: Sequence[tuple[int, int, int]] = STAGES,
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, stem_width, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem_width)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.stages = nn.Sequential()
+        width = stem_width
+        for channels, blocks, stride in stages:
+            self.stages.append(_stage(width, channels, blocks=blocks, stride=stride))
+            width = channels
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(width, class_count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.flatten(self.avgpool(self.features(x)), 1))
+
+    def features(self, x: Tensor) -> Tensor:
+        """The last feature map, (batch, 192, height / 16, width / 16), before it is averaged."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.stages(x)
+
+
+def _stage(channels_in: int, channels_out: int, *, blocks: int, stride: int) -> nn.Sequential:
+    first = ResidualBlock(channels_in, channels_out, stride=stride)
+    others = (ResidualBlock(channels_out, channels_out, stride=1) for _ in range(blocks - 1))
+    return nn.Sequential(first, *others)
+
+
+def _shortcut(channels_in: int, channels_out: int, *, stride: int) -> nn.Module:
+    if stride == 1 and channels_in == channels_out:
+        return nn.Identity()
+    shortcut = nn.Sequential()
+    if stride > 1:
+        shortcut.append(nn.AvgPool2d(stride, ceil_mode=True))  # as many as the convolution's
+    shortcut.append(nn.Conv2d(channels_in, channels_out, 1, bias=False))
+    shortcut.append(nn.BatchNorm2d(channels_out))
+    return shortcut
+
+
+NAME = "voc160"
+FILE = "weights/voc160.safetensors"
+SHA256 = "6fd26fc0c35bdf6e4726a96dcd9feeac559f429a102ae83f43bc5e9c335034a0"
+
+
+def embedded_classifier(weights: Path | None) -> Classifier:
+    """The embedded model; `weights` replaces its own, trained by the same recipe on other data."""
+    module = SmallResNet()
+    if weights is None:
+        fit(module, load(_verified()), "the model in the box")
+    else:
+        fit(module, read_state(weights), str(weights))
+    # Trained on whole photos squeezed to a square and on crops of them; a crop keeps its shape.
+    preprocessing = Preprocessing(resize=INPUT_SIZE, crop=INPUT_SIZE, mean=MEAN, std=STD)
+    return Classifier(NAME, module.eval(), preprocessing, CLASSES, activation="sigmoid")
+
+
+def _verified() -> bytes:
+    """The embedded file's content, if it is the one that was shipped."""
+    try:
+        content = files("dmbp.models").joinpath(FILE).read_bytes()
+    except OSError as error:
+        raise WeightsError(
+            f"the model in the box is missing ({error}); install dmbp anew"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise WeightsError(
+            f"the model in the box is damaged: {FILE} does not have the checksum it was shipped "
+            "with; install dmbp anew"
+        )
+    return content
