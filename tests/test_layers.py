@@ -172,7 +172,7 @@ def test_the_core_imports_torch_and_numpy_alone() -> None:
         ("engine.plan.plan", "from dmbp.engine.gpu.engine import GpuEngine", upward_imports),
         ("linear.network", "from dmbp.decompose import Settings", upward_imports),
         ("linear.lines", "from dmbp.linear.linearizer import Linearizer", upward_imports),
-        ("engine.base", "from dmbp.engine.plan.plan import ExecutionPlan", cycles),
+        ("engine.plan.kernels", "from dmbp.engine.plan.plan import ExecutionPlan", cycles),
     ],
 )
 def test_a_wrong_import_is_found(module: str, line: str, check: object) -> None:

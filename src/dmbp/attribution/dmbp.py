@@ -33,7 +33,7 @@ from dmbp.decompose import (
     resolve_settings,
 )
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import BYTES_AT_MOST, prepare
+from dmbp.engine import MOST_BYTES, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Selection, Smoothing, Target
 from dmbp.linear.model.signature import Output
@@ -122,7 +122,7 @@ class DMBP(Method):
             elements = linearizer.masked_elements(inputs[:1])
         except DMBPError:  # it takes batches of one size only
             return rows
-        return rows_that_fit(elements * BYTES_AT_MOST, inputs.device, most=ROWS_TOGETHER_ON_GPU)
+        return rows_that_fit(elements * MOST_BYTES, inputs.device, most=ROWS_TOGETHER_ON_GPU)
 
     def answer(self, question: Question) -> Tensor:
         """The signed attributions of some rows."""

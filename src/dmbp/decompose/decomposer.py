@@ -14,7 +14,7 @@ from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.learn import TOO_NARROW, OutOfRange, learn_once, with_bfloat16
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import OBJECTIVES, Settings
-from dmbp.engine import BYTES_TAKEN, OnIteration, has_gpu_engine, prepare
+from dmbp.engine import TYPICAL_BYTES, OnIteration, has_gpu_engine, plan_for, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, TargetRows
 from dmbp.precision import full_precision, repeatable
@@ -128,8 +128,8 @@ def _kind(inputs: Tensor, settings: Settings) -> RecordingKey:
 
 
 def _is_recordable(net: LinearNetwork) -> bool:
-    if not has_gpu_engine(net):
+    if not has_gpu_engine(plan_for(net)):
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory
-    return elements * BYTES_TAKEN <= SHARE * total
+    return elements * TYPICAL_BYTES <= SHARE * total

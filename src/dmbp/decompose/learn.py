@@ -23,9 +23,8 @@ from torch import Tensor
 from dmbp.baseline import baseline_for
 from dmbp.decompose.decomposition import Decomposition, History
 from dmbp.decompose.settings import OBJECTIVES, Settings
-from dmbp.engine import Engine, Logits, OnIteration, Readout, Terms, engine_for
-from dmbp.engine.plan.gates import start_at_gate
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine import Engine, Logits, OnIteration, Readout, Terms, engine_for, plan_for
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
@@ -38,18 +37,20 @@ START = 2.0
 
 
 @torch.no_grad()
-def initial_logits(net: LinearNetwork) -> Logits:
-    """The scalars that the masks of every site of `net` start from."""
+def initial_logits(plan: ExecutionPlan) -> Logits:
+    """Return the initial logits of every site of a network."""
     logits: dict[str, Tensor] = {}
 
     def at_gate(step: Step, gradient: Tensor) -> Tensor:
         """Set σ by the signs of both gradients, then pass them through σ and 1−σ."""
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
-        logits[step.site.name], passed = start_at_gate(gradient, step.function.slope, START)
+        slope = step.function.slope
+        logits[step.site.name], passed = plan.kernels.start_at_gate(gradient, slope, START)
         return passed
 
-    plan_of(net).visit_gates(at_gate)
+    plan.visit_gates(at_gate)
+    net = plan.net
     # What is overwritten later has no gradient, and no say.
     return {
         site.name: logits[site.name] if site.name in logits else net.inputs.new_zeros(site.shape)
@@ -85,7 +86,7 @@ def learn_once(
 ) -> Decomposition:
     """The decomposition in the precision that the settings ask for, where its range suffices."""
     try:
-        engine = make_engine(net, settings)
+        engine = make_engine(plan_for(net), settings)
         past = engine.learn(settings.iterations, on_iteration)
         readout = engine.readout()
         return check_finite(decomposition(net, settings, past, readout), engine, past)
@@ -112,13 +113,13 @@ def _mixed(net: LinearNetwork) -> str:
     )
 
 
-def make_engine(net: LinearNetwork, settings: Settings) -> Engine:
+def make_engine(plan: ExecutionPlan, settings: Settings) -> Engine:
     """An engine at the masks that learning starts from."""
-    if not net.sites:
+    if not plan.net.sites:
         raise CaptureError(NO_SITES)
     return engine_for(
-        net,
-        initial_logits(net),
+        plan,
+        initial_logits(plan),
         loss=OBJECTIVES[settings.objective],
         learning_rate=settings.learning_rate,
         precision=settings.precision,

@@ -18,7 +18,7 @@ from torch import Tensor
 from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.learn import check_finite, decomposition, make_engine
 from dmbp.decompose.settings import Settings
-from dmbp.engine import Engine, OnIteration, Readout, Terms
+from dmbp.engine import Engine, OnIteration, Readout, Terms, plan_for
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, TargetRows
 from dmbp.linear.capture.export import CapturedGraph
@@ -54,7 +54,7 @@ class Recording:
         def begin() -> tuple[LinearNetwork, Engine]:
             frozen = linearizer.frozen_by(captured, self._inputs)
             net = LinearNetwork(frozen, self._inputs, rows, tangent=self._tangent)
-            return net, make_engine(net, settings)
+            return net, make_engine(plan_for(net), settings)
 
         self._begin, (self._net, self._engine) = self._recorded(begin)
         self._end: torch.cuda.CUDAGraph | None = None

@@ -4,18 +4,19 @@ from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss, OnIteration, Readout, Terms
 from dmbp.engine.cpu.engine import CpuEngine
 from dmbp.engine.select import (
-    BYTES_AT_MOST,
-    BYTES_TAKEN,
+    MOST_BYTES,
     PRECISIONS,
+    TYPICAL_BYTES,
     engine_for,
     has_gpu_engine,
+    plan_for,
     prepare,
 )
 
 __all__ = [
-    "BYTES_AT_MOST",
-    "BYTES_TAKEN",
+    "MOST_BYTES",
     "PRECISIONS",
+    "TYPICAL_BYTES",
     "AutogradEngine",
     "CpuEngine",
     "Engine",
@@ -26,5 +27,6 @@ __all__ = [
     "Terms",
     "engine_for",
     "has_gpu_engine",
+    "plan_for",
     "prepare",
 ]

@@ -1,9 +1,9 @@
-"""The plain engine: autograd over the linear network, on any device and in any dtype.
+"""The reference engine: plain autograd over the linear network, on any device and in any dtype.
 
-The faster engines are tested against this one. The two streams are sent through side by side, σ on
-one and 1−σ on the other. Their graphs share nothing but the masks, so when the loss's subgradient
-is zero for a stream in every row, that stream's backward pass is not run at all: the loss of the
-paper seeds (−2, 0) where y~ > 0 and (0, 2) where y~ < 0.
+The faster engines are tested against this one. Both streams pass through the network side by side,
+one masked by σ and the other by 1−σ. Their graphs share only the masks, so a stream whose seed is
+zero in every row needs no backward pass: the paper's loss seeds (−2, 0) where y~ > 0 and (0, 2)
+where y~ < 0.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dmbp.engine.base import Logits, Loss, OnIteration, Readout, Terms, learn_by_steps
+from dmbp.engine.base import (
+    RMSPROP_DECAY,
+    RMSPROP_EPSILON,
+    Logits,
+    Loss,
+    OnIteration,
+    Readout,
+    Terms,
+    learn_by_steps,
+)
 from dmbp.linear import LinearNetwork, Site
 
 
@@ -22,22 +31,24 @@ class AutogradEngine:
         self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
     ) -> None:
         self._net = net
-        # Half precision has no room for RMSProp's squares; a copy, which descends in place.
-        least = torch.promote_types(net.inputs.dtype, torch.float32)
-        self._logits = {n: t.detach().to(least, copy=True) for n, t in logits.items()}
+        # Half precision cannot hold RMSProp's squared gradients. The copy is updated in place.
+        dtype = torch.promote_types(net.inputs.dtype, torch.float32)
+        self._logits = {n: t.detach().to(dtype, copy=True) for n, t in logits.items()}
         self._loss = loss
-        self._optimiser = torch.optim.RMSprop(list(self._logits.values()), lr=learning_rate)
+        self._optimizer = torch.optim.RMSprop(
+            list(self._logits.values()), lr=learning_rate, alpha=RMSPROP_DECAY, eps=RMSPROP_EPSILON
+        )
         with torch.no_grad():
             self._output = net.value()
 
     @property
     def logits(self) -> Logits:
-        """The learned scalars as they stand."""
+        """The current value of the learned scalars."""
         return self._logits
 
     @torch.enable_grad()
     def step(self) -> Terms:
-        """One iteration of RMSProp; the terms before it."""
+        """Run one iteration of RMSProp and return the terms before it."""
         for tensor in self._logits.values():
             tensor.requires_grad_(True)
         streams = self._streams([self._net.inputs, self._net.inputs])
@@ -46,11 +57,11 @@ class AutogradEngine:
         return terms
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Many iterations; the terms before each."""
+        """Run several iterations and return the terms before each."""
         return learn_by_steps(self.step, self._output, iterations, on_iteration)
 
     def readout(self) -> Readout:
-        """The terms and linear maps at the masks as they stand."""
+        """Return the terms and linear maps at the current masks."""
         inputs = [self._net.inputs.detach().clone().requires_grad_() for _ in range(2)]
         with torch.enable_grad():
             positive, negative = self._streams(inputs)
@@ -58,7 +69,7 @@ class AutogradEngine:
         return Readout(Terms(self._output, positive.detach(), negative.detach()), *maps)
 
     def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
-        """The network's own precision holds what the network holds."""
+        """Return True: masks are learned in the network's own precision."""
         return True
 
     def _streams(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -72,11 +83,11 @@ class AutogradEngine:
         )
         for tensor, gradient in zip(logits, gradients, strict=True):
             tensor.grad = gradient
-        self._optimiser.step()
+        self._optimizer.step()
 
 
 def masked_streams(net: LinearNetwork, inputs: Sequence[Tensor], logits: Logits) -> list[Tensor]:
-    """The scores (rows,) of two inputs, one sent through σ at every site and one through 1−σ."""
+    """Return the scores (rows,) of two inputs, the first masked by σ and the second by 1−σ."""
 
     def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
         if site.name not in logits:

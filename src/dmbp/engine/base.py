@@ -1,11 +1,11 @@
-"""The three terms a score splits into, and what is read out once the masks are learned.
+"""What every engine shares: the three terms, the loss over them, and the engine interface.
 
-What is minimised over the masks, a number for each row, and its slope in the two terms.
+    y = y⁺ + y⁻ + y~                                 the terms of a score (Eq. 9)
+    loss = a y⁺ + b y⁻ + c |y~|                      minimised over the masks, row by row
+    its gradient in (y⁺, y⁻) = (a, b) ∓ c            − where y~ ≥ 0, + where y~ < 0
 
-loss = a y⁺ + b y⁻ + c |y~|                     y~ = y − y⁺ − y⁻
-its gradient in (y⁺, y⁻) = (a, b) ∓ c            − where y~ ≥ 0, + where y~ < 0
-
-What an engine does: learn the masks of one linear network, an iteration at a time.
+An engine learns the masks of one linear network with RMSProp and reads the terms and the two linear
+maps out at the learned masks. `engine/select.py` chooses the engine for a network.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +15,24 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+RMSPROP_DECAY = 0.99
+RMSPROP_EPSILON = 1e-8
+"""PyTorch's defaults for RMSProp; every engine uses them."""
+
+Logits = Mapping[str, Tensor]
+"""The learned scalars by site name; a mask is σ = sigmoid(logit)."""
+
+OnIteration = Callable[[], None] | None
+"""Called after each iteration; None for no callback."""
+
 
 @dataclass(frozen=True)
 class Terms:
-    """y = y⁺ + y⁻ + y~ for every row (Eq. 9); each of shape (rows,), or of many
-    iterations (iterations, rows).
+    """The terms y = y⁺ + y⁻ + y~ of every row (Eq. 9).
 
-    Nuisance is the remainder, so the three always add up to the model's score. The last layer's own
-    bias is no filter's output and carries no mask: it enters y⁺ and y⁻ alike, and y~ absorbs it.
+    Each tensor has shape (rows,), or (iterations, rows) for a history. The nuisance term is the
+    remainder, so the three always add up to the model's score. The last layer's own bias is not the
+    output of a filter and carries no mask: it enters y⁺ and y⁻ alike, and y~ compensates for it.
     """
 
     output: Tensor
@@ -31,13 +41,13 @@ class Terms:
 
     @property
     def nuisance(self) -> Tensor:
-        """What neither stream carries: the paths that change sides on their way."""
+        """The part that neither stream carries: paths that mix positive and negative masks."""
         return self.output - self.positive - self.negative
 
 
 @dataclass(frozen=True)
 class Readout:
-    """The terms and the two linear maps ∇F⁺ and ∇F⁻ (shaped like the inputs) at some masks."""
+    """The terms and the two linear maps ∇F⁺ and ∇F⁻ (shaped like the inputs) at given masks."""
 
     terms: Terms
     positive_map: Tensor
@@ -46,70 +56,67 @@ class Readout:
 
 @dataclass(frozen=True)
 class Loss:
-    """The weights a, b and c."""
+    """A weighted sum of the terms: the weights a, b and c of the formula above."""
 
     positive: float
     negative: float
     nuisance: float
 
     def __call__(self, terms: Terms) -> Tensor:
-        """The loss of every row, (rows,)."""
+        """Return the loss of every row, (rows,)."""
         streams = self.positive * terms.positive + self.negative * terms.negative
         return streams + self.nuisance * terms.nuisance.abs()
 
     def seeds(self, terms: Terms) -> Tensor:
-        """What it asks of each stream, (2, rows): a subgradient, at y~ = 0 the one from above."""
+        """Return the loss's gradient in y⁺ and y⁻, (2, rows).
+
+        At y~ = 0 it is a subgradient, the one from above.
+        """
         side = torch.where(terms.nuisance < 0, self.nuisance, -self.nuisance)
         return torch.stack([self.positive + side, self.negative + side])
 
     @property
     def largest_seed(self) -> float:
-        """The most that it asks of a stream, without its sign."""
+        """An upper bound on the magnitude of a seed."""
         return max(abs(self.positive), abs(self.negative)) + abs(self.nuisance)
 
     @property
     def touches_one_stream(self) -> bool:
-        """Whether in every row only one of the two streams has a gradient."""
+        """Whether only one of the two streams has a non-zero seed in every row."""
         sides = (self.nuisance, -self.nuisance)
         return all(self.positive == -side or self.negative == -side for side in sides)
-
-
-Logits = Mapping[str, Tensor]
-"""The learned scalars, by site: σ = sigmoid(logit)."""
-
-OnIteration = Callable[[], None] | None
 
 
 class Engine(Protocol):
     """Minimises a loss of the terms over the masks with RMSProp.
 
-    Rows are independent: a batch learned together equals each row alone.
+    Rows are independent: a batch learned together gives the same result as each row alone.
     """
 
     @property
     def logits(self) -> Logits:
-        """The learned scalars as they stand."""
+        """The current value of the learned scalars."""
         ...
 
     def step(self) -> Terms:
-        """One iteration; the terms before it."""
+        """Run one iteration and return the terms before it."""
         ...
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Many iterations; the terms before each, of shape (iterations, rows).
+        """Run several iterations and return the terms before each, (iterations, rows).
 
-        `on_iteration` is called after each; a GPU may still have to do it.
+        `on_iteration` is called after each iteration is issued; a GPU may not have finished it.
         """
         ...
 
     def readout(self) -> Readout:
-        """The terms and linear maps at the masks as they stand."""
+        """Return the terms and linear maps at the current masks."""
         ...
 
     def is_in_range(self, past: Terms) -> bool:
-        """Whether the engine's precision could hold all that was met, up to the last read-out.
+        """Return whether the engine's precision could represent every number up to the read-out.
 
-        `past` are the terms of its iterations.
+        `past` is what `learn` returned.
         """
         ...
 
@@ -117,7 +124,7 @@ class Engine(Protocol):
 def learn_by_steps(
     step: Callable[[], Terms], output: Tensor, iterations: int, on_iteration: OnIteration
 ) -> Terms:
-    """What an engine's `learn` does where iterations are steps and no more."""
+    """Implement `Engine.learn` by calling `step` repeatedly."""
     positive: list[Tensor] = []
     negative: list[Tensor] = []
     for _ in range(iterations):
@@ -126,9 +133,9 @@ def learn_by_steps(
         negative.append(terms.negative)
         if on_iteration is not None:
             on_iteration()
-    nothing = output.new_zeros(0, *output.shape)
+    empty = output.new_zeros(0, *output.shape)
     return Terms(
         output,
-        torch.stack(positive) if positive else nothing,
-        torch.stack(negative) if negative else nothing,
+        torch.stack(positive) if positive else empty,
+        torch.stack(negative) if negative else empty,
     )

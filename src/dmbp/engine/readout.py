@@ -1,16 +1,11 @@
-"""What steps add to activations, for those where that is known.
+"""Reads the terms and linear maps out at given masks, without autograd and its memory.
 
-    W h + b         a convolution, a product, a batch norm add something by channel
-    h + h', cat …   others nothing, where all that they are given are activations
+    score = ⟨∇x, x⟩ + Σ ⟨∇v, b⟩          over the results v of steps that add a constant b
 
-Nothing is known here of any other step: what depends on it goes another way.
-
-Reads the terms and linear maps out at some masks, without autograd and its memory.
-
-    score = ⟨∇x, x⟩ + Σ ⟨∇v, added⟩          over the results v of steps that add something
-
-Where it is known what all steps add (`added`) the way back gives the terms too, as it does in the
-paper's Algorithm 1; else they are computed forward.
+A convolution, a linear layer and a batch norm add a constant to each channel; a sum or a
+concatenation of activations adds nothing. Where this is known for every step
+(`has_known_constant`), the way back gives the terms as well, as in the paper's Algorithm 1.
+Otherwise the terms are computed forward.
 """
 
 from collections.abc import Callable
@@ -20,21 +15,20 @@ from torch import Tensor
 
 from dmbp.engine.autograd import masked_streams
 from dmbp.engine.base import Logits, Readout, Terms
-from dmbp.engine.plan.gates import pass_gate
-from dmbp.engine.plan.operations import MAX_POOL
-from dmbp.engine.plan.plan import ExecutionPlan, GradientAtGate, plan_of
+from dmbp.engine.plan.kernels import MAX_POOL, Kernels
+from dmbp.engine.plan.plan import ExecutionPlan, GradientAtGate
 from dmbp.engine.plan.rewrites import BATCH_NORM, CONVOLUTION, scale_and_shift
 from dmbp.engine.plan.streams import Value, by_stream, stacked
-from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import Slot, Step
 
-PRODUCT = "aten.linear.default"
+LINEAR = "aten.linear.default"
 
-ADDED = {CONVOLUTION: (2,), PRODUCT: (2,), BATCH_NORM: (2, 3)}
-"""The places of arguments that are in the unit of activations: biases, and means taken off."""
+CONSTANT_ARGUMENTS = {CONVOLUTION: (2,), LINEAR: (2,), BATCH_NORM: (2, 3)}
+"""Operations that add a constant, and the positions of the arguments that have the unit of an
+activation: biases, and running means."""
 
-LINEAR = {
+WITHOUT_CONSTANT = {
     MAX_POOL,
     "aten.add.Tensor",
     "aten.cat.default",
@@ -43,23 +37,23 @@ LINEAR = {
     "aten.flatten.using_ints",
     "aten.mean.dim",
 }
-"""Operations that add nothing, where all that they are given are activations."""
+"""Operations that add nothing if all of their inputs are activations."""
 
 
-def is_known(step: Step) -> bool:
-    """Whether it is known what a step adds; a gate adds what its pieces do at zero."""
+def has_known_constant(step: Step) -> bool:
+    """Return whether it is known what a step adds; a gate without offsets adds nothing."""
     if step.site is not None:
         return isinstance(step.function, ElementwiseLine) and step.function.offset is None
     if step.keywords:
         return False
-    if step.operation in ADDED:
+    if step.operation in CONSTANT_ARGUMENTS:
         return len(step.reads) == 1 and isinstance(step.arguments[0], Slot)
-    return step.operation in LINEAR and not _adds(step)
+    return step.operation in WITHOUT_CONSTANT and not _adds_tensor(step)
 
 
-def share_of(step: Step, gradient: Tensor) -> Tensor | None:
-    """What a known step adds to the scores of all rows, by their gradient in its result."""
-    if step.operation not in ADDED:
+def constant_contribution(step: Step, gradient: Tensor) -> Tensor | None:
+    """Return what a step's constant adds to the scores, from their gradient in its result."""
+    if step.operation not in CONSTANT_ARGUMENTS:
         return None
     if step.operation == BATCH_NORM:
         added = scale_and_shift(step)[1]
@@ -68,13 +62,13 @@ def share_of(step: Step, gradient: Tensor) -> Tensor | None:
     if added is None:
         return None
     if gradient.dim() > 2:
-        last = step.operation == PRODUCT
+        last = step.operation == LINEAR
         gradient = gradient.flatten(1, -2).sum(1) if last else gradient.flatten(2).sum(2)
     return torch.mv(gradient, added)
 
 
-def _adds(step: Step) -> bool:
-    """Whether a sum or concatenation has a part that is no activation."""
+def _adds_tensor(step: Step) -> bool:
+    """Return whether a sum or concatenation includes a constant tensor."""
     if step.operation == "aten.add.Tensor":
         return not all(isinstance(part, Slot) for part in step.arguments)
     if step.operation == "aten.cat.default":
@@ -84,38 +78,33 @@ def _adds(step: Step) -> bool:
 
 @torch.no_grad()
 def read_out(
-    net: LinearNetwork, output: Tensor, logits: Callable[[], Logits], at_gate: GradientAtGate
+    plan: ExecutionPlan, output: Tensor, logits: Callable[[], Logits], at_gate: GradientAtGate
 ) -> Readout:
-    """The terms and linear maps of `net` at the masks sigmoid(logits), which `at_gate` applies."""
-    plan = plan_of(net)
-    if not _is_sum(plan):
+    """Return the terms and linear maps at the masks sigmoid(logits), which `at_gate` applies."""
+    net = plan.net
+    if not all(has_known_constant(planned.step) for planned in plan.steps):
         maps = by_stream(plan.pull_back(at_gate)).contiguous()
         positive, negative = masked_streams(net, [net.inputs, net.inputs], logits())
         return Readout(Terms(output, positive, negative), maps[0], maps[1])
-    shares = [torch.cat([net.constant, net.constant])]
+    contributions = [torch.cat([net.constant, net.constant])]
 
     def at_step(step: Step, gradient: Value) -> None:
-        share = share_of(step, stacked(gradient))
-        if share is not None:
-            shares.append(share)
+        contribution = constant_contribution(step, stacked(gradient))
+        if contribution is not None:
+            contributions.append(contribution)
 
     maps = by_stream(plan.pull_back(at_gate, at_step)).contiguous()
-    of_inputs = (maps * net.inputs).flatten(2).sum(2)
-    positive, negative = of_inputs + by_stream(torch.stack(shares).sum(0))
+    from_inputs = (maps * net.inputs).flatten(2).sum(2)
+    positive, negative = from_inputs + by_stream(torch.stack(contributions).sum(0))
     return Readout(Terms(output, positive, negative), maps[0], maps[1])
 
 
-def past_masks(logits: Logits) -> GradientAtGate:
-    """Both streams' gradients past gates with the masks sigmoid(logits)."""
+def through_masks(logits: Logits, kernels: Kernels) -> GradientAtGate:
+    """Return what passes both streams' gradients through gates with the masks sigmoid(logits)."""
 
     def at_gate(step: Step, gradient: Tensor) -> Tensor:
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
-        return pass_gate(gradient, step.function.slope, logits.get(step.site.name))
+        return kernels.pass_gate(gradient, step.function.slope, logits.get(step.site.name))
 
     return at_gate
-
-
-def _is_sum(plan: ExecutionPlan) -> bool:
-    """Whether it is known of all steps what they add."""
-    return all(is_known(planned.step) for planned in plan.steps)

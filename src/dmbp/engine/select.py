@@ -1,4 +1,8 @@
-"""Which engine learns the masks of a network."""
+"""Chooses the engine and the kernels for a network: the only module that knows all back ends."""
+
+import warnings
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -6,9 +10,10 @@ from torch import Tensor
 from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss
 from dmbp.engine.cpu.engine import CpuEngine
-from dmbp.engine.gpu.engine import GpuEngine
-from dmbp.engine.plan.gates import has_triton
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine.gpu.engine import GpuBackend, GpuEngine
+from dmbp.engine.gpu.torch_site import TorchBackend
+from dmbp.engine.plan.kernels import Kernels
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.errors import InputError, require_known
 from dmbp.linear import LinearNetwork
 
@@ -19,65 +24,95 @@ DTYPES = {
     "tf32": torch.float32,
     "float32": torch.float32,
 }
-"""Of activations and gradients on a GPU, by precision."""
+"""The dtype of activations and gradients on a GPU, by precision."""
 
 PRECISIONS = tuple(DTYPES)
-"""In which masks are learned: "auto" is float16 on GPUs for networks in single precision, and the
-network's own precision elsewhere. Where masks start and how maps are read is never affected."""
+"""The precisions masks can be learned in. "auto" is float16 on GPUs for networks in single
+precision, and the network's own precision elsewhere. The initial masks and the read-out do not
+depend on it."""
+
+TYPICAL_BYTES = 25
+"""Bytes that learning takes on a GPU for each masked element, everything included. In batches of 64
+it is 11 for DenseNet121, 12 for ResNet50, 14 for VGG16 and 25 for MobileNetV2."""
+
+MOST_BYTES = 40
+"""An upper estimate, for networks that take more."""
 
 
-BYTES_TAKEN = 25
-"""That learning takes on a GPU for each element with a mask: in batches of 64 it is 11 in
-DenseNet121, 12 in ResNet50, 14 in VGG16 and 25 in MobileNetV2, with all that is beside."""
+def plan_for(net: LinearNetwork) -> ExecutionPlan:
+    """Return the execution plan of a network, with the fastest kernels for its device."""
+    kernels = Kernels()
+    if net.inputs.is_cuda and has_triton():
+        from dmbp.engine.gpu.triton.backend import TritonKernels
 
-BYTES_AT_MOST = 40
-"""For networks that take more."""
-
-
-def prepare(inputs: Tensor, *, loss: Loss, precision: str) -> None:
-    """Begin what an engine for such inputs takes long to do, beside what is done meanwhile."""
-    is_triton = inputs.is_cuda and inputs.dtype == torch.float32 and has_triton()
-    if is_triton and precision in DTYPES:
-        from dmbp.engine.gpu.triton.precompile import compile_ahead
-
-        compile_ahead(loss, dtype=DTYPES[precision], device=inputs.device, rows=len(inputs))
+        kernels = TritonKernels()
+    return ExecutionPlan(net, kernels)
 
 
 def engine_for(
-    net: LinearNetwork,
+    plan: ExecutionPlan,
     logits: Logits,
     *,
     loss: Loss,
     learning_rate: float,
     precision: str = "auto",
 ) -> Engine:
-    """The fastest engine there is for a network on its device and in a precision.
+    """Return the fastest engine for a network on its device and in a precision.
 
-    A network whose rows are lost from sight before a mask is learned by the reference engine.
+    A network whose rows cannot be told apart at every mask is left to the reference engine.
     """
     require_known("precision", precision, PRECISIONS)
-    device, own = net.inputs.device.type, net.inputs.dtype
+    device, own = plan.net.inputs.device.type, plan.net.inputs.dtype
     is_own = precision == "auto" or (device, precision, own) == ("cpu", "float32", torch.float32)
     if not is_own and (own != torch.float32 or device != "cuda"):
         why = f"GPUs, not {device}" if device != "cuda" else f"models in float32, not {own}"
         raise InputError(f"precision {precision!r} is for {why}: leave it at 'auto'")
-    by_row = plan_of(net).rows_known
-    if has_gpu_engine(net):
+    if has_gpu_engine(plan):
         return GpuEngine(
-            net,
+            plan,
             logits,
             loss=loss,
             learning_rate=learning_rate,
             dtype=DTYPES[precision],
             allow_tf32=precision == "tf32",
-            triton=has_triton(),
+            backend=gpu_backend(),
         )
-    fast = device == "cpu" and own in (torch.float32, torch.float64) and by_row
-    kind = CpuEngine if fast else AutogradEngine
-    return kind(net, logits, loss=loss, learning_rate=learning_rate)
+    if device == "cpu" and own in (torch.float32, torch.float64) and plan.rows_known:
+        return CpuEngine(plan, logits, loss=loss, learning_rate=learning_rate)
+    return AutogradEngine(plan.net, logits, loss=loss, learning_rate=learning_rate)
 
 
-def has_gpu_engine(net: LinearNetwork) -> bool:
-    """Whether it is learned by the engine for GPUs, which is made for every question alike."""
-    on_gpu = net.inputs.is_cuda and net.inputs.dtype == torch.float32
-    return on_gpu and plan_of(net).rows_first
+def has_gpu_engine(plan: ExecutionPlan) -> bool:
+    """Return whether the GPU engine learns this network's masks."""
+    inputs = plan.net.inputs
+    return inputs.is_cuda and inputs.dtype == torch.float32 and plan.rows_first
+
+
+def gpu_backend() -> GpuBackend:
+    """Return the Triton back end, or the plain PyTorch one where Triton is not installed."""
+    if not has_triton():
+        return TorchBackend()
+    from dmbp.engine.gpu.triton.backend import TritonBackend
+
+    return TritonBackend()
+
+
+def prepare(inputs: Tensor, *, loss: Loss, precision: str) -> None:
+    """Start compiling the kernels that an engine for such inputs will need, in the background."""
+    uses_triton = inputs.is_cuda and inputs.dtype == torch.float32 and has_triton()
+    if uses_triton and precision in DTYPES:
+        from dmbp.engine.gpu.triton.precompile import compile_ahead
+
+        compile_ahead(loss, dtype=DTYPES[precision], device=inputs.device, rows=len(inputs))
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton is installed; warn once if it is not."""
+    if find_spec("triton") is not None:
+        return True
+    warnings.warn(
+        "Triton is not installed: masks are learned by plain CUDA operations, several times slower",
+        stacklevel=2,
+    )
+    return False

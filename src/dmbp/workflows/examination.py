@@ -34,7 +34,7 @@ from torch.fx import Node
 
 from dmbp.decompose import PRESETS
 from dmbp.decompose.learn import make_engine
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine import plan_for
 from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
 from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
 from dmbp.linear.capture.composite import rule_of
@@ -251,7 +251,7 @@ def _learning(linearizer: Linearizer, net: LinearNetwork) -> LearningCost | None
 
 def _timed(net: LinearNetwork) -> tuple[str, float]:
     """The name of the engine, and the seconds that it takes for an iteration."""
-    engine = make_engine(net, PRESETS["fast"])
+    engine = make_engine(plan_for(net), PRESETS["fast"])
     engine.learn(1)
     _wait(net.inputs)
     started = time.perf_counter()
@@ -263,15 +263,15 @@ def _timed(net: LinearNetwork) -> tuple[str, float]:
 
 def _whole(linearizer: Linearizer, inputs: Tensor) -> None:
     """An explanation from freezing to reading out; more iterations would take no more memory."""
-    engine = make_engine(linearizer.linearize(inputs), PRESETS["fast"])
+    engine = make_engine(plan_for(linearizer.linearize(inputs)), PRESETS["fast"])
     engine.learn(ITERATIONS)
     engine.readout()
 
 
 def _reason(net: LinearNetwork, engine: str) -> str:
     where = f"{str(net.inputs.dtype).removeprefix('torch.')} on {net.inputs.device.type}"
-    plan = plan_of(net)
-    if engine != "reference":
+    plan = plan_for(net)
+    if engine != "autograd":
         place = "stay in the first dimension" if plan.rows_first else "are followed to every mask"
         return f"{where}, images {place}"
     if not plan.rows_known:

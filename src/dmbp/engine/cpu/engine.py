@@ -1,14 +1,13 @@
-"""The CPU engine's program: what runs at every iteration, forward on both streams and back on one.
+"""The engine for CPUs: batch norm folded, channels-last memory, no autograd.
 
-An instruction reads some values and puts one out; going back it is handed the gradient in that, of
-the stream of each row that the loss touches.
+Compared with the reference engine it folds batch norm, computes everything before the first mask
+once, runs both streams as one batch, multiplies masks inside the convolutions, goes back on one
+stream a row, and touches each mask's memory once an iteration. Operations without a path of their
+own run as they do in the reference engine, so it takes every network whose rows can be told apart;
+results agree to rounding.
 
-The fast engine for CPUs: folded, channels-last, without autograd.
-
-Against the reference engine it folds batch norm, computes what comes before the first mask once,
-runs both streams as one batch, multiplies masks inside the convolutions, goes back on one stream a
-row, and touches each mask's memory once an iteration. Operations without a path of their own run as
-they are in the reference engine, so it takes every network; results agree to rounding.
+The plan becomes a program of instructions. An instruction reads some values and writes one; on the
+way back it receives the gradient in that value, for the stream of each row that the loss touches.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.base import Logits, Loss, OnIteration, Readout, Terms, learn_by_steps
-from dmbp.engine.cpu.site import LaidOutSite, MaskedSite, PooledMaskedSite
+from dmbp.engine.cpu.site import MaskedSite, PooledSite, RowLayoutSite
 from dmbp.engine.plan.operations import (
     ConcatenationOperation,
     ConvolutionOperation,
@@ -28,10 +27,9 @@ from dmbp.engine.plan.operations import (
     ScaleOperation,
     SumOperation,
 )
-from dmbp.engine.plan.plan import Planned, added, last_reads, plan_of
-from dmbp.engine.plan.streams import FIRST, Value, channels_last, stacked
-from dmbp.engine.readout import past_masks, read_out
-from dmbp.linear import LinearNetwork
+from dmbp.engine.plan.plan import ExecutionPlan, PlannedStep, add_gradients, last_reads
+from dmbp.engine.plan.streams import ROWS_FIRST, Value, channels_last, stacked
+from dmbp.engine.readout import read_out, through_masks
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import Step
@@ -46,16 +44,16 @@ class GateInstruction:
         self.site = site
 
     def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams past the masks."""
+        """Apply the activation and its masks to both streams."""
         return self.site.forward(values[self.reads[0]])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """The gradient in what was read; the masks move or gather."""
+        """Return the gradient in the input, and update the masks or accumulate their gradient."""
         return [self.site.backward(gradient, streams, descend=descend)]
 
 
 class MaskedConvolutionInstruction:
-    """A convolution whose result only an activation reads: masks are multiplied on the way out."""
+    """A convolution that only an activation reads: its masks multiply the convolution's result."""
 
     def __init__(self, operation: ConvolutionOperation, step: Step, site: MaskedSite) -> None:
         self.reads = operation.reads
@@ -64,43 +62,46 @@ class MaskedConvolutionInstruction:
         self._operation = operation
 
     def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams past convolution and masks."""
+        """Apply convolution and masks to both streams."""
         found = self._operation.forward([values[self.reads[0]]], self.site.masks)
         return self.site.keep(found)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Back through the masks and the convolution."""
+        """Go back through the masks and the convolution."""
         past = self.site.backward(gradient, streams, descend=descend)
         return self._operation.transpose(past)
 
 
 class PooledInstruction:
-    """An activation, its masks and the max-pooling behind it."""
+    """An activation, its masks and the max-pooling after it.
+
+    `constant` is the activation's input where x alone determines it, else None.
+    """
 
     def __init__(
-        self, gate: Step, pool: Step, gather: GatherOperation, site: PooledMaskedSite, given: Any
+        self, gate: Step, pool: Step, gather: GatherOperation, site: PooledSite, constant: Any
     ) -> None:
         self.reads = gate.reads[:1]
         self.output = pool.output
         self.site = site
         self._gather = gather
-        self._winners = None if given is None else gather.forward([given])
+        self._winners = None if constant is None else gather.forward([constant])
 
     def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams' winners past the masks."""
+        """Apply the masks to both streams' winners."""
         winners = self._winners
         if winners is None:
             winners = self._gather.forward([values[self.reads[0]]])
         return self.site.forward(winners)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Back to the winners, where masks came before them."""
+        """Go back to the winners; no further if x alone determines them."""
         past = self.site.backward(gradient, streams, descend=descend)
         return self._gather.transpose(past) if self._winners is None else [None]
 
 
 class OperationInstruction:
-    """An affine operation."""
+    """An affine operation without masks."""
 
     def __init__(self, operation: Operation, output: int) -> None:
         self.reads = operation.reads
@@ -108,11 +109,11 @@ class OperationInstruction:
         self.operation = operation
 
     def forward(self, values: dict[int, Value]) -> Value:
-        """Both streams' result."""
+        """Return both streams' result."""
         return self.operation.forward([values[index] for index in self.reads])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:  # noqa: ARG002
-        """The gradient in each value read."""
+        """Return the gradient in each value read."""
         return self.operation.transpose(gradient)
 
 
@@ -125,30 +126,33 @@ class CpuEngine:
     """Learns the masks of a linear network, starting from `logits`."""
 
     def __init__(
-        self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
+        self, plan: ExecutionPlan, logits: Logits, *, loss: Loss, learning_rate: float
     ) -> None:
-        self._net = net
+        assert plan.rows_known
+        self._plan = plan
+        self._net = plan.net
         self._loss = loss
-        self._plan = plan_of(net)
-        assert self._plan.rows_known
-        self._narrowed = self._plan.narrowed
-        self._start = {name: logits[name] for name in self._narrowed.channels}
+        self._pruned = plan.pruned
+        self._start = {name: logits[name] for name in self._pruned.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[CpuInstruction] = []
         self._constants: dict[int, Value] = {}
         with torch.no_grad():
-            self._output = net.score(net.frozen.output)
+            self._output = self._net.score(self._net.frozen.output)
             self._build(logits, learning_rate)
 
     @property
     def logits(self) -> Logits:
-        """The learned scalars as they stand."""
-        whole = self._narrowed.whole
-        return {n: whole(n, site.learned(), self._start.get(n)) for n, site in self._sites.items()}
+        """The current value of the learned scalars."""
+        restore = self._pruned.restore
+        return {
+            name: restore(name, site.learned(), self._start.get(name))
+            for name, site in self._sites.items()
+        }
 
     @torch.no_grad()
     def step(self) -> Terms:
-        """One iteration of RMSProp; the terms before it."""
+        """Run one iteration of RMSProp and return the terms before it."""
         positive, negative = self._forward()
         terms = Terms(self._output, positive, negative)
         passes = _passes(self._loss.seeds(terms))
@@ -160,21 +164,22 @@ class CpuEngine:
         return terms
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Many iterations; the terms before each."""
+        """Run several iterations and return the terms before each."""
         return learn_by_steps(self.step, self._output, iterations, on_iteration)
 
     def readout(self) -> Readout:
-        """The terms and linear maps at the masks as they stand."""
+        """Return the terms and linear maps at the current masks."""
         logits = self.logits
-        return read_out(self._net, self._output, lambda: logits, past_masks(logits))
+        at_gate = through_masks(logits, self._plan.kernels)
+        return read_out(self._plan, self._output, lambda: logits, at_gate)
 
     def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
-        """The network's own precision holds what the network holds."""
+        """Return True: masks are learned in the network's own precision."""
         return True
 
     def _build(self, logits: Logits, learning_rate: float) -> None:
-        """Turn the plan into a program: what x alone decides once, masks inside convolutions."""
-        program, ends = self._plan.narrow_program, set(self._narrowed.tail.gradients)
+        """Turn the plan into a program, and compute what x alone determines."""
+        program, ends = self._plan.pruned_program, set(self._pruned.tail.gradients)
         images = _images(program)
         readers = Counter(index for planned in program for index in planned.reads)
         readers.update(ends)
@@ -203,7 +208,7 @@ class CpuEngine:
     def _build_pooled(
         self,
         step: Step,
-        pool: Planned,
+        pool: PlannedStep,
         values: dict[int, Value],
         logits: Logits,
         learning_rate: float,
@@ -213,14 +218,14 @@ class CpuEngine:
         assert isinstance(pool.operation, GatherOperation)
         assert step.site is not None
         start = logits[step.site.name]
-        site = PooledMaskedSite(step.function, pool.step.function, start, learning_rate)
+        site = PooledSite(step.function, pool.step.function, start, learning_rate)
         self._sites[step.site.name] = site
-        given = values.get(step.reads[0])
-        self._program.append(PooledInstruction(step, pool.step, pool.operation, site, given))
+        constant = values.get(step.reads[0])
+        self._program.append(PooledInstruction(step, pool.step, pool.operation, site, constant))
 
     def _build_gate(
         self,
-        planned: Planned,
+        planned: PlannedStep,
         readers: Counter[int],
         logits: Logits,
         learning_rate: float,
@@ -231,18 +236,18 @@ class CpuEngine:
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
         assert layout is not None
-        start = self._narrowed.start(step.site.name, logits[step.site.name])
+        start = self._pruned.select(step.site.name, logits[step.site.name])
         if is_image:
             site = MaskedSite(step.function, start, learning_rate)
         else:
             rows = len(self._net.inputs)
-            site = LaidOutSite(step.function, start, learning_rate, layout=layout, rows=rows)
+            site = RowLayoutSite(step.function, start, learning_rate, layout=layout, rows=rows)
         self._sites[step.site.name] = site
         read = step.reads[0]
         before = next((k for k in self._program if k.output == read), None)
         convolution = before.operation if isinstance(before, OperationInstruction) else None
-        alone = readers[read] == 1 and site.is_plain and is_image
-        if isinstance(convolution, ConvolutionOperation) and alone:
+        can_merge = readers[read] == 1 and site.is_slope_only and is_image
+        if isinstance(convolution, ConvolutionOperation) and can_merge:
             self._program = [k for k in self._program if k.output != read]
             self._program.append(MaskedConvolutionInstruction(convolution, step, site))
         else:
@@ -254,12 +259,12 @@ class CpuEngine:
             values[instruction.output] = instruction.forward(values)
             for index in finished:
                 del values[index]
-        tail = self._narrowed.tail
+        tail = self._pruned.tail
         positive, negative = tail.scores({k: stacked(values[k]) for k in tail.gradients})
         return positive, negative
 
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
-        gradients: dict[int, Any] = {**self._narrowed.tail.seeded(seeds)}
+        gradients: dict[int, Any] = {**self._pruned.tail.seeded(seeds)}
         for instruction in reversed(self._program):
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:
@@ -267,11 +272,11 @@ class CpuEngine:
             found = instruction.backward(gradient, streams, descend=descend)
             for index, part in zip(instruction.reads, found, strict=True):
                 if index not in self._constants:
-                    gradients[index] = added(gradients.get(index), part)
+                    gradients[index] = add_gradients(gradients.get(index), part)
 
 
-def _images(program: Sequence[Planned]) -> set[int]:
-    """Values in channels-last order, rows first: what operations for images read and put out."""
+def _images(program: Sequence[PlannedStep]) -> set[int]:
+    """Return the values that are batches of images in channels-last order, rows first."""
     found: set[int] = {0}
     for planned in program:
         step, chosen = planned.step, planned.operation
@@ -284,33 +289,36 @@ def _images(program: Sequence[Planned]) -> set[int]:
         planned.step.output
         for planned in program
         if planned.step.output in found
-        and planned.layout == FIRST
+        and planned.layout == ROWS_FIRST
         and len(planned.step.shape or ()) == 4
     }
 
 
 def _pools(
-    program: Sequence[Planned], readers: Counter[int], images: set[int]
-) -> dict[int, Planned]:
-    """Max-poolings that alone read a ReLU, by the ReLU's output."""
+    program: Sequence[PlannedStep], readers: Counter[int], images: set[int]
+) -> dict[int, PlannedStep]:
+    """Find max-poolings that are the only reader of a ReLU, by the ReLU's output."""
     gates = {
         p.step.output: p.step.function
         for p in program
         if p.operation is None and p.step.output in images
     }
-    found: dict[int, Planned] = {}
+    found: dict[int, PlannedStep] = {}
     for planned in program:
         read = planned.step.reads[0]
-        piece = gates.get(read)
-        if isinstance(planned.operation, GatherOperation) and isinstance(piece, ElementwiseLine):
-            is_relu = piece.slope.dtype == torch.bool and piece.offset is None
+        line = gates.get(read)
+        if isinstance(planned.operation, GatherOperation) and isinstance(line, ElementwiseLine):
+            is_relu = line.slope.dtype == torch.bool and line.offset is None
             if is_relu and readers[read] == 1:
                 found[read] = planned
     return found
 
 
 def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
-    """Backward passes as (stream of each row, seed of each row): one, unless a row needs both."""
+    """Return backward passes as (stream of each row, seed of each row).
+
+    One pass suffices unless a row needs both streams.
+    """
     positive, negative = seeds
     first = torch.where(positive != 0, 0, 1)
     passes = [(first.tolist(), torch.where(first == 0, positive, negative))]

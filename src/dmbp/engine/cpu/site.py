@@ -1,30 +1,26 @@
-"""One activation's masks as a fast engine keeps them, and what an iteration does to them.
+"""The masks of one activation as the CPU engine stores them, and how an iteration updates them.
 
-With h = (slope ⊙ z + offset) ⊙ σ at the positive stream and ⊙ (1−σ) at the negative one, and g the
+With h = (slope ⊙ z + offset) ⊙ σ in the positive stream and ⊙ (1−σ) in the negative one, and g the
 gradient in h of the stream that the loss touches,
 
     gradient in the logit     g h (1−σ)   or   −g h σ
     gradient in z             g slope σ   or    g slope (1−σ)
 
-so neither z nor a quotient is needed. RMSProp and both masks follow at once, a piece of memory that
-fits the cache at a time: one pass over the tensors instead of a dozen.
+so neither z nor a quotient is needed. RMSProp and both masks follow at once, one block that fits
+into the cache at a time: one pass over memory instead of a dozen.
 
-The masks of an activation that is no image in channels-last order, or whose rows are not first.
-
-They are kept as (rows, elements), and activations are brought into that form and back: no copy
-where rows lie together in memory, as those of a single image always do.
-
-A ReLU's masks and the max-pooling behind it: only pixels that win a window matter.
+A ReLU followed by max-pooling needs masks only for the pixels that win a window:
 
     pool(ReLU(z) ⊙ σ) = ReLU(z[winner]) ⊙ σ[winner]
 
-So the masks are kept by window, a fraction of the pixels. Windows that share a winner hold copies
-of its mask: each copy gets the gradient of all, and they stay equal.
+so `PooledSite` stores masks by window, a fraction of the pixels. Windows that share a winner hold
+copies of its mask; each copy gets the gradient of all, so they stay equal.
 """
 
 import torch
 from torch import Tensor
 
+from dmbp.engine.base import RMSPROP_DECAY, RMSPROP_EPSILON
 from dmbp.engine.plan.streams import (
     RowLayout,
     StreamPair,
@@ -36,61 +32,62 @@ from dmbp.engine.plan.streams import (
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
 
-DECAY, EPSILON = 0.99, 1e-8
-"""RMSProp's, as PyTorch has them."""
-
 NEARLY_ZERO = 1e-36
-"""Where RMSProp's squares start: nothing beside EPSILON. The vectorised root is six times slower at
-zero itself, where closed gates would stay."""
+"""Initial value of RMSProp's squared gradients, negligible beside its epsilon. The vectorised
+square root is six times slower at zero itself, where closed gates would stay."""
 
-PIECE = 1 << 20
-"""Elements: six arrays of them stay in the last-level cache; smaller pieces cost more calls."""
+BLOCK = 1 << 20
+"""Elements processed at a time: six arrays of this size fit into the last-level cache, and smaller
+blocks cost more calls."""
 
 
 class MaskedSite:
-    """The masks of one site, of every row and both streams."""
+    """The masks of one site, for every row and both streams."""
 
-    def __init__(self, piece: ElementwiseLine, logits: Tensor, learning_rate: float) -> None:
+    def __init__(self, line: ElementwiseLine, logits: Tensor, learning_rate: float) -> None:
         self.logits = channels_last(logits.detach().clone())
         self._square = torch.full_like(self.logits, NEARLY_ZERO)
         self._sigma = torch.empty_like(self.logits)
         self._slope = channels_last(
-            piece.slope.to(self.logits.dtype).expand(self.logits.shape).clone()
+            line.slope.to(self.logits.dtype).expand(self.logits.shape).clone()
         )
-        self._offset = None if piece.offset is None else channels_last(piece.offset)
+        self._offset = None if line.offset is None else channels_last(line.offset)
         self._rate = learning_rate
         self.masks = channels_last(torch.cat([self._slope, self._slope]))
         self._activation: Tensor | None = None
         self._gradient: Tensor | None = None
         rows = len(self.logits)
-        self._scratch = self.logits.new_empty(2, min(PIECE, self.logits[0].numel()))
+        self._scratch = self.logits.new_empty(2, min(BLOCK, self.logits[0].numel()))
         self._flat = [
             _by_row(tensor)
             for tensor in (self.logits, self._square, self._sigma, self._slope, self.masks)
         ]
         for row in range(rows):
-            for part in self._parts(row):
+            for part in self._blocks(row):
                 self._refresh(row, part)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the activation is a slope alone, which a mask can carry."""
+    def is_slope_only(self) -> bool:
+        """Whether the activation has no offset, so that the mask can include its slope."""
         return self._offset is None
 
     def forward(self, value: Value) -> Value:
-        """Both streams past the activation and their masks."""
+        """Apply the activation and its masks to both streams."""
         h = channels_last(stacked(value)) * self.masks
         if self._offset is not None:
             h += torch.cat([self._offset * self._sigma, self._offset * (1 - self._sigma)])
         return self.keep(h)
 
     def keep(self, activation: Tensor) -> Tensor:
-        """Remember what came out, which the backward pass needs."""
+        """Store the result, which the backward pass needs, and return it."""
         self._activation = activation
         return activation
 
     def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
-        """The gradient in z; the masks descend at once, or gather their gradient for `descend`."""
+        """Return the gradient in z.
+
+        The masks are updated at once, or their gradient is accumulated for `descend`.
+        """
         assert self._activation is not None
         gradient = channels_last(gradient)
         result = torch.empty_like(gradient)
@@ -100,10 +97,10 @@ class MaskedSite:
         masks = self._flat[4]
         for row, stream in enumerate(streams):
             here = stream * rows + row
-            for part in self._parts(row):
+            for part in self._blocks(row):
                 g = flat_gradient[row, part]
                 torch.mul(g, masks[here, part], out=flat_result[row, part])
-                change = torch.mul(g, activation[here, part], out=self._piece(0, g))
+                change = torch.mul(g, activation[here, part], out=self._scratch_block(0, g))
                 sigma = self._flat[2][row, part]
                 if stream == 0:
                     change.addcmul_(change, sigma, value=-1)
@@ -113,36 +110,36 @@ class MaskedSite:
                 if descend:
                     self._descend(row, part, change)
                 else:
-                    self._gather(row, part, change)
+                    self._accumulate(row, part, change)
         return result
 
     def descend(self) -> None:
-        """Move along the gradient gathered over several backward passes."""
+        """Update the masks with the gradient accumulated over several backward passes."""
         if self._gradient is None:
             return
         flat = _by_row(self._gradient)
         for row in range(len(self.logits)):
-            for part in self._parts(row):
+            for part in self._blocks(row):
                 self._descend(row, part, flat[row, part])
         self._gradient.zero_()
 
     def learned(self) -> Tensor:
-        """The learned scalars as they stand."""
+        """Return the current value of the learned scalars."""
         return self.logits
 
     def _combined(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
-        """The gradient of a row's logits, from that of every element."""
+        """Return the gradient of a row's logits from that of every element."""
         return change
 
-    def _gather(self, row: int, part: slice, change: Tensor) -> None:
+    def _accumulate(self, row: int, part: slice, change: Tensor) -> None:
         if self._gradient is None:
             self._gradient = torch.zeros_like(self.logits)
         _by_row(self._gradient)[row, part] += change
 
     def _descend(self, row: int, part: slice, change: Tensor) -> None:
         logits, square = (flat[row, part] for flat in self._flat[:2])
-        square.mul_(DECAY).addcmul_(change, change, value=1 - DECAY)
-        root = torch.sqrt(square, out=self._piece(1, square)).add_(EPSILON)
+        square.mul_(RMSPROP_DECAY).addcmul_(change, change, value=1 - RMSPROP_DECAY)
+        root = torch.sqrt(square, out=self._scratch_block(1, square)).add_(RMSPROP_EPSILON)
         logits.addcdiv_(change, root, value=-self._rate)
         self._refresh(row, part)
 
@@ -154,26 +151,30 @@ class MaskedSite:
         torch.mul(sigma, slope, out=positive)
         torch.sub(slope, positive, out=negative)
 
-    def _piece(self, which: int, like: Tensor) -> Tensor:
+    def _scratch_block(self, which: int, like: Tensor) -> Tensor:
         return self._scratch[which][: len(like)]
 
-    def _parts(self, row: int) -> list[slice]:
+    def _blocks(self, row: int) -> list[slice]:
         size = self.logits[row].numel()
-        return [slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+        return [slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
 
 
 def _by_row(tensor: Tensor) -> Tensor:
-    """A view (rows, elements) in the order of memory."""
+    """View a tensor as (rows, elements) in memory order."""
     ordered = tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
     return ordered.view(len(tensor), -1)
 
 
-class LaidOutSite(MaskedSite):
-    """The masks of one site, by row."""
+class RowLayoutSite(MaskedSite):
+    """The masks of an activation that is not a channels-last image, or whose rows are not first.
+
+    Masks are stored as (rows, elements), and activations are brought into that form and back. This
+    copies nothing where each row is contiguous, as it always is for a single image.
+    """
 
     def __init__(
         self,
-        piece: ElementwiseLine,
+        line: ElementwiseLine,
         logits: Tensor,
         learning_rate: float,
         *,
@@ -183,25 +184,25 @@ class LaidOutSite(MaskedSite):
         self._layout = layout
         self._rows = rows
         self._shape = logits.shape
-        slope = self._by_row(piece.slope.expand(logits.shape))
-        offset = None if piece.offset is None else piece.offset.expand(logits.shape)
+        slope = self._by_row(line.slope.expand(logits.shape))
+        offset = None if line.offset is None else line.offset.expand(logits.shape)
         by_row = ElementwiseLine(slope, None if offset is None else self._by_row(offset))
         super().__init__(by_row, self._by_row(logits), learning_rate)
 
     def forward(self, value: Value) -> Value:
-        """Both streams past the activation and their masks."""
+        """Apply the activation and its masks to both streams."""
         h = stacked(super().forward(self._both_by_row(value)))
         if self._layout.stacks:
             return h.view(2 * self._shape[0], *self._shape[1:])
         return StreamPair(*(self._restored(stream) for stream in h.chunk(2)))
 
     def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
-        """The gradient in what was read; the masks move or gather."""
+        """Return the gradient in the input, and update the masks or accumulate their gradient."""
         past = super().backward(self._by_row(gradient), streams, descend=descend)
         return self._restored(past)
 
     def learned(self) -> Tensor:
-        """The learned scalars as they stand."""
+        """Return the current value of the learned scalars."""
         return self._restored(self.logits)
 
     def _both_by_row(self, value: Value) -> Tensor:
@@ -217,33 +218,33 @@ class LaidOutSite(MaskedSite):
         return self._layout.restored(by_row, self._shape)
 
 
-class PooledMaskedSite(MaskedSite):
-    """The masks of x's winners, of every row and both streams."""
+class PooledSite(MaskedSite):
+    """The masks of a ReLU followed by max-pooling, stored by window."""
 
     def __init__(
-        self, piece: ElementwiseLine, pool: Gather, logits: Tensor, learning_rate: float
+        self, line: ElementwiseLine, pool: Gather, logits: Tensor, learning_rate: float
     ) -> None:
         self._index = pool.index.flatten(2)
         self._before = logits
 
-        def won(tensor: Tensor) -> Tensor:
+        def at_winners(tensor: Tensor) -> Tensor:
             picked = tensor.expand(logits.shape).flatten(2).gather(2, self._index)
             return picked.view(pool.index.shape)
 
-        super().__init__(ElementwiseLine(won(piece.slope)), won(logits), learning_rate)
+        super().__init__(ElementwiseLine(at_winners(line.slope)), at_winners(logits), learning_rate)
         self._scratch = self.logits.new_empty(2, self.logits[0].numel())
         self._first = _first_of_same(pool.index, logits[0, 0].numel())
 
     def learned(self) -> Tensor:
-        """The scalars of all pixels; of those that win nothing, as they started."""
+        """Return the scalars of all pixels; pixels that win no window keep their initial value."""
         flat = self._before.flatten(2).scatter(2, self._index, self.logits.flatten(2))
         return flat.view(self._before.shape)
 
-    def _parts(self, row: int) -> list[slice]:
+    def _blocks(self, row: int) -> list[slice]:
         return [slice(0, self.logits[row].numel())]
 
     def _combined(self, row: int, change: Tensor) -> Tensor:
-        """The gradient of every winner, of all windows that it won."""
+        """Sum the gradient of every winner over the windows it won."""
         if self._first is None:
             return change
         first = self._first[row]
@@ -252,7 +253,7 @@ class PooledMaskedSite(MaskedSite):
 
 
 def _first_of_same(index: Tensor, pixels: int) -> Tensor | None:
-    """For each window in the order of memory, the first that has its winner; None if all differ."""
+    """Return for each window the first one with the same winner, or None if all winners differ."""
     rows, channels = index.shape[:2]
     winner = index.flatten(2).transpose(1, 2) * channels  # (rows, windows, channels)
     winner = (winner + torch.arange(channels, device=index.device)).flatten(1)

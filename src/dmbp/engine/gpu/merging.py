@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dmbp.engine.plan.operations import Pooling, square_windows
+from dmbp.engine.plan.kernels import Pooling, square_windows
 from dmbp.engine.plan.rewrites import (
     BATCH_NORM,
     CONVOLUTION,

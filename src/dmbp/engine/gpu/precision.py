@@ -26,7 +26,7 @@ from torch import Tensor, backends
 from dmbp.engine.gpu.state import Shared
 from dmbp.engine.plan.rewrites import CONVOLUTION, convolution_arguments
 from dmbp.engine.plan.streams import Example, StreamPair, channels_last
-from dmbp.engine.readout import ADDED, is_known
+from dmbp.engine.readout import CONSTANT_ARGUMENTS, has_known_constant
 from dmbp.linear.steps import Step
 from dmbp.process import temporarily_set
 
@@ -90,12 +90,12 @@ def unit_of(steps: Sequence[Step], dtype: torch.dtype) -> float:
     """The unit in which a program of steps is run: one but in float16."""
     if dtype != torch.float16:
         return 1.0
-    return UNIT if all(is_known(step) for step in steps if step.site is None) else 1.0
+    return UNIT if all(has_known_constant(step) for step in steps if step.site is None) else 1.0
 
 
 def in_unit(step: Step, unit: float) -> Step:
     """A step of activations that are multiplied by `unit`."""
-    places = ADDED.get(step.operation, ())
+    places = CONSTANT_ARGUMENTS.get(step.operation, ())
     arguments = [
         part * unit if place in places and isinstance(part, Tensor) else part
         for place, part in enumerate(step.arguments)

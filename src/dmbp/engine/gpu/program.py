@@ -31,7 +31,7 @@ from dmbp.engine.gpu.state import (
     seeded,
 )
 from dmbp.engine.plan.operations import Operation
-from dmbp.engine.plan.plan import added, last_reads, transpose_both
+from dmbp.engine.plan.plan import add_gradients, last_reads, transpose_both
 from dmbp.engine.plan.streams import Value, channels_last, stacked
 
 
@@ -109,7 +109,7 @@ class PlainInstruction:
             parts.append(seeded(gradient.tail, self._learning))
         total = parts[0]
         for part in parts[1:]:
-            total = added(total, part)
+            total = add_gradients(total, part)
         if self._learning.is_both:
             return transpose_both(self.operation, total)
         return self.operation.transpose(total)

@@ -1,12 +1,14 @@
 """Sites and scores in plain PyTorch, for GPUs without Triton: the same numbers, more passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dmbp.engine.base import Terms
 from dmbp.engine.gpu.merging import Merged
+from dmbp.engine.gpu.program import GpuInstruction
 from dmbp.engine.gpu.state import (
     HISTORY_SLOTS,
     LARGEST,
@@ -17,7 +19,7 @@ from dmbp.engine.gpu.state import (
     followed,
     seeded,
 )
-from dmbp.engine.plan.gates import pass_gate
+from dmbp.engine.plan.kernels import Kernels
 from dmbp.engine.plan.streams import by_stream, channels_last
 from dmbp.engine.plan.tail import Tail
 from dmbp.linear.lines import ElementwiseLine
@@ -47,7 +49,9 @@ class TorchSite:
 
     def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
         """Both streams' gradients past gate and masks."""
-        return pass_gate(gradient, slope, self._logits, seen)
+        if seen is not None:
+            seen.see(gradient)
+        return Kernels().pass_gate(gradient, slope, self._logits)
 
     def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
         """Both streams past the activation and their masks."""
@@ -106,6 +110,34 @@ class TorchSite:
 
     def _by_channel(self, tensor: Tensor, like: Tensor) -> Tensor:
         return tensor.to(self._learning.dtype).view(1, -1, *(1,) * (like.dim() - 2))
+
+
+class TorchBackend:
+    """The GPU engine's back end without Triton."""
+
+    merges_pooling = False
+
+    def site(self, merged: Merged, logits: Tensor, learning: LearningState) -> "TorchSite":
+        """Return a site that starts from these logits."""
+        return TorchSite(merged, logits, learning)
+
+    def scores(self, tail: Tail, output: Tensor, learning: LearningState) -> "TorchScores":
+        """Return what computes the terms and seeds."""
+        return TorchScores(tail, output, learning)
+
+    def split_convolutions(
+        self,
+        program: Sequence[GpuInstruction],
+        sites: Sequence[Merged],  # noqa: ARG002
+        *,
+        ends: Set[int],  # noqa: ARG002
+        learning: LearningState,  # noqa: ARG002
+    ) -> list[GpuInstruction]:
+        """Return the program as it is."""
+        return list(program)
+
+    def compile(self, key: Any, run: Callable[[], None]) -> None:
+        """Do nothing: PyTorch's kernels are compiled already."""
 
 
 class TorchScores:

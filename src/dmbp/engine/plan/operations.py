@@ -1,15 +1,12 @@
-"""Max-pooling whose windows are square, which GPUs have kernels for.
+"""The steps of a linear network as engines run them: forward on both streams, transposed back.
 
-Any affine step, as it is: what a fast engine does with operations it knows nothing about.
-
-The steps of a linear network as a fast engine runs them: forward on both streams, back on one.
-
-Backward there is one gradient a row, for whichever stream the loss touches: an affine operation's
-transpose does not depend on the stream.
+An affine operation's transpose does not depend on the stream, so going back a row needs one
+gradient, for whichever stream the loss touches. `operation()` picks the fastest implementation for
+a step. A step it knows nothing about becomes a `GeneralOperation`, which runs the step as it is and
+takes its transpose from autograd.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.plan.convolution import Convolution
-from dmbp.engine.plan.gates import has_triton
+from dmbp.engine.plan.kernels import Kernels, Unpool, square_windows
 from dmbp.engine.plan.rewrites import (
     BATCH_NORM,
     CONVOLUTION,
@@ -35,52 +32,34 @@ from dmbp.engine.plan.streams import (
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import Slot, Step
 
-MAX_POOL = "aten.max_pool2d.default"
 
+class Operation(Protocol):
+    """One affine step: a function of earlier values, and its transpose.
 
-@dataclass(frozen=True)
-class Pooling:
-    """Square windows of a max-pooling."""
+    Attributes:
+        reads: The indices of the values it reads.
+        stacks: Whether its result is both streams stacked in one tensor.
+    """
 
-    step: Step
-    kernel: int
-    stride: int
-    padding: int
+    reads: list[int]
+    stacks: bool
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether a pixel may be in several windows."""
-        return self.kernel > self.stride
+    def forward(self, values: Sequence[Value]) -> Value:
+        """Return both streams' result."""
+        ...
 
-    @property
-    def index(self) -> Tensor:
-        """The winners' places in what is read."""
-        assert isinstance(self.step.function, Gather)
-        return self.step.function.index
-
-
-def square_windows(step: Step) -> Pooling | None:
-    """The windows of a step, where it is a max-pooling and they are square."""
-    if step.operation != MAX_POOL or not isinstance(step.function, Gather) or step.keywords:
-        return None
-    given = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
-    kernel = given[0]
-    stride = given[1] if len(given) > 1 and given[1] else kernel
-    padding = given[2] if len(given) > 2 else [0, 0]
-    dilation = given[3] if len(given) > 3 else [1, 1]
-    square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
-    if not square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
-        return None
-    return Pooling(step, kernel[0], stride[0], padding[0])
+    def transpose(self, gradient: Any) -> Sequence[Any]:
+        """Return the gradient in each value read, None where it does not depend on that value."""
+        ...
 
 
 class GeneralOperation:
-    """Any other affine step, on each stream alone; its transpose by autograd, recorded once."""
+    """Any affine step, run on each stream separately; its transpose by autograd, recorded once."""
 
     stacks = False
 
     def __init__(self, step: Step, examples: Sequence[Example]) -> None:
-        given = dict(zip(step.reads, examples, strict=True))  # what is read twice counts once
+        given = dict(zip(step.reads, examples, strict=True))  # a value read twice counts once
         self.reads = list(given)
         self._step = step
         with torch.enable_grad():
@@ -88,7 +67,7 @@ class GeneralOperation:
             self._result = step.apply(self._given)
 
     def forward(self, values: Sequence[Value]) -> Value:
-        """The step's function of each stream."""
+        """Apply the step to each stream."""
         halves = [split_streams(value) for value in values]
         results = [
             self._step.apply(dict(zip(self.reads, side, strict=True)))
@@ -100,7 +79,7 @@ class GeneralOperation:
         return StreamPair(*results)
 
     def transpose(self, gradient: Any) -> Sequence[Any]:
-        """The recorded function, backwards."""
+        """Go back through the recorded function."""
         results, gradients = _pairs(self._result, gradient)
         if not results:
             return [None] * len(self.reads)
@@ -128,7 +107,7 @@ def _leaves(value: Any) -> list[Tensor]:
 
 
 def _like(value: Any, found: Any) -> Any:
-    """Gradients in the form of the value they are of."""
+    """Arrange gradients in the nested form of the value they belong to."""
     if isinstance(value, Tensor):
         return next(found) if value.requires_grad else None
     if isinstance(value, list | tuple):
@@ -137,42 +116,24 @@ def _like(value: Any, found: Any) -> Any:
 
 
 def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors of a result that have a gradient, and the gradients."""
+    """Return the tensors of a result that have a gradient, and the gradients."""
     if gradient is None:
         return [], []
-    if isinstance(result, Tensor):  # one that constants were written over has no gradient
+    if isinstance(result, Tensor):  # constants written over it leave no gradient
         return ([result], [gradient]) if result.requires_grad else ([], [])
     pairs = [_pairs(item, part) for item, part in zip(result, gradient, strict=True)]
     return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
 
 
 class RowByRowOperation(GeneralOperation):
-    """An operation that never mixes rows: both streams at once."""
+    """An operation that never mixes rows, run on both streams at once."""
 
     stacks = True
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """The step's function of all rows."""
+        """Apply the step to all rows."""
         given = dict(zip(self.reads, [stacked(value) for value in values], strict=True))
         return self._step.apply(given)
-
-
-class Operation(Protocol):
-    """One step: a function of earlier values, and its transpose.
-
-    `stacks`: whether the result is both streams in one tensor.
-    """
-
-    reads: list[int]
-    stacks: bool
-
-    def forward(self, values: Sequence[Value]) -> Value:
-        """Both streams' result."""
-        ...
-
-    def transpose(self, gradient: Any) -> Sequence[Any]:
-        """The gradient in each value read, from that in the result; None where there is none."""
-        ...
 
 
 class ConvolutionOperation:
@@ -180,25 +141,26 @@ class ConvolutionOperation:
 
     stacks = True
 
-    def __init__(self, step: Step, example: Tensor) -> None:
+    def __init__(self, step: Step, example: Tensor, kernels: Kernels) -> None:
         self.reads = step.reads
-        self.convolution = Convolution(*convolution_arguments(step), example=example)
+        arguments = convolution_arguments(step)
+        self.convolution = Convolution(*arguments, example=example, kernels=kernels)
 
     def forward(self, values: Sequence[Value], mask: Tensor | None = None) -> Tensor:
-        """The convolution, times a mask where one is given."""
+        """Convolve, and multiply by a mask if one is given."""
         return self.convolution.forward(channels_last(stacked(values[0])), mask)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """The transposed convolution."""
+        """Apply the transposed convolution."""
         return [self.convolution.transpose(gradient)]
 
     def prepare(self) -> None:
-        """Make what runs it."""
+        """Prepare the weights."""
         self.convolution.prepare()
 
 
 class ScaleOperation:
-    """Batch norm that no convolution stands before: a scale and a shift by channel."""
+    """Batch norm that does not follow a convolution: a scale and a shift for each channel."""
 
     stacks = True
 
@@ -208,16 +170,16 @@ class ScaleOperation:
         self._scale, self._shift = (part.view(shape) for part in scale_and_shift(step))
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Scaled and shifted."""
+        """Scale and shift."""
         return torch.addcmul(self._shift, stacked(values[0]), self._scale)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Scaled."""
+        """Scale."""
         return [gradient * self._scale]
 
 
 class SumOperation:
-    """Two values of one shape, added."""
+    """The sum of two values of the same shape."""
 
     stacks = True
 
@@ -225,16 +187,16 @@ class SumOperation:
         self.reads = step.reads
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """The sum."""
+        """Add both."""
         return stacked(values[0]) + stacked(values[1])
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """The gradient to both."""
+        """Send the gradient to both."""
         return [gradient, gradient]
 
 
 class ConcatenationOperation:
-    """Values side by side along the channels."""
+    """Concatenation along the channels."""
 
     stacks = True
 
@@ -243,26 +205,27 @@ class ConcatenationOperation:
         self._sizes = [example.shape[1] for example in examples]
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """All channels."""
+        """Concatenate."""
         return torch.cat([stacked(value) for value in values], 1)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Each its own channels; a GPU's kernels take them from where they are."""
+        """Split the gradient by channels; GPU kernels read the parts without a copy."""
         parts = gradient.split(self._sizes, 1)
         return parts if gradient.is_cuda else [channels_last(part) for part in parts]
 
 
 class GatherOperation:
-    """Max-pooling with x's winners, picked in channels-last order as it stands in memory."""
+    """Max-pooling that picks x's winners, in channels-last order as they lie in memory."""
 
     stacks = True
 
-    def __init__(self, step: Step, example: Tensor) -> None:
+    def __init__(self, step: Step, example: Tensor, kernels: Kernels) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
         self._picked = step.function.index
         self._windows = square_windows(step)
         self._input_size, self._output_size = example.shape[2:], self._picked.shape[2:]
+        self._kernels = kernels
 
     @cached_property
     def _index(self) -> Tensor:
@@ -273,31 +236,25 @@ class GatherOperation:
         return torch.cat([self._index, self._index])
 
     @cached_property
-    def _winners(self) -> Tensor | None:
-        """By their place in a window, where a kernel takes these."""
-        if self._windows is None or not self._picked.is_cuda or not has_triton():
+    def _unpool(self) -> Unpool | None:
+        if self._windows is None:
             return None
-        from dmbp.engine.gpu.triton.windows import winners_of
-
-        return winners_of(self._windows, self._input_size[1])
+        return self._kernels.unpooling(self._windows, tuple(self._input_size))
 
     def prepare(self) -> None:
-        """Make what runs it."""
-        _ = self._both, self._winners
+        """Prepare the indices and the back end's kernel."""
+        _ = self._both, self._unpool
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """The winners."""
+        """Pick the winners."""
         positions = _positions(channels_last(stacked(values[0])))
         return _image(positions.gather(1, self._both), self._output_size)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """What each winner gets, of every window it won."""
+        """Give each winner the sum of the gradients of the windows it won."""
         is_double = gradient.dtype == torch.float64  # kernels add in single precision
-        if self._windows is not None and self._winners is not None and not is_double:
-            from dmbp.engine.gpu.triton.windows import unpooled
-
-            size = tuple(self._input_size)
-            return [unpooled(channels_last(gradient), self._winners, self._windows, size)]
+        if self._unpool is not None and not is_double:
+            return [self._unpool(channels_last(gradient))]
         index = self._index if len(gradient) == len(self._picked) else self._both
         back = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
         back.scatter_add_(1, index, _positions(channels_last(gradient)))
@@ -305,35 +262,35 @@ class GatherOperation:
 
 
 def _positions(images: Tensor) -> Tensor:
-    """Images in channels-last order as (rows, positions, channels); no copy."""
+    """View channels-last images as (rows, positions, channels)."""
     return images.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def _image(positions: Tensor, size: torch.Size) -> Tensor:
-    """(rows, positions, channels) as images in channels-last order; no copy."""
+    """View (rows, positions, channels) as channels-last images."""
     return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-def operation(step: Step, examples: Sequence[Example]) -> Operation:
-    """The fastest operation there is for a step, given what it reads at x."""
+def operation(step: Step, examples: Sequence[Example], kernels: Kernels) -> Operation:
+    """Return the fastest operation for a step, given the form of what it reads."""
     first = examples[0]
     for suits, make in _TABLE:
         if first.is_image and suits(step, examples):
-            return make(step, [example.value for example in examples])
+            return make(step, [example.value for example in examples], kernels)
     if first.stacks and any(suits(step, examples) for suits in _ROW_BY_ROW):
         return RowByRowOperation(step, examples)
     return GeneralOperation(step, examples)
 
 
 Suits = Callable[[Step, Sequence[Example]], bool]
-Make = Callable[[Step, Sequence[Any]], Operation]
+Make = Callable[[Step, Sequence[Any], Kernels], Operation]
 
 
 def _argument(step: Step, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-# How these operations keep dimension 0 apart is known: they may run on both streams at once.
+# These operations are known not to mix rows of dimension 0, so both streams run at once.
 def _is_linear(step: Step, examples: Sequence[Example]) -> bool:
     return step.operation == "aten.linear.default" and examples[0].value.dim() >= 2
 
@@ -365,7 +322,7 @@ def _is_batch_norm(step: Step, _: Sequence[Example]) -> bool:
 
 
 def is_sum(step: Step, examples: Sequence[Example]) -> bool:
-    """Whether a step adds two values of one shape."""
+    """Return whether a step adds two values of the same shape."""
     return (
         step.operation == "aten.add.Tensor"
         and len(step.arguments) == 2
@@ -394,9 +351,10 @@ def _is_pooling(step: Step, examples: Sequence[Example]) -> bool:
 
 
 _TABLE: Sequence[tuple[Suits, Make]] = [
-    (_is_convolution, lambda step, examples: ConvolutionOperation(step, examples[0])),
-    (_is_batch_norm, lambda step, examples: ScaleOperation(step, examples[0])),
-    (is_sum, lambda step, _: SumOperation(step)),
-    (_is_concatenation, ConcatenationOperation),
-    (_is_pooling, lambda step, examples: GatherOperation(step, examples[0])),
+    (_is_convolution, lambda step, values, kernels: ConvolutionOperation(step, values[0], kernels)),
+    (_is_batch_norm, lambda step, values, _: ScaleOperation(step, values[0])),
+    (is_sum, lambda step, _, __: SumOperation(step)),
+    (_is_concatenation, lambda step, values, _: ConcatenationOperation(step, values)),
+    (_is_pooling, lambda step, values, kernels: GatherOperation(step, values[0], kernels)),
 ]
+"""The operations for batches of images; the first that suits a step is taken."""

@@ -1,23 +1,24 @@
-"""A linear network's steps as operations with transposes: made once, passed both ways many times.
+"""The execution plan of a linear network: its steps as operations with transposes.
 
-Going back needs no activations, since the network is affine: the gradients of both streams at every
-site cost one transposed pass and no memory but their own.
+A plan is made once for a network and passed both ways many times. Going back needs no activations,
+because the network is affine: the gradients of both streams at every site cost one transposed pass
+and no memory besides their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from dmbp.engine.plan.kernels import Kernels
 from dmbp.engine.plan.operations import GeneralOperation, Operation, operation
 from dmbp.engine.plan.rewrites import fold_batch_norm, prune_linear, reuse_concat
 from dmbp.engine.plan.rows import layout_of
 from dmbp.engine.plan.streams import (
-    FIRST,
+    ROWS_FIRST,
     Example,
     RowLayout,
     StreamPair,
@@ -26,23 +27,27 @@ from dmbp.engine.plan.streams import (
     split_streams,
     stacked,
 )
-from dmbp.engine.plan.tail import Narrowed, prune_channels, read_by, tail_of, tail_steps
+from dmbp.engine.plan.tail import PrunedChannels, prune_channels, tail_inputs, tail_of, tail_steps
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import FrozenGraph, Step
 
 GradientAtGate = Callable[[Step, Tensor], Tensor]
-"""From both streams' gradients in what a gate puts out, stacked, to those in what it reads."""
+"""Maps both streams' stacked gradients in a gate's output to those in its input."""
 
 GradientAtStep = Callable[[Step, Value], None]
-"""Is shown both streams' gradients in what another step puts out."""
+"""Receives both streams' gradients in the output of a step that is not a gate."""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A step and its operation (None at a site).
+class PlannedStep:
+    """A step with the operation that runs it.
 
-    `is_constant`: x alone decides its result; `layout`: where the rows of that are, if it is known.
+    Attributes:
+        step: The step of the frozen graph.
+        operation: What runs it; None at a site.
+        is_constant: Whether its result depends on x alone, not on any mask.
+        layout: Where the rows of its result are, None if unknown.
     """
 
     step: Step
@@ -52,21 +57,23 @@ class Planned:
 
     @property
     def reads(self) -> Sequence[int]:
-        """The values it is a function of, each once."""
+        """The indices of the values it is a function of, each once."""
         return self.step.reads[:1] if self.operation is None else self.operation.reads
 
 
-def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[Example]]]:
-    """Choose each step's operation by what it reads, of which only the form is known."""
-    nothing = inputs.new_zeros(())
-    start = Example(nothing.expand(inputs.shape), stacks=True, layout=FIRST)
+def plan_steps(
+    steps: Sequence[Step], inputs: Tensor, kernels: Kernels
+) -> Iterator[tuple[PlannedStep, list[Example]]]:
+    """Choose each step's operation from the form of what it reads; no activation is computed."""
+    scalar = inputs.new_zeros(())
+    start = Example(scalar.expand(inputs.shape), stacks=True, layout=ROWS_FIRST)
     values: dict[int, Example] = {0: start}
     constant = {0}
     for step in steps:
         examples = [values[index] for index in step.reads]
-        chosen = None if step.site is not None else operation(step, examples)
+        chosen = None if step.site is not None else operation(step, examples, kernels)
         if step.shape is not None:
-            result: Any = nothing.expand(step.shape)
+            result: Any = scalar.expand(step.shape)
         else:
             result = step.apply({index: values[index].value for index in step.reads})
         is_constant = chosen is not None and constant.issuperset(step.reads)
@@ -75,76 +82,87 @@ def walk(steps: Sequence[Step], inputs: Tensor) -> Iterator[tuple[Planned, list[
         layout = layout_of(step, examples, len(inputs))
         stacks = (layout is None or layout.stacks) if chosen is None else chosen.stacks
         values[step.output] = Example(result, stacks, layout)
-        yield Planned(step, chosen, is_constant, layout), examples
+        yield PlannedStep(step, chosen, is_constant, layout), examples
 
 
 class ExecutionPlan:
-    """The operations of every step of a network, and both streams' way back through them.
+    """The operations of every step of a network, and the way back through them for both streams.
 
-    `program` are the steps that an engine runs at every iteration, from what x alone decides
-    (`is_constant`) to what the `tail` reads. Only where `rows_known`, at every site and in what the
-    tail reads, can masks be learned row by row; where `rows_first`, they are dimension 0 of all of
-    these.
+    Attributes:
+        net: The linear network.
+        kernels: The back end's fast paths.
+        steps: All steps.
+        program: The steps that an engine runs at every iteration: all but the tail. Those that are
+            `is_constant` need to run only once.
+        tail: What follows the last sites.
+        rows_known: Whether it is known at every site, and in what the tail reads, which elements
+            belong to which row. Only then can an engine learn the masks row by row.
+        rows_first: Whether rows are dimension 0 in all of these.
     """
 
-    def __init__(self, net: LinearNetwork) -> None:
+    def __init__(self, net: LinearNetwork, kernels: Kernels) -> None:
+        self.net = net
+        self.kernels = kernels
         self.frozen = reuse_concat(fold_batch_norm(net.frozen))
-        if net.inputs.device.type == "cpu":  # looking for them waits for a GPU
+        if net.inputs.device.type == "cpu":  # on a GPU the search would have to wait for results
             self.frozen = prune_linear(self.frozen)
         else:
-            self.frozen = _in_order(self.frozen)
-        self._weights = net.weights
+            self.frozen = _with_channels_last_slopes(self.frozen)
         shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
         last = tail_steps(self.frozen)
-        ends = read_by(last, self.frozen)
+        ends = tail_inputs(last, self.frozen)
         if any(shapes[index] is None for index in ends):
             last, ends = [], [self.frozen.result]
         in_tail = {step.output for step in last}
         with torch.no_grad():
-            self.steps = [planned for planned, _ in walk(self.frozen.steps, net.inputs)]
+            planned_steps = plan_steps(self.frozen.steps, net.inputs, kernels)
+            self.steps = [planned for planned, _ in planned_steps]
         rest = [planned for planned in self.steps if planned.step.output not in in_tail]
         layouts = {planned.step.output: planned.layout for planned in self.steps}
         places = {p.layout for p in rest if p.step.site is not None or p.step.output in ends}
-        self.rows_first = places <= {FIRST}
-        all_known = None not in places and layouts[self.frozen.result] == FIRST
+        self.rows_first = places <= {ROWS_FIRST}
+        all_known = None not in places and layouts[self.frozen.result] == ROWS_FIRST
         self.rows_known = self.rows_first or all_known
         tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
-        elsewhere = {k: layout for k in ends if (layout := layouts.get(k, FIRST)) is not None}
+        elsewhere = {k: layout for k in ends if (layout := layouts.get(k, ROWS_FIRST)) is not None}
         self.tail = replace(tail, layouts=elsewhere)
         self.program = rest
-        self._inputs = net.inputs
 
     @cached_property
-    def narrowed(self) -> Narrowed:
-        """What is left of the program where channels that do not count are left out."""
+    def pruned(self) -> PrunedChannels:
+        """The last layers without the channels that the score does not depend on."""
         constant = {planned.step.output for planned in self.program if planned.is_constant}
         return prune_channels([planned.step for planned in self.program], self.tail, constant)
 
     @cached_property
-    def narrow_program(self) -> Sequence[Planned]:
-        """The program without these."""
-        changed = self.narrowed.steps
+    def pruned_program(self) -> Sequence[PlannedStep]:
+        """The program without those channels."""
+        changed = self.pruned.steps
         steps = [changed.get(planned.step.output, planned.step) for planned in self.program]
+        if not changed:
+            return self.program
         with torch.no_grad():
-            anew = [p for p, _ in walk(steps, self._inputs)] if changed else self.program
-        both = zip(anew, self.program, strict=True)
+            planned_again = [p for p, _ in plan_steps(steps, self.net.inputs, self.kernels)]
+        both = zip(planned_again, self.program, strict=True)
         return [new if new.step.output in changed else old for new, old in both]
 
     def pull_back(self, at_gate: GradientAtGate, at_step: GradientAtStep | None = None) -> Tensor:
-        """The gradient of both streams' scores in the inputs, by way of every site."""
+        """Return the gradients of both streams' scores in the inputs, passing every site."""
         return stacked(self._back(self.steps, at_gate, at_step)[0])
 
     def visit_gates(self, at_gate: GradientAtGate) -> None:
-        """The same way back, as far as the first site."""
+        """Go back in the same way, but only as far as the first site."""
         self._back([step for step in self.steps if not step.is_constant], at_gate, None)
 
     def _back(
-        self, steps: Sequence[Planned], at_gate: GradientAtGate, at_step: GradientAtStep | None
+        self,
+        steps: Sequence[PlannedStep],
+        at_gate: GradientAtGate,
+        at_step: GradientAtStep | None,
     ) -> dict[int, Value]:
-        """The gradients of what some steps read and none of them puts out."""
-        gradients: dict[int, Value] = {
-            self.frozen.result: torch.cat([self._weights, self._weights])
-        }
+        """Return the gradients in the values that the steps read but do not compute."""
+        weights = self.net.weights
+        gradients: dict[int, Value] = {self.frozen.result: torch.cat([weights, weights])}
         for planned in reversed(steps):
             gradient = gradients.pop(planned.step.output, None)
             if gradient is None:
@@ -156,12 +174,12 @@ class ExecutionPlan:
                     at_step(planned.step, gradient)
                 found = transpose_both(planned.operation, gradient)
             for index, part in zip(planned.reads, found, strict=True):
-                gradients[index] = added(gradients.get(index), part)
+                gradients[index] = add_gradients(gradients.get(index), part)
         return gradients
 
 
-def _in_order(frozen: FrozenGraph) -> FrozenGraph:
-    """The same with the slopes of gates in the order of memory that engines keep."""
+def _with_channels_last_slopes(frozen: FrozenGraph) -> FrozenGraph:
+    """Put the slopes of gates into the engines' memory order."""
     steps = [
         replace(step, function=replace(step.function, slope=channels_last(step.function.slope)))
         if step.site is not None and isinstance(step.function, ElementwiseLine)
@@ -171,18 +189,8 @@ def _in_order(frozen: FrozenGraph) -> FrozenGraph:
     return replace(frozen, steps=steps)
 
 
-_PLANS: WeakKeyDictionary[LinearNetwork, ExecutionPlan] = WeakKeyDictionary()
-
-
-def plan_of(net: LinearNetwork) -> ExecutionPlan:
-    """The plan of a network, kept as long as the network."""
-    if net not in _PLANS:
-        _PLANS[net] = ExecutionPlan(net)
-    return _PLANS[net]
-
-
 def transpose_both(chosen: Operation, gradient: Value) -> Sequence[Any]:
-    """The transpose of an operation for the gradients of both streams."""
+    """Apply an operation's transpose to the gradients of both streams."""
     if not isinstance(chosen, GeneralOperation):
         return chosen.transpose(stacked(gradient))
     halves = split_streams(gradient)
@@ -190,31 +198,32 @@ def transpose_both(chosen: Operation, gradient: Value) -> Sequence[Any]:
     return [None if one is None else StreamPair(one, other) for one, other in pairs]
 
 
-def added(one: Any, other: Any) -> Any:
-    """The sum of two gradients, in whatever form they come."""
+def add_gradients(one: Any, other: Any) -> Any:
+    """Add two gradients in any form: None, tensors, stream pairs or nested lists."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, StreamPair) or isinstance(other, StreamPair):
         left, right = split_streams(one), split_streams(other)
         return StreamPair(
-            added(left.positive, right.positive), added(left.negative, right.negative)
+            add_gradients(left.positive, right.positive),
+            add_gradients(left.negative, right.negative),
         )
     if isinstance(one, Tensor):
         return one + other
-    return [added(a, b) for a, b in zip(one, other, strict=True)]
+    return [add_gradients(a, b) for a, b in zip(one, other, strict=True)]
 
 
-class Reading(Protocol):
-    """A piece of a program: it reads some values and puts one out."""
+class Reads(Protocol):
+    """An instruction of a program, seen by which values it reads."""
 
     @property
     def reads(self) -> Sequence[int]:
-        """The values read."""
+        """The indices of the values read."""
         ...
 
 
-def last_reads(program: Sequence[Reading], needed: set[int]) -> list[list[int]]:
-    """After each piece of a program, the values that no later one reads."""
+def last_reads(program: Sequence[Reads], needed: set[int]) -> list[list[int]]:
+    """For each instruction, list the values that no later one reads and that may be freed."""
     needed = set(needed)
     finished: list[list[int]] = []
     for instruction in reversed(program):

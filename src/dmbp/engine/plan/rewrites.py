@@ -1,22 +1,24 @@
-"""Batch norm, folded into the convolution before it: one step instead of two.
+"""Rewrites of the frozen graph that give the same network in fewer or cheaper steps.
+
+`fold_batch_norm` folds batch norm into the convolution before it:
 
     BN(W z + b) = (s W) z + (s (b − mean) + shift)        s = weight / √(variance + eps)
 
-Steps that pass their input on unchanged vanish: dropout in evaluation mode, `contiguous`, averages
-to the size that is there, as VGG16's of 7 × 7 pixels.
+It also removes steps that return their input unchanged: dropout in evaluation mode, `contiguous`,
+and average pooling to the size that is already there, as VGG16 has at 7 × 7.
 
-Concatenations that grow: one that begins as an earlier one does is that one and what is new.
+`reuse_concat` chains concatenations that grow:
 
     cat(a, b, c, d)  =  cat(cat(a, b, c), d)
 
-DenseNets put every layer's output behind all that came before it. As written, going back splits the
-gradient of the last layer of a block into as many parts as there are layers, and that of each layer
-before it; in a chain every one is split in two.
+DenseNets append every layer's output to everything before it. As written, the way back splits the
+gradient of every layer of a block into as many parts as there are layers before it; in a chain each
+gradient is split in two.
 
-Linear layers, cut down to the outputs that something reads.
-
-Once attention's probabilities are frozen, queries and keys have no say; where one layer gives them
-together with the values, two thirds of it are computed for nobody. What is not read is zero.
+`prune_linear` cuts linear layers down to the outputs that something reads. Once attention's
+probabilities are frozen, queries and keys have no effect; where one layer computes them together
+with the values, two thirds of it would be computed for nothing. Outputs that nothing reads are
+zero.
 """
 
 from collections import Counter
@@ -32,7 +34,7 @@ from dmbp.linear.steps import FrozenGraph, Slot, Step, with_finished
 
 CONVOLUTION = "aten.conv2d.default"
 BATCH_NORM = "aten.batch_norm.default"
-PASSED_ON = {
+IDENTITIES = {
     "aten.dropout.default",
     "aten.feature_dropout.default",
     "aten.contiguous.default",
@@ -40,11 +42,13 @@ PASSED_ON = {
     "aten.alias.default",
     "aten.detach.default",
 }
-TO_A_SIZE = "aten.adaptive_avg_pool2d.default"
+"""Operations that return their input unchanged in evaluation mode."""
+
+ADAPTIVE_POOL = "aten.adaptive_avg_pool2d.default"
 
 
 def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
-    """Weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
+    """Return weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
     defaults: list[Any] = [None, [1, 1], [0, 0], [1, 1], 1]
     weight, *rest = step.arguments[1:]
     bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
@@ -52,15 +56,15 @@ def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int],
 
 
 def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
-    """What an `aten.batch_norm` step in evaluation mode multiplies by and adds, by channel."""
+    """Return the scale and shift of each channel for a batch norm in evaluation mode."""
     return _scales_and_shifts([step])[0]
 
 
 def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-    """The same of many, which a GPU computes all at once."""
+    """Return them for several steps, which a GPU computes in one batch."""
     if not steps:
         return []
-    if len({_kind(step) for step in steps}) > 1:
+    if len({_norm_form(step) for step in steps}) > 1:
         return [scale_and_shift(step) for step in steps]
     given = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
     weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in given[:4])
@@ -74,15 +78,15 @@ def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(scale.split(channels), shift.split(channels), strict=True))
 
 
-def _kind(step: Step) -> tuple[Any, ...]:
+def _norm_form(step: Step) -> tuple[Any, ...]:
     weight, bias, mean, _, _, _, epsilon = step.arguments[1:8]
     return weight is None, bias is None, mean.dtype, epsilon
 
 
 @torch.no_grad()
 def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
-    """The same network in fewer steps; sites and their order stay."""
-    steps = _without_passing_on(frozen.steps)
+    """Fold batch norms and drop identities; sites and their order stay."""
+    steps = _without_identities(frozen.steps)
     readers = Counter(index for step in steps for index in step.reads)
     made = {step.output: step for step in steps}
     pairs = [
@@ -111,7 +115,7 @@ def _folded_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) ->
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
 
 
-def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
+def _without_identities(steps: Sequence[Step]) -> list[Step]:
     source: dict[int, int] = {}
 
     def rename(template: Any) -> Any:
@@ -125,7 +129,7 @@ def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
     last = steps[-1].output
     shapes = {step.output: step.shape for step in steps}
     for step in steps:
-        if step.output != last and _passes_on(step, shapes):
+        if step.output != last and _is_identity(step, shapes):
             (read,) = step.reads
             source[step.output] = source.get(read, read)
         else:
@@ -134,17 +138,17 @@ def _without_passing_on(steps: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def _passes_on(step: Step, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
-    if step.operation == TO_A_SIZE:
+def _is_identity(step: Step, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
+    if step.operation == ADAPTIVE_POOL:
         return step.shape is not None and step.shape == shapes.get(step.reads[0])
-    return step.operation in PASSED_ON
+    return step.operation in IDENTITIES
 
 
 CONCATENATION = "aten.cat.default"
 
 
 def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
-    """The same network with concatenations chained."""
+    """Rewrite each concatenation to start from the longest earlier one."""
     earlier: list[Step] = []
     steps: list[Step] = []
     for step in frozen.steps:
@@ -157,7 +161,7 @@ def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
 
 
 def _chained(step: Step, earlier: Sequence[Step]) -> Step:
-    """A concatenation behind the longest earlier one that it begins with."""
+    """Express a concatenation by the longest earlier one that it begins with."""
     parts = _parts(step) or []
     others = [other for other in earlier if other.arguments[1:] == step.arguments[1:]]
     begins = [other for other in others if parts[: len(_parts(other) or [])] == _parts(other)]
@@ -171,7 +175,7 @@ def _chained(step: Step, earlier: Sequence[Step]) -> Step:
 
 
 def _parts(step: Step) -> list[Any] | None:
-    """What a step puts together, if it is a concatenation of earlier results alone."""
+    """Return the parts of a concatenation of earlier results; None for any other step."""
     if step.operation != CONCATENATION or step.keywords or len(step.arguments) != 2:
         return None
     parts = list(step.arguments[0])
@@ -184,24 +188,24 @@ MOVES = {
     *("permute", "transpose", "select", "slice", "narrow", "unbind", "split", "split_with_sizes"),
     *("chunk", "getitem", "contiguous", "clone"),
 }
-"""Operations that pick elements and move them: a map of where they go is found by running them."""
+"""Operations that only select and move elements: running them on indices shows where each goes."""
 
 
 @dataclass(frozen=True)
 class PartOfLinear:
-    """Outputs in a row of a linear layer, between zeros."""
+    """A consecutive range of a linear layer's outputs, padded with zeros on both sides."""
 
     before: int
     after: int
 
     def __call__(self, activation: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """As many outputs as the whole layer has."""
+        """Return as many outputs as the whole layer has."""
         return pad(linear(activation, weight, bias), (self.before, self.after))
 
 
 @torch.no_grad()
 def prune_linear(frozen: FrozenGraph) -> FrozenGraph:
-    """The same network; linear layers compute from the first output that is read to the last."""
+    """Let each linear layer compute only from its first to its last output that is read."""
     steps = [
         _cut(step, frozen) if step.operation == LINEAR and not step.keywords else step
         for step in frozen.steps
@@ -221,7 +225,7 @@ def _cut(step: Step, frozen: FrozenGraph) -> Step:
 
 
 def _read(step: Step, frozen: FrozenGraph) -> Tensor:
-    """Which outputs of a linear layer are read, once they are where they go."""
+    """Return which outputs of a linear layer are read, following them through moves."""
     assert step.shape is not None
     outputs = torch.arange(step.shape[-1], dtype=torch.int32)
     numbers: dict[int, Any] = {step.output: outputs.expand(step.shape)}

@@ -1,11 +1,10 @@
-"""Where each operation leaves the dimension that the rows are in: a rule by its name.
+"""Where the rows of a step's result are, from where they are in its inputs.
 
-Where the rows of a step's result are, from where they are in what it reads.
-
-Fast engines learn row by row, so at a mask it has to be known which elements are whose. An
-operation keeps rows apart if what it moves, cuts or sums are other dimensions; of an operation not
-listed here nothing is known, and a network with masks behind it is left to the reference engine. A
-reshape changes no order, so it takes rows along wherever they end in one dimension.
+Engines learn masks row by row, so at every site they must know which elements belong to which row.
+An operation keeps rows separate if it moves, cuts or sums other dimensions; `ROW_RULES` has a rule
+for each operation for which this is known. A network with a site behind any other operation is left
+to the reference engine. A reshape changes no order, so it keeps rows wherever they end up within
+one dimension.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dmbp.engine.plan.streams import FIRST, Example, RowLayout
+from dmbp.engine.plan.streams import ROWS_FIRST, Example, RowLayout
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import Step
 
 RowRule = Callable[[Step, Tensor, int], int | None]
-"""From a step, what it reads first and the dimension of the rows in that, to the dimension of the
-rows in its result; None where they do not stay apart, or in order."""
+"""Maps a step, its first input and the rows' dimension there to the rows' dimension in the result,
+or to None if rows are mixed or reordered."""
 
 
 def _argument(step: Step, position: int, name: str, default: Any) -> Any:
@@ -31,23 +30,24 @@ def _argument(step: Step, position: int, name: str, default: Any) -> Any:
 
 
 def _dimensions(step: Step, position: int, name: str, *, rank: int) -> list[int]:
-    """The dimensions an operation is told, counted from the front; none where it is told none."""
+    """Return the dimensions given to an operation, non-negative; empty if none are given."""
     given = _argument(step, position, name, None)
     several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     return [d % rank for d in several] if all(isinstance(d, int) for d in several) else []
 
 
 def _batch(rank: int) -> RowRule:
-    """Of a tensor of this rank each index of dimension 0 is on its own, as in `conv2d`."""
+    """A batch in dimension 0 of a tensor of exactly this rank, as in `conv2d`."""
     return lambda _, first, row: row if first.dim() == rank and row == 0 else None
 
 
 def _batch_from(rank: int) -> RowRule:
+    """A batch in dimension 0 of a tensor of at least this rank."""
     return lambda _, first, row: row if first.dim() >= rank and row == 0 else None
 
 
 def _before_last(count: int) -> RowRule:
-    """Works on the last dimensions alone, and leaves their number."""
+    """The operation works on the last `count` dimensions and keeps the rank."""
 
     def rule(step: Step, first: Tensor, row: int) -> int | None:
         same = step.shape is not None and len(step.shape) == first.dim()
@@ -57,12 +57,12 @@ def _before_last(count: int) -> RowRule:
 
 
 def _elsewhere(position: int, name: str, default: int | None = None) -> RowRule:
-    """The dimension, or dimensions, that an operation works along are others."""
+    """The operation works along dimensions that do not hold the rows."""
 
     def rule(step: Step, first: Tensor, row: int) -> int | None:
-        told = _argument(step, position, name, None) is not None
+        is_given = _argument(step, position, name, None) is not None
         dimensions = _dimensions(step, position, name, rank=first.dim())
-        if not told and default is not None:
+        if not is_given and default is not None:
             dimensions = [default % first.dim()]
         return row if dimensions and row not in dimensions else None
 
@@ -70,7 +70,7 @@ def _elsewhere(position: int, name: str, default: int | None = None) -> RowRule:
 
 
 def _reduced(position: int) -> RowRule:
-    """Other dimensions are gone, or left with size one."""
+    """Other dimensions are reduced, and removed or kept with size one."""
 
     def rule(step: Step, first: Tensor, row: int) -> int | None:
         dimensions = _dimensions(step, position, "dim", rank=first.dim())
@@ -95,7 +95,7 @@ def _swapped(step: Step, first: Tensor, row: int) -> int | None:
 
 
 def _taken(step: Step, first: Tensor, row: int) -> int | None:
-    """A dimension is gone; those behind it come one forward."""
+    """A dimension is removed; later ones move one forward."""
     dimension = _argument(step, 1, "dim", 0) % first.dim()
     return None if dimension == row else row - (dimension < row)
 
@@ -105,18 +105,18 @@ def _inserted(step: Step, first: Tensor, row: int) -> int | None:
 
 
 def _expanded(step: Step, first: Tensor, row: int) -> int | None:
-    """New dimensions come in front."""
+    """New dimensions are added in front."""
     return None if step.shape is None else row + len(step.shape) - first.dim()
 
 
 def _sliced(step: Step, first: Tensor, row: int) -> int | None:
-    """Another dimension, or all rows: then sizes are the same."""
+    """The slice is along another dimension, or takes all rows."""
     along = _argument(step, 1, "dim", 0) % first.dim()
     return row if along != row or step.shape == tuple(first.shape) else None
 
 
 def _scattered(step: Step, first: Tensor, row: int) -> int | None:
-    """Into another dimension, or over all rows."""
+    """The values are written along another dimension, or over all rows."""
     start, end = (_argument(step, k, name, None) for k, name in ((3, "start"), (4, "end")))
     whole = start in (None, 0) and (end is None or end >= first.shape[row])
     return row if whole or _argument(step, 2, "dim", 0) % first.dim() != row else None
@@ -127,7 +127,7 @@ def _padded(step: Step, first: Tensor, row: int) -> int | None:
 
 
 def _multiplied(step: Step, first: Tensor, row: int) -> int | None:
-    """Rows times a matrix, or matrices of each row."""
+    """Rows are multiplied by one matrix, or each by a matrix of its own."""
     rank = first.dim()
     others = [argument for argument in step.arguments if isinstance(argument, Tensor)]
     if len(step.reads) != 1 or len(others) != 1:
@@ -143,13 +143,13 @@ def _normalised(step: Step, first: Tensor, row: int) -> int | None:
 
 
 def _indexed(step: Step, first: Tensor, row: int) -> int | None:  # noqa: ARG001
-    """By one index, behind the rows; several may come out in front."""
+    """One index after the rows keeps them; several indices may move dimensions to the front."""
     places = [k for k, index in enumerate(_argument(step, 1, "indices", [])) if index is not None]
     return row if len(places) == 1 and places[0] > row else None
 
 
 def _by_dimensions(names: Sequence[str]) -> dict[str, RowRule]:
-    """`conv2d` and the like take a batch of a fixed rank."""
+    """Return rules for `conv2d` and the like, which take a batch of a fixed rank."""
     return {f"{name}{n}d": _batch(n + 2) for name in names for n in (1, 2, 3)}
 
 
@@ -217,9 +217,9 @@ ROW_RULES: Mapping[str, RowRule] = {
 
 
 def layout_of(step: Step, examples: Sequence[Example], rows: int) -> RowLayout | None:
-    """Where the rows of a step's result are; None where that is not known."""
+    """Return where the rows of a step's result are, or None if unknown."""
     if rows == 1:
-        return _alone(step.shape)
+        return _single_row(step.shape)
     layouts = {example.layout for example in examples}
     layout = layouts.pop()
     if layouts or layout is None:
@@ -238,17 +238,17 @@ def layout_of(step: Step, examples: Sequence[Example], rows: int) -> RowLayout |
     return _moved(step, [example.value for example in examples], layout)
 
 
-def _alone(shape: Sequence[int] | None) -> RowLayout | None:
-    """Of a single row is everything, wherever it is."""
+def _single_row(shape: Sequence[int] | None) -> RowLayout | None:
+    """With one row, every element belongs to it."""
     if shape is None:
-        return FIRST
+        return ROWS_FIRST
     return RowLayout(inner=shape[0]) if shape else None
 
 
 def _reshaped(
     before: Sequence[int], after: Sequence[int], layout: RowLayout, rows: int
 ) -> RowLayout | None:
-    """The dimension that all rows are in afterwards; as many elements come ahead of them."""
+    """Find the dimension that holds all rows after a reshape: the elements before them stay."""
     ahead = prod(before[: layout.dimension]) * layout.outer
     for dimension, size in enumerate(after):
         outer, rest = divmod(ahead, prod(after[:dimension]))
@@ -258,7 +258,7 @@ def _reshaped(
 
 
 def _moved(step: Step, values: Sequence[Tensor], layout: RowLayout) -> RowLayout | None:
-    """By the operation's rule; with the same size in the end, or it is not believed."""
+    """Apply the operation's rule, and check that the dimension it names has the same size."""
     name = step.operation.removeprefix("aten.").partition(".")[0]
     first, rule = values[0], ROW_RULES.get(name)
     if rule is None or (layout.dimension > 0 and len({value.dim() for value in values}) > 1):

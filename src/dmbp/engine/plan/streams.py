@@ -1,15 +1,13 @@
-"""Where the rows of an activation are.
+"""Activations of both streams, and where a batch's rows lie in them.
 
-They lie in one dimension, alone or folded with something else, as windows and heads are:
+Going forward, a value holds the rows of both streams in one tensor, positive rows first, in
+channels-last memory order. An operation that could mix rows runs on each stream separately, and its
+result is a `StreamPair`.
 
-    size of the dimension = outer · rows · inner
+A `RowLayout` says which dimension the rows lie in. They may share it with something else, as
+attention windows and heads do:
 
-so index i belongs to row (i // inner) mod rows.
-
-Values of both streams, as fast engines pass them from step to step.
-
-Forward, a value is both streams' rows in one tensor, the positive first, in channels-last order;
-where an operation may mix up rows it is run on each stream alone, and its result is `StreamPair`.
+    size of the dimension = outer · rows · inner        index i belongs to row (i // inner) mod rows
 """
 
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows in a `dimension`, `outer` and `inner` sizes that are folded into it around them."""
+    """Rows lie in `dimension`, between factors `outer` and `inner` of its size."""
 
     dimension: int = 0
     outer: int = 1
@@ -30,48 +28,51 @@ class RowLayout:
 
     @property
     def stacks(self) -> bool:
-        """Whether two streams joined along dimension 0 are twice as many rows, in order."""
+        """Whether concatenating both streams along dimension 0 doubles the rows, in order."""
         return self.dimension == 0 and self.outer == 1
 
     def by_row(self, tensor: Tensor, rows: int) -> Tensor:
-        """A tensor as (rows, elements); no copy where rows lie together in memory."""
+        """Return a tensor as (rows, elements), without a copy where each row is contiguous."""
         k = self.dimension
         parts = tensor.unflatten(k, (self.outer, rows, self.inner))
         return parts.movedim(k + 1, 0).flatten(1)
 
     def restored(self, by_row: Tensor, shape: Sequence[int]) -> Tensor:
-        """A tensor of some shape from (rows, elements)."""
+        """Return a tensor of the given shape from (rows, elements): the inverse of `by_row`."""
         k = self.dimension
         sizes = (*shape[:k], self.outer, self.inner, *shape[k + 1 :])
         return by_row.unflatten(1, sizes).movedim(0, k + 1).flatten(k, k + 2)
 
     def spread(self, by_row: Tensor, rank: int) -> Tensor:
-        """A number for each row, shaped to multiply a tensor of some rank."""
+        """Shape one number a row so that it multiplies a tensor of the given rank."""
         counted = by_row.repeat_interleave(self.inner).repeat(self.outer)
         return counted.view(-1, *(1,) * (rank - self.dimension - 1))
 
 
-FIRST = RowLayout()
+ROWS_FIRST = RowLayout()
 """Rows are dimension 0, as in the inputs."""
 
 
 @dataclass(frozen=True)
 class StreamPair:
-    """A value of each stream, where rows are not the first dimension or it is no tensor."""
+    """One value for each stream, for results that cannot be stacked along dimension 0."""
 
     positive: Any
     negative: Any
 
 
 Value = Tensor | StreamPair
+"""Both streams' value: stacked in one tensor, or a pair."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """The form of what a step gives, of one stream.
+    """The form of one stream's result of a step.
 
-    `stacks`: whether the two streams' results are one tensor; `layout`: where the rows are, None
-    where that is not known.
+    Attributes:
+        value: A tensor (or nested tensors) of the result's shape; its numbers are meaningless.
+        stacks: Whether both streams' results are stacked in one tensor.
+        layout: Where the rows are, None if unknown.
     """
 
     value: Any
@@ -85,24 +86,24 @@ class Example:
 
 
 def stacked(value: Value) -> Tensor:
-    """A value as one tensor."""
+    """Return both streams in one tensor."""
     if isinstance(value, Tensor):
         return value
     return channels_last(torch.cat([value.positive, value.negative]))
 
 
 def split_streams(value: Value) -> StreamPair:
-    """A value as one of each stream."""
+    """Return the two streams separately."""
     return value if isinstance(value, StreamPair) else StreamPair(*value.chunk(2))
 
 
 def channels_last(tensor: Tensor) -> Tensor:
-    """A tensor in the order of memory that engines keep: channels last where it is an image."""
+    """Return a tensor in the engines' memory order: images channels-last, others contiguous."""
     if tensor.dim() == 4:
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor.contiguous()
 
 
 def by_stream(tensor: Tensor) -> Tensor:
-    """A stacked tensor as (2, rows, …); no copy."""
+    """View a stacked tensor as (2, rows, …)."""
     return tensor.unflatten(0, (2, -1))

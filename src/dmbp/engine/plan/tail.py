@@ -1,14 +1,17 @@
-"""What comes after the last masks: an affine function of a few values, so a score is a product.
+"""The end of a network: what follows the last sites, and last layers without unused channels.
+
+After the last masks the network is an affine function of a few values, so a score is a product:
 
     score = Σ ⟨∇v, v⟩ + constant          over the values v that the last steps read
 
-Neither part changes while masks are learned: the last steps run once, not at every iteration.
-
-A last convolution and ReLU, cut down to the channels that the score depends on.
+Neither part changes while masks are learned, so the last steps run once instead of at every
+iteration.
 
 Where classes are channels until the end, as in SqueezeNet, a question about one class leaves the
-masks of all other classes' channels without effect: they stay as they start, and are not computed.
-On a GPU they are: a recording is for all classes, and saves more than they cost.
+masks of all other classes' channels without effect. They keep their initial values and need not be
+computed: `prune_channels` cuts the last convolution and ReLU down to the channels that the score
+depends on. On a GPU they are computed anyway: a recorded CUDA graph serves all classes, which saves
+more than the channels cost.
 """
 
 from collections import Counter
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.plan.rewrites import CONVOLUTION, convolution_arguments
-from dmbp.engine.plan.streams import FIRST, RowLayout, by_stream, channels_last
+from dmbp.engine.plan.streams import ROWS_FIRST, RowLayout, by_stream, channels_last
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import FrozenGraph, Step
@@ -28,9 +31,12 @@ from dmbp.linear.steps import FrozenGraph, Step
 
 @dataclass(frozen=True)
 class Tail:
-    """The gradient of the score in each value that the last steps read, and the constant.
+    """The score as an affine function of the values that the last steps read.
 
-    `layouts` say where the rows of these values are, if not first.
+    Attributes:
+        gradients: The gradient of the score in each of these values, by index.
+        constant: The score's constant part.
+        layouts: Where the rows of these values are; rows come first where nothing is said.
     """
 
     gradients: Mapping[int, Tensor]
@@ -38,24 +44,24 @@ class Tail:
     layouts: Mapping[int, RowLayout] = field(default_factory=dict[int, RowLayout])
 
     def scores(self, values: Mapping[int, Tensor]) -> Tensor:
-        """Both streams' scores (2, rows), from the values, stacked."""
+        """Return both streams' scores (2, rows) from the stacked values."""
         scores, rows = self.constant.expand(2, -1), len(self.constant)
         for index, gradient in self.gradients.items():
-            layout = self.layouts.get(index, FIRST)
+            layout = self.layouts.get(index, ROWS_FIRST)
             products = by_stream(values[index]) * gradient
             scores = scores + torch.stack([layout.by_row(p, rows).sum(1) for p in products])
         return scores
 
     def seeded(self, seeds: Tensor) -> dict[int, Tensor]:
-        """The gradient in each value of what the loss asks, one stream's number a row."""
+        """Return the loss's gradient in each value, from its seed for one stream of every row."""
         return {
-            index: self.layouts.get(index, FIRST).spread(seeds, part.dim()) * part
+            index: self.layouts.get(index, ROWS_FIRST).spread(seeds, part.dim()) * part
             for index, part in self.gradients.items()
         }
 
 
 def tail_steps(frozen: FrozenGraph) -> list[Step]:
-    """The steps from which no site is reached."""
+    """Return the steps after which no site follows."""
     before_a_site: set[int] = set()
     steps: list[Step] = []
     for step in reversed(frozen.steps):
@@ -66,8 +72,8 @@ def tail_steps(frozen: FrozenGraph) -> list[Step]:
     return steps[::-1]
 
 
-def read_by(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
-    """The values that some last steps read of others; the result itself where there are none."""
+def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
+    """Return the values that the tail reads from other steps; the result if the tail is empty."""
     made = {step.output for step in steps}
     reads = [index for step in steps for index in step.reads if index not in made]
     return list(dict.fromkeys(reads)) if frozen.result in made else [frozen.result]
@@ -75,7 +81,7 @@ def read_by(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
 
 @torch.enable_grad()
 def tail_of(net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]) -> Tail:
-    """The tail, from the shapes of the values it reads: what it gives at zero, and its slope."""
+    """Return the tail, from the shapes of its inputs: its value at zero, and its slope."""
     given = {index: net.inputs.new_zeros(shape).requires_grad_() for index, shape in shapes.items()}
     slots: dict[int, Any] = dict(given)
     for step in steps:
@@ -89,27 +95,36 @@ def tail_of(net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequ
 
 
 @dataclass(frozen=True)
-class Narrowed:
-    """Steps and tail of fewer channels; `channels` are those kept, by the site's name."""
+class PrunedChannels:
+    """The last steps and the tail with fewer channels.
+
+    Attributes:
+        steps: The steps that changed, by output index.
+        tail: The tail of the smaller network.
+        channels: The channels kept, by site name.
+    """
 
     steps: Mapping[int, Step]
     tail: Tail
     channels: Mapping[str, Tensor]
 
-    def start(self, name: str, logits: Tensor) -> Tensor:
-        """Of a site's logits, those of channels kept."""
+    def select(self, name: str, logits: Tensor) -> Tensor:
+        """Return a site's logits in the channels that are kept."""
         kept = self.channels.get(name)
         return logits if kept is None else logits[:, kept]
 
-    def whole(self, name: str, learned: Tensor, start: Tensor | None) -> Tensor:
-        """All logits of a site, from those learned and, where it is narrow, where all started."""
+    def restore(self, name: str, learned: Tensor, start: Tensor | None) -> Tensor:
+        """Return all logits of a site: the learned ones, and the initial ones elsewhere.
+
+        `start` are the initial logits of all channels, None if the site was not pruned.
+        """
         if start is None:
             return learned
         return start.index_copy(1, self.channels[name], learned.to(start.dtype))
 
 
-def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Narrowed:
-    """What is left of the steps before a tail; `fixed` steps are not touched."""
+def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> PrunedChannels:
+    """Prune the convolutions and gates before the tail; steps in `fixed` are not touched."""
     changed: dict[int, Step] = {}
     gradients = dict(tail.gradients)
     channels: dict[str, Tensor] = {}
@@ -119,15 +134,15 @@ def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Narrow
         kept = (gradient != 0).any(3).any(2).any(0).nonzero()[:, 0]
         if not 0 < len(kept) < gradient.shape[1]:
             continue
-        changed[convolution.output] = _convolution_of(convolution, kept)
-        changed[gate.output] = _gate_of(gate, kept)
+        changed[convolution.output] = _prune_convolution(convolution, kept)
+        changed[gate.output] = _prune_gate(gate, kept)
         gradients[gate.output] = channels_last(gradient[:, kept])
         channels[gate.site.name] = kept
-    return Narrowed(changed, replace(tail, gradients=gradients), channels)
+    return PrunedChannels(changed, replace(tail, gradients=gradients), channels)
 
 
 def _ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step, Step]]:
-    """Gates that only the tail reads, each with the convolution that only it reads."""
+    """Find gates that only the tail reads, each with a convolution that only the gate reads."""
     made = {step.output: step for step in steps if step.output not in fixed}
     readers = Counter(index for step in steps for index in step.reads)
     found: list[tuple[Step, Step]] = []
@@ -144,26 +159,26 @@ def _ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step
     return found
 
 
-def _convolution_of(step: Step, kept: Tensor) -> Step:
+def _prune_convolution(step: Step, kept: Tensor) -> Step:
     weight, bias, *rest = convolution_arguments(step)
     bias = None if bias is None else bias[kept]
     arguments = [step.arguments[0], weight[kept], bias, *rest]
-    return replace(step, arguments=arguments, shape=_fewer(step, kept))
+    return replace(step, arguments=arguments, shape=_pruned_shape(step, kept))
 
 
-def _gate_of(step: Step, kept: Tensor) -> Step:
-    piece = step.function
-    assert isinstance(piece, ElementwiseLine)
+def _prune_gate(step: Step, kept: Tensor) -> Step:
+    line = step.function
+    assert isinstance(line, ElementwiseLine)
 
     def part(tensor: Tensor) -> Tensor:
         return tensor[:, kept] if tensor.dim() == 4 and tensor.shape[1] > 1 else tensor
 
-    offset = None if piece.offset is None else part(piece.offset)
+    offset = None if line.offset is None else part(line.offset)
     return replace(
-        step, function=ElementwiseLine(part(piece.slope), offset), shape=_fewer(step, kept)
+        step, function=ElementwiseLine(part(line.slope), offset), shape=_pruned_shape(step, kept)
     )
 
 
-def _fewer(step: Step, kept: Tensor) -> tuple[int, ...]:
+def _pruned_shape(step: Step, kept: Tensor) -> tuple[int, ...]:
     assert step.shape is not None
     return (step.shape[0], len(kept), *step.shape[2:])

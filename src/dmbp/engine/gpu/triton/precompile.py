@@ -19,7 +19,7 @@ from dmbp.engine.gpu.triton.site import TritonSite
 from dmbp.engine.gpu.triton.split_convolution import SUMMANDS, SplitConvolution
 from dmbp.engine.gpu.triton.windows import GatheredTranspose, unpooled, winners_of
 from dmbp.engine.gpu.triton.winograd import Winograd
-from dmbp.engine.plan.operations import Pooling
+from dmbp.engine.plan.kernels import Pooling
 from dmbp.engine.plan.streams import channels_last
 from dmbp.engine.plan.tail import Tail
 from dmbp.linear.lines import ElementwiseLine

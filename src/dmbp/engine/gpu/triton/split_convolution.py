@@ -31,11 +31,11 @@ from dmbp.engine.gpu.state import LearningState, Split
 from dmbp.engine.gpu.triton.launch import launch
 from dmbp.engine.plan.convolution import (
     Convolution,
-    ConvolutionSettings,
     flip,
     flipped_settings,
     result_size,
 )
+from dmbp.engine.plan.kernels import ConvolutionSettings
 from dmbp.engine.plan.operations import ConvolutionOperation
 from dmbp.engine.plan.streams import Value, channels_last, stacked
 

@@ -26,8 +26,7 @@ from torch import Tensor
 
 from dmbp.engine.gpu.triton.launch import launch
 from dmbp.engine.gpu.triton.site import Grid, empty, programs, tile
-from dmbp.engine.plan.convolution import ConvolutionSettings
-from dmbp.engine.plan.operations import Pooling
+from dmbp.engine.plan.kernels import ConvolutionSettings, Pooling
 
 
 @triton.jit(do_not_specialize=["windows", "width", "out_height", "out_width", "index_stride",

@@ -1,0 +1,122 @@
+"""What a back end may do faster than plain PyTorch.
+
+The shared plan calls these few functions through a `Kernels` object that it is handed, so that it
+never imports a back end. `Kernels` itself is plain PyTorch and serves every device; the Triton back
+end overrides it (`engine/gpu/triton/kernels.py`), and `engine/select.py` chooses between them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dmbp.engine.plan.streams import by_stream
+from dmbp.linear.rules.choices import Gather
+from dmbp.linear.steps import Step
+
+ConvolutionSettings = tuple[list[int], list[int], list[int], int]
+"""Stride, padding, dilation and groups."""
+
+RunConvolution = Callable[[Tensor, Tensor | None], Tensor]
+"""Convolves an activation, and multiplies the result by a mask if one is given."""
+
+Unpool = Callable[[Tensor], Tensor]
+"""Sends the gradient of every pooling window to the pixel that won it."""
+
+MAX_POOL = "aten.max_pool2d.default"
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """A max-pooling with square windows."""
+
+    step: Step
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a pixel may lie in several windows."""
+        return self.kernel > self.stride
+
+    @property
+    def index(self) -> Tensor:
+        """The flat index of each window's winner in the pooling's input."""
+        assert isinstance(self.step.function, Gather)
+        return self.step.function.index
+
+
+def square_windows(step: Step) -> Pooling | None:
+    """Return a step's windows if it is a max-pooling with square windows, else None."""
+    if step.operation != MAX_POOL or not isinstance(step.function, Gather) or step.keywords:
+        return None
+    given = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
+    kernel = given[0]
+    stride = given[1] if len(given) > 1 and given[1] else kernel
+    padding = given[2] if len(given) > 2 else [0, 0]
+    dilation = given[3] if len(given) > 3 else [1, 1]
+    square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
+    if not square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
+        return None
+    return Pooling(step, kernel[0], stride[0], padding[0])
+
+
+class Kernels:
+    """Plain PyTorch implementations, for any device and dtype."""
+
+    def start_at_gate(self, gradient: Tensor, slope: Tensor, size: float) -> tuple[Tensor, Tensor]:
+        """Choose a gate's initial logits, and pass both streams' gradients through it.
+
+        Args:
+            gradient: The gradients in the gate's output, stacked.
+            slope: The gate's slope at x.
+            size: A logit is ±`size`, by the sign of both gradients, or zero where they disagree.
+
+        Returns:
+            The logits, and the stacked gradients in the gate's input.
+        """
+        positive, negative = by_stream(gradient)
+        agree = torch.sign(positive) == torch.sign(negative)
+        logits = size * torch.sign(positive) * agree
+        mask = torch.sigmoid(logits)
+        return logits, torch.cat([positive * mask * slope, negative * (1 - mask) * slope])
+
+    def pass_gate(self, gradient: Tensor, slope: Tensor, logits: Tensor | None) -> Tensor:
+        """Pass both streams' stacked gradients through a gate and its masks σ and 1−σ, if any."""
+        sloped = by_stream(gradient) * slope
+        if logits is not None:
+            mask = torch.sigmoid(logits).to(gradient.dtype)
+            sloped = torch.stack([sloped[0] * mask, sloped[1] * (1 - mask)])
+        return sloped.flatten(0, 1)
+
+    def convolution(
+        self,
+        weight: Tensor,  # noqa: ARG002
+        bias: Tensor | None,  # noqa: ARG002
+        settings: ConvolutionSettings,  # noqa: ARG002
+    ) -> RunConvolution | None:
+        """Return a faster convolution with these weights, or None if there is none."""
+        return None
+
+    def transposed_convolution(
+        self,
+        weight: Tensor,  # noqa: ARG002
+        settings: ConvolutionSettings,  # noqa: ARG002
+        input_size: tuple[int, ...],  # noqa: ARG002
+    ) -> RunConvolution | None:
+        """Return a faster transpose of a convolution, or None if there is none.
+
+        It is asked for where the transpose is not a convolution itself: with a stride, or to the
+        few channels of an image.
+        """
+        return None
+
+    def unpooling(
+        self,
+        pooling: Pooling,  # noqa: ARG002
+        input_size: tuple[int, ...],  # noqa: ARG002
+    ) -> Unpool | None:
+        """Return a faster transpose of a max-pooling, or None if there is none."""
+        return None
