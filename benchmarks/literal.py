@@ -13,7 +13,7 @@ from torch import Tensor
 from dmbp.attribution.fullgrad import biases_of
 from dmbp.attribution.lpr import Ruled
 from dmbp.engine import Loss, Terms
-from dmbp.linear import LinearNetwork
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear.steps import Step
 
 
@@ -21,8 +21,9 @@ class LiteralEngine:
     """Learns masks as the paper's Algorithm 1 is printed."""
 
     def __init__(
-        self, net: LinearNetwork, logits: Mapping[str, Tensor], *, loss: Loss, learning_rate: float
+        self, plan: ExecutionPlan, logits: Mapping[str, Tensor], *, loss: Loss, learning_rate: float
     ) -> None:
+        net = plan.net
         self._net = net
         self._loss = loss
         self._logits = {name: tensor.detach().clone() for name, tensor in logits.items()}

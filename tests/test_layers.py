@@ -1,4 +1,4 @@
-"""The architecture: which part of the package may import which, and that nothing goes in circles."""
+"""The architecture: which part of the package may import which, without import cycles."""
 
 import ast
 import sys

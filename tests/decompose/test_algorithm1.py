@@ -6,6 +6,7 @@ from torch import nn
 
 import dmbp
 from dmbp.decompose.learn import initial_logits
+from dmbp.engine import plan_for
 from tests import nets
 from tests.oracle import dense_terms, literal_terms, relu_shapes
 from tests.tolerance import FLOAT64, relative
@@ -81,7 +82,7 @@ def test_initialisation_follows_the_appendix() -> None:
     first = rule(
         backwards @ (top * torch.sigmoid(second)), backwards @ (top * (1 - torch.sigmoid(second)))
     )
-    logits = initial_logits(dmbp.linearize(model, x[None], target=TARGET))
+    logits = initial_logits(plan_for(dmbp.linearize(model, x[None], target=TARGET)))
     assert torch.equal(logits["2"][0], first)
     assert torch.equal(logits["4"][0], second)
     assert set(first.tolist()) == {-2.0, 0.0, 2.0}

@@ -12,6 +12,7 @@ import dmbp
 from dmbp.decompose.settings import Precision
 from dmbp.engine import select as choice
 from dmbp.engine.gpu.engine import GpuEngine
+from dmbp.engine.gpu.torch_site import TorchBackend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -24,7 +25,7 @@ def _gpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def engine_for(*arguments: Any, precision: str, **settings: Any) -> GpuEngine:
         dtype = choice.DTYPES[precision]
-        return GpuEngine(*arguments, **settings, dtype=dtype, triton=False)
+        return GpuEngine(*arguments, **settings, dtype=dtype, backend=TorchBackend())
 
     if DEVICE == "cpu":
         module = importlib.import_module("dmbp.decompose.learn")

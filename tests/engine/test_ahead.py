@@ -9,7 +9,7 @@ from torch import nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import prepare
+from dmbp.engine import plan_for, prepare
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
 from dmbp.precision import full_precision
@@ -18,6 +18,7 @@ from tests.engine.test_splitting import DEVICE, Block
 pytest.importorskip("triton")
 
 from dmbp.engine.gpu.triton import launch as triton_launch
+from dmbp.engine.gpu.triton.backend import TritonBackend
 from dmbp.engine.gpu.triton.launch import FUSED, launch, rehearsing
 from dmbp.engine.gpu.triton.precompile import ask
 
@@ -61,8 +62,11 @@ def test_ahead(
     inputs = torch.randn(rows, 3, 16, 16).to(DEVICE)
     with full_precision():
         net = Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=1)
-        logits = {name: torch.zeros_like(logits) for name, logits in initial_logits(net).items()}
-        engine = GpuEngine(net, logits, loss=loss, learning_rate=0.05, dtype=dtype)
+        plan = plan_for(net)
+        logits = {name: torch.zeros_like(logits) for name, logits in initial_logits(plan).items()}
+        engine = GpuEngine(
+            plan, logits, loss=loss, learning_rate=0.05, dtype=dtype, backend=TritonBackend()
+        )
         with rehearsing():
             ask(loss, dtype=dtype, device=inputs.device, rows=rows)
             ahead = asked()

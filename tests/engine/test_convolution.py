@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dmbp.engine.plan.convolution import Convolution
+from dmbp.engine.plan.kernels import Kernels
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -26,7 +27,7 @@ def test_to_the_channels_of_an_image(
     settings = [list(part) for part in (stride, padding, dilation)]
     example = torch.randn(2, channels, 13, 12, dtype=torch.float64)
     weight = torch.randn(6, channels, *kernel, dtype=torch.float64)
-    convolution = Convolution(weight, None, *settings, 1, example=example)
+    convolution = Convolution(weight, None, *settings, 1, example=example, kernels=Kernels())
     inputs = torch.cat([example, example]).requires_grad_()
     outputs = torch.conv2d(inputs, weight, None, *settings)
     gradient = torch.randn_like(outputs)

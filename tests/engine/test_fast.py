@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, engine_for
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine import AutogradEngine, CpuEngine, engine_for, plan_for
 from dmbp.engine.plan.rewrites import fold_batch_norm
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.network import run
@@ -100,10 +99,11 @@ def inputs_of(model: type[nn.Module], dtype: torch.dtype) -> Tensor:
 
 
 def assert_agree(net: LinearNetwork, objective: str, iterations: int, tolerance: float) -> None:
-    logits = initial_logits(net)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
     before = {name: tensor.clone() for name, tensor in logits.items()}
     reference, fast = (
-        kind(net, logits, loss=OBJECTIVES[objective], learning_rate=0.05)
+        kind(plan, logits, loss=OBJECTIVES[objective], learning_rate=0.05)
         for kind in (AutogradEngine, CpuEngine)
     )
     for _ in range(iterations):
@@ -168,14 +168,15 @@ def test_an_average_to_the_size_that_is_there_is_no_step(side: int, steps: int) 
 def test_other_classes_are_not_computed() -> None:
     """Their masks stay where they start; those of the classes asked about move."""
     net = network(Classes(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
-    logits = initial_logits(net)
-    engine = CpuEngine(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
+    engine = CpuEngine(plan, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
     engine.step()
     last = net.sites[-1].name
     moved = (engine.logits[last] != logits[last]).flatten(2).any(2)
     assert moved.any(1).all()
     assert not moved[:, 3:].any()  # asked about are 0, 1 and 2
-    assert [len(kept) for kept in plan_of(net).narrowed.channels.values()] == [3]
+    assert [len(kept) for kept in plan.pruned.channels.values()] == [3]
 
 
 class Twice(nn.Module):
@@ -212,7 +213,8 @@ def test_rows_lost_from_sight_are_left_to_the_reference_engine() -> None:
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
     for count, kind in ((3, AutogradEngine), (1, CpuEngine)):
         net = Linearizer(model).linearize(images[:count], target=0)
-        assert isinstance(engine_for(net, initial_logits(net), **settings), kind)
+        plan = plan_for(net)
+        assert isinstance(engine_for(plan, initial_logits(plan), **settings), kind)
     explainer = DMBP(model, iterations=6)
     together = explainer.explain(images, target=1)
     alone = explainer.explain(images, target=1, internal_batch_size=1)
@@ -222,9 +224,10 @@ def test_rows_lost_from_sight_are_left_to_the_reference_engine() -> None:
 
 def test_an_activation_without_a_say() -> None:
     net = network(Overwritten(), torch.randn(3, 3, 12, 12, dtype=torch.float64))
-    logits = initial_logits(net)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference, fast = (kind(net, logits, **settings) for kind in (AutogradEngine, CpuEngine))
+    reference, fast = (kind(plan, logits, **settings) for kind in (AutogradEngine, CpuEngine))
     for _ in range(4):
         assert relative(fast.step().positive, reference.step().positive) <= AFTER_ITERATIONS
     assert not fast.logits[net.sites[0].name].any()
@@ -234,7 +237,7 @@ def test_an_activation_without_a_say() -> None:
 def test_rows_are_known_to_stay(name: str) -> None:
     """Torchvision's networks are all learned by the fast engine."""
     model, inputs = NETWORKS[name]()
-    assert plan_of(Linearizer(model.eval()).linearize(inputs, target=0)).rows_first
+    assert plan_for(Linearizer(model.eval()).linearize(inputs, target=0)).rows_first
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +247,7 @@ def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_sites_are_updated_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.engine.cpu.site.PIECE", 100)
+    monkeypatch.setattr("dmbp.engine.cpu.site.BLOCK", 100)
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16, dtype=torch.float64))
     assert_agree(net, "posneg", iterations=6, tolerance=AFTER_ITERATIONS)
 
@@ -253,9 +256,10 @@ def test_large_sites_are_updated_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
 def test_the_literal_algorithm_gives_the_same(model: type[nn.Module]) -> None:
     """What the speed benchmark compares with computes what is compared."""
     net = network(model(), inputs_of(model, torch.float64))
-    logits = initial_logits(net)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
     literal, fast = (
-        kind(net, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
+        kind(plan, logits, loss=OBJECTIVES["all"], learning_rate=0.05)
         for kind in (LiteralEngine, CpuEngine)
     )
     for _ in range(5):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine.gpu.state import LARGEST, SMALLEST, GradientRange
-from dmbp.engine.plan import gates
+from dmbp.engine.plan.kernels import Kernels
 from dmbp.engine.plan.streams import channels_last
 from tests.tolerance import relative
 
@@ -17,13 +17,8 @@ from dmbp.engine.gpu.triton.site import CLOSED_CODE, CODES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
+PLAIN = Kernels()
 SHAPES = [(2, 5, 7, 6), (3, 1100), (2, 9, 4)]
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared with stays in plain operations, on a GPU too."""
-    monkeypatch.setattr(gates, "_is_for_triton", lambda gradient: False)
 
 
 def question(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +34,7 @@ def test_where_masks_start(shape: tuple[int, ...], leaks: bool) -> None:
     gradient, slope, _ = question(shape)
     slope = slope * 0.9 + 0.1 if leaks else slope
     logits, passed = triton_gates.started(gradient, slope, 2.0)
-    expected, passed_before = gates.start_at_gate(gradient, slope, 2.0)
+    expected, passed_before = PLAIN.start_at_gate(gradient, slope, 2.0)
     assert torch.equal(logits, expected)
     assert relative(passed, passed_before) <= 1e-6
 
@@ -49,7 +44,7 @@ def test_where_masks_start(shape: tuple[int, ...], leaks: bool) -> None:
 def test_past_masks(shape: tuple[int, ...], leaks: bool) -> None:
     gradient, slope, logits = question(shape)
     slope = slope * 0.9 + 0.1 if leaks else slope
-    expected = gates.pass_gate(gradient, slope, logits)
+    expected = PLAIN.pass_gate(gradient, slope, logits)
     assert relative(triton_gates.past(gradient, logits, slope, None), expected) <= 1e-6
 
 
@@ -60,7 +55,7 @@ def test_past_masks_in_16_bits(shape: tuple[int, ...]) -> None:
     kept = channels_last((logits * CODES).round())
     assert ((codes == CLOSED_CODE) == ~channels_last(slope)).all()
     assert (codes.float() - kept)[slope].abs().max() <= 1
-    expected = gates.pass_gate(gradient, slope, codes.float() / CODES)
+    expected = PLAIN.pass_gate(gradient, slope, codes.float() / CODES)
     assert relative(triton_gates.past(gradient, codes, None, None), expected) <= 1e-6
 
 
@@ -74,7 +69,7 @@ def test_what_is_seen_on_the_way(largest: float, lost: float) -> None:
     scales = torch.tensor([2.0, 1.0], device=DEVICE)
     ranges = [GradientRange(scales, OBJECTIVES["all"]) for _ in range(2)]
     triton_gates.past(gradient, logits, slope, ranges[0])
-    gates.pass_gate(gradient, slope, logits, ranges[1])
+    ranges[1].see(gradient)
     found, expected = ranges
     assert torch.equal(found.counts, expected.counts)
     assert torch.equal(found.largest, expected.largest)

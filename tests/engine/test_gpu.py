@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, Engine, engine_for
+from dmbp.engine import AutogradEngine, CpuEngine, Engine, engine_for, plan_for
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.engine.gpu.merging import merging_of
-from dmbp.engine.plan.plan import plan_of
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.precision import full_precision
 from tests import nets
+from tests.engine.backends import backend
 from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
 from tests.engine.test_layouts import Tokens
 from tests.tolerance import relative
@@ -97,10 +97,13 @@ def network(model: type[nn.Module], rows: int = 2) -> LinearNetwork:
 def assert_agree(
     net: LinearNetwork, objective: str, *, triton: bool, iterations: int = 4
 ) -> GpuEngine:
-    logits = initial_logits(net)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-    reference = AutogradEngine(net, logits, **settings)
-    engine = GpuEngine(net, logits, **settings, dtype=torch.float32, triton=triton)
+    reference = AutogradEngine(plan, logits, **settings)
+    engine = GpuEngine(
+        plan, logits, **settings, dtype=torch.float32, backend=backend(triton=triton)
+    )
     for _ in range(iterations):
         expected, found = reference.step(), engine.step()
         assert relative(found.positive, expected.positive) <= SINGLE
@@ -151,10 +154,11 @@ def test_logits_are_the_reference_engines(model: type[nn.Module]) -> None:
     """Of open gates; masks of closed ones and of pixels that win nothing do nothing."""
     pytest.importorskip("triton")
     net = network(model)
-    logits = initial_logits(net)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference = AutogradEngine(net, logits, **settings)
-    engine = GpuEngine(net, logits, **settings, dtype=torch.float32)
+    reference = AutogradEngine(plan, logits, **settings)
+    engine = GpuEngine(plan, logits, **settings, dtype=torch.float32, backend=backend(triton=True))
     for _ in range(3):
         reference.step(), engine.step()
     for step in net.frozen.steps:
@@ -195,9 +199,12 @@ def _assert_same_masks(
     model: type[nn.Module], objective: str, *, dtype: torch.dtype, triton: bool
 ) -> None:
     net = network(model)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-    reference = AutogradEngine(net, initial_logits(net), **settings)
-    engine = GpuEngine(net, initial_logits(net), **settings, dtype=dtype, triton=triton)
+    reference = AutogradEngine(plan, initial_logits(plan), **settings)
+    engine = GpuEngine(
+        plan, initial_logits(plan), **settings, dtype=dtype, backend=backend(triton=triton)
+    )
     reference.learn(4)
     past = engine.learn(4)
     engine.readout()
@@ -208,7 +215,7 @@ def _assert_same_masks(
 
 def _moved(engine: Engine, net: LinearNetwork) -> Tensor:
     """How far the logits of open gates are from their start."""
-    start = initial_logits(net)
+    start = initial_logits(plan_for(net))
     gates = {s.site.name: s.function.slope for s in net.frozen.steps if s.site is not None}  # pyright: ignore[reportFunctionMemberAccess]
     is_open = {name: slope.expand_as(start[name]) != 0 for name, slope in gates.items()}
     logits = engine.logits
@@ -224,7 +231,14 @@ def test_a_row_rounds_alike_alone_and_in_a_batch() -> None:
 
     def learned(images: Tensor) -> Tensor:
         net = linearizer.linearize(images, target=1)
-        engine = GpuEngine(net, initial_logits(net), loss=OBJECTIVES["all"], learning_rate=0.05)
+        plan = plan_for(net)
+        engine = GpuEngine(
+            plan,
+            initial_logits(plan),
+            loss=OBJECTIVES["all"],
+            learning_rate=0.05,
+            backend=backend(triton=True),
+        )
         for _ in range(3):
             engine.step()
         return torch.cat([logits.flatten(1) for logits in engine.logits.values()], 1)
@@ -239,10 +253,11 @@ def test_steps_too_small_for_16_bits_count_on_average() -> None:
     model = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 144, 1))
     model = model.to(DEVICE).eval()
     net = Linearizer(model).linearize(torch.randn(1, 3, 12, 12, device=DEVICE), target=0)
+    plan = plan_for(net)
     start = {"1": torch.full((1, 16, 12, 12), 3.0, device=DEVICE)}
     settings = {"loss": OBJECTIVES["pos"], "learning_rate": 0.00002}
-    reference = AutogradEngine(net, start, **settings)
-    engine = GpuEngine(net, start, **settings)
+    reference = AutogradEngine(plan, start, **settings)
+    engine = GpuEngine(plan, start, **settings, backend=backend(triton=True))
     for _ in range(40):
         reference.step(), engine.step()
     is_open = net.frozen.steps[1].function.slope  # pyright: ignore[reportFunctionMemberAccess]
@@ -261,9 +276,10 @@ def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
     model[3].weight.data.mul_(1e-6)  # pyright: ignore
     inputs = torch.randn(1, 3, 8, 8, device=DEVICE)
     net = Linearizer(model.to(DEVICE).eval()).linearize(inputs, target=0)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.5}
-    reference = AutogradEngine(net, initial_logits(net), **settings)
-    engine = GpuEngine(net, initial_logits(net), **settings, triton=triton)
+    reference = AutogradEngine(plan, initial_logits(plan), **settings)
+    engine = GpuEngine(plan, initial_logits(plan), **settings, backend=backend(triton=triton))
     for _ in range(2):
         reference.step(), engine.step()
     moved, expected = (_moved(e, net).abs().mean() for e in (engine, reference))
@@ -273,8 +289,12 @@ def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
 def test_scales_follow_the_terms_in_kernels_too() -> None:
     pytest.importorskip("triton")
     net = network(nets.VGGLike)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.5, "dtype": torch.float16}
-    engines = [GpuEngine(net, initial_logits(net), **settings, triton=t) for t in (False, True)]
+    engines = [
+        GpuEngine(plan, initial_logits(plan), **settings, backend=backend(triton=t))
+        for t in (False, True)
+    ]
     plain, fused = (engine._learning for engine in engines)  # pyright: ignore[reportPrivateUsage]
     for engine, learning in zip(engines, (plain, fused), strict=True):
         engine.step()
@@ -286,7 +306,7 @@ def test_scales_follow_the_terms_in_kernels_too() -> None:
 
 
 def test_what_is_merged_into_a_site() -> None:
-    plan = plan_of(network(nets.ResidualNet))
+    plan = plan_for(network(nets.ResidualNet))
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
     merging = merging_of([p.step for p in plan.steps], constant, pooling=True)
     sums = [merged for merged in merging.gates.values() if len(merged.terms) == 2]
@@ -297,17 +317,18 @@ def test_what_is_merged_into_a_site() -> None:
 
 def test_the_engine_of_a_device_and_precision() -> None:
     net = network(nets.MLP)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engine = engine_for(net, initial_logits(net), **settings)
+    engine = engine_for(plan, initial_logits(plan), **settings)
     assert isinstance(engine, CpuEngine if DEVICE == "cpu" else GpuEngine)
     if DEVICE == "cpu":
         for precision in ("float16", "bfloat16", "tf32"):
             with pytest.raises(InputError, match=f"precision '{precision}' is for GPUs"):
-                engine_for(net, initial_logits(net), **settings, precision=precision)
+                engine_for(plan, initial_logits(plan), **settings, precision=precision)
     with pytest.raises(InputError, match="no precision 'bfloat'; did you mean 'bfloat16'"):
-        engine_for(net, initial_logits(net), **settings, precision="bfloat")
+        engine_for(plan, initial_logits(plan), **settings, precision="bfloat")
     with pytest.raises(InputError, match=r"no precision torch\.float32; did you mean 'float32'"):
-        engine_for(net, initial_logits(net), **settings, precision=torch.float32)
+        engine_for(plan, initial_logits(plan), **settings, precision=torch.float32)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 11), (torch.bfloat16, 8)])
@@ -317,9 +338,16 @@ def test_what_is_frozen_is_cast_with_the_activations(
 ) -> None:
     """Scales, probabilities and tangents in 16 bits: the terms agree to those of the mantissa."""
     net = network(model)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    reference = AutogradEngine(net, initial_logits(net), **settings)
-    engine = GpuEngine(net, initial_logits(net), **settings, dtype=dtype, triton=DEVICE == "cuda")
+    reference = AutogradEngine(plan, initial_logits(plan), **settings)
+    engine = GpuEngine(
+        plan,
+        initial_logits(plan),
+        **settings,
+        dtype=dtype,
+        backend=backend(triton=DEVICE == "cuda"),
+    )
     for _ in range(4):
         expected, found = reference.step(), engine.step()
     assert relative(found.positive, expected.positive) <= 13 * 2.0**-bits

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import plan_for
 from dmbp.engine.base import Logits, Terms
 from dmbp.engine.gpu import engine as gpu
 from dmbp.engine.gpu.engine import GpuEngine
@@ -95,13 +96,14 @@ class Branching(nn.Module):
 def engine_of(model: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> GpuEngine:
     with full_precision(), repeatable():
         net = Linearizer(model).linearize(inputs, target=1)
+        plan = plan_for(net)
         return GpuEngine(
-            net,
-            initial_logits(net),
+            plan,
+            initial_logits(plan),
             loss=OBJECTIVES["all"],
             learning_rate=0.05,
             dtype=dtype,
-            triton=inputs.is_cuda,
+            backend=backend(triton=inputs.is_cuda),
         )
 
 

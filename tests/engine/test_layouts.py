@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, engine_for
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine import AutogradEngine, CpuEngine, engine_for, plan_for
 from dmbp.engine.plan.rewrites import PartOfLinear
-from dmbp.engine.plan.streams import FIRST, RowLayout
+from dmbp.engine.plan.streams import ROWS_FIRST, RowLayout
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import relative
@@ -201,9 +200,10 @@ def network(model: nn.Module, rows: int) -> LinearNetwork:
 
 
 def assert_agree(net: LinearNetwork, iterations: int, tolerance: float) -> None:
-    logits = initial_logits(net)
-    reference = AutogradEngine(net, logits, **LEARN)
-    fast = engine_for(net, logits, **LEARN)
+    plan = plan_for(net)
+    logits = initial_logits(plan)
+    reference = AutogradEngine(plan, logits, **LEARN)
+    fast = engine_for(plan, logits, **LEARN)
     assert isinstance(fast, CpuEngine)
     for _ in range(iterations):
         expected, found = reference.step(), fast.step()
@@ -244,17 +244,17 @@ def test_a_batch_dimension_squeezed_away() -> None:
     ("model", "expected"),
     [
         (ChannelsFirst, {RowLayout(1)}),
-        (PerChannel, {RowLayout(0, 1, 3), FIRST}),
+        (PerChannel, {RowLayout(0, 1, 3), ROWS_FIRST}),
         (TokensOutside, {RowLayout(0, 144, 1)}),
         (HeadsOutside, {RowLayout(0, 2, 1)}),
-        (HeadsInside, {RowLayout(0, 1, 2), FIRST}),
-        (Windows, {RowLayout(0, 1, 9), FIRST}),
-        (Tokens, {FIRST}),
+        (HeadsInside, {RowLayout(0, 1, 2), ROWS_FIRST}),
+        (Windows, {RowLayout(0, 1, 9), ROWS_FIRST}),
+        (Tokens, {ROWS_FIRST}),
     ],
 )
 def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[RowLayout]) -> None:
     """The networks above are what they are called."""
-    plan = plan_of(network(model(), 3))
+    plan = plan_for(network(model(), 3))
     sites = {planned.layout for planned in plan.steps if planned.step.site is not None}
     assert sites == expected
 
@@ -262,7 +262,7 @@ def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[RowLayout
 @pytest.mark.parametrize(("model", "kept"), [(Tokens, 8), (HeadsInside, 8)])
 def test_queries_and_keys_are_not_computed(model: type[nn.Module], kept: int) -> None:
     """Of three times as many outputs; layers that are read as a whole stay whole."""
-    plan = plan_of(network(model(), 2))
+    plan = plan_for(network(model(), 2))
     layers = [p.step for p in plan.steps if p.step.operation == "aten.linear.default"]
     found = [step for step in layers if isinstance(step.function, PartOfLinear)]
     assert [len(step.arguments[1]) for step in found] == [kept]

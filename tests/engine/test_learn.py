@@ -9,10 +9,12 @@ import torch
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, Engine
+from dmbp.engine import AutogradEngine, CpuEngine, Engine, plan_for
 from dmbp.engine.gpu.engine import GpuEngine
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
+from tests.engine.backends import backend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ITERATIONS = 8
@@ -24,28 +26,28 @@ def network(device: str) -> LinearNetwork:
     return Linearizer(nets.MLP().to(device).eval()).linearize(inputs, target=[1, 2])
 
 
-def plain(net: LinearNetwork, logits: Any, **settings: Any) -> Engine:
-    return GpuEngine(net, logits, **settings, triton=False)
+def plain(plan: ExecutionPlan, logits: Any, **settings: Any) -> Engine:
+    return GpuEngine(plan, logits, **settings, backend=backend(triton=False))
 
 
-def fused(net: LinearNetwork, logits: Any, **settings: Any) -> Engine:
-    pytest.importorskip("triton")
-    return GpuEngine(net, logits, **settings)
+def fused(plan: ExecutionPlan, logits: Any, **settings: Any) -> Engine:
+    return GpuEngine(plan, logits, **settings, backend=backend(triton=True))
 
 
 @pytest.fixture(autouse=True)
 def _few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the GPU engine's kept terms are full, and once half full."""
-    places = ["gpu", "learning", "plain_site", *(["triton_scores"] if find_spec("triton") else [])]
+    places = ["engine", "state", "torch_site", *(["triton.scores"] if find_spec("triton") else [])]
     for place in places:
-        monkeypatch.setattr(f"dmbp.engine.{place}.PAST", 3)
+        monkeypatch.setattr(f"dmbp.engine.gpu.{place}.HISTORY_SLOTS", 3)
 
 
 @pytest.mark.parametrize("make", [AutogradEngine, CpuEngine, plain, fused])
 def test_the_terms_before_each_iteration(make: Callable[..., Engine]) -> None:
     net = network("cpu" if make is CpuEngine else DEVICE)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    one, other = (make(net, initial_logits(net), **settings) for _ in range(2))
+    one, other = (make(plan, initial_logits(plan), **settings) for _ in range(2))
     called: list[None] = []
     past = one.learn(ITERATIONS, lambda: called.append(None))
     steps = [other.step() for _ in range(ITERATIONS)]
@@ -60,7 +62,8 @@ def test_the_terms_before_each_iteration(make: Callable[..., Engine]) -> None:
 @pytest.mark.parametrize("make", [AutogradEngine, CpuEngine, plain, fused])
 def test_no_iterations_have_no_terms(make: Callable[..., Engine]) -> None:
     net = network("cpu" if make is CpuEngine else DEVICE)
-    engine = make(net, initial_logits(net), loss=OBJECTIVES["all"], learning_rate=0.05)
+    plan = plan_for(net)
+    engine = make(plan, initial_logits(plan), loss=OBJECTIVES["all"], learning_rate=0.05)
     past = engine.learn(0)
     assert past.positive.shape == past.negative.shape == past.nuisance.shape == (0, 2)
     assert engine.is_in_range(past)

@@ -6,7 +6,7 @@ from torch import nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, readout
+from dmbp.engine import AutogradEngine, CpuEngine, plan_for, readout
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
 from tests.engine.test_gpu import Adding, Dense
@@ -27,8 +27,9 @@ def test_terms_are_those_of_masked_streams(
     model: type[nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = network(model)
+    plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engines = [kind(net, initial_logits(net), **settings) for kind in (CpuEngine, AutogradEngine)]
+    engines = [kind(plan, initial_logits(plan), **settings) for kind in (CpuEngine, AutogradEngine)]
     for engine in engines:
         for _ in range(3):
             engine.step()
@@ -46,8 +47,9 @@ def test_a_target_that_is_a_function() -> None:
     inputs = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     target = lambda outputs: outputs[1] - 0.5 * outputs[2] ** 2  # noqa: E731
     net = Linearizer(model).linearize(inputs, target=target)
+    plan = plan_for(net)
     assert net.constant.abs().min() > 0
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engines = [kind(net, initial_logits(net), **settings) for kind in (CpuEngine, AutogradEngine)]
+    engines = [kind(plan, initial_logits(plan), **settings) for kind in (CpuEngine, AutogradEngine)]
     found, expected = (engine.readout().terms for engine in engines)
     assert relative(found.positive, expected.positive) <= 1e-9

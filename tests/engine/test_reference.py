@@ -5,7 +5,7 @@ import torch
 import dmbp
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, Terms
+from dmbp.engine import AutogradEngine, Terms, plan_for
 from tests import nets
 from tests.tolerance import FLOAT64, relative
 
@@ -15,9 +15,10 @@ def test_skipping_the_inactive_stream_changes_nothing() -> None:
     net = dmbp.linearize(
         nets.ResidualNet().double().eval(), torch.randn(4, 3, 8, 8, dtype=torch.float64), target=1
     )
+    plan = plan_for(net)
     loss = OBJECTIVES["all"]
-    logits = {name: tensor.clone() for name, tensor in initial_logits(net).items()}
-    engine = AutogradEngine(net, logits, loss=loss, learning_rate=0.05)
+    logits = {name: tensor.clone() for name, tensor in initial_logits(plan).items()}
+    engine = AutogradEngine(plan, logits, loss=loss, learning_rate=0.05)
     squares = {name: torch.zeros_like(tensor) for name, tensor in logits.items()}
     for _ in range(6):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in logits.items()}

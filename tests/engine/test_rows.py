@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.plan.rows import layout_of
-from dmbp.engine.plan.streams import FIRST, Example, RowLayout
+from dmbp.engine.plan.streams import ROWS_FIRST, Example, RowLayout
 from dmbp.linear.steps import Slot, Step
 
 aten: Any = torch.ops.aten
@@ -100,7 +100,7 @@ def test_random_steps(rows: int) -> None:
     random.seed(rows)
     kept = 0
     for _ in range(300):
-        value, layout = numbers(rows), FIRST
+        value, layout = numbers(rows), ROWS_FIRST
         for _ in range(8):
             operation, arguments = random.choice(DRAWS)(value)
             result = operation(value, *arguments)
@@ -115,7 +115,9 @@ def test_random_steps(rows: int) -> None:
     assert kept > 600
 
 
-@pytest.mark.parametrize("layout", [FIRST, RowLayout(1), RowLayout(0, 2, 1), RowLayout(1, 2, 3)])
+@pytest.mark.parametrize(
+    "layout", [ROWS_FIRST, RowLayout(1), RowLayout(0, 2, 1), RowLayout(1, 2, 3)]
+)
 def test_by_row_and_back(layout: RowLayout) -> None:
     shape = [5, 4, 7]
     shape[layout.dimension] = layout.outer * 2 * layout.inner
@@ -128,7 +130,7 @@ def test_by_row_and_back(layout: RowLayout) -> None:
 
 
 def test_rows_spread_over_two_dimensions_are_lost() -> None:
-    given = [Example(torch.zeros(4, 6), True, FIRST)]
+    given = [Example(torch.zeros(4, 6), True, ROWS_FIRST)]
     assert layout_of(step(aten.reshape.default, [[2, 12]], torch.Size([2, 12])), given, 4) is None
     assert layout_of(
         step(aten.reshape.default, [[8, 3]], torch.Size([8, 3])), given, 4
@@ -137,7 +139,7 @@ def test_rows_spread_over_two_dimensions_are_lost() -> None:
 
 def test_values_whose_rows_differ_are_lost() -> None:
     given = [
-        Example(torch.zeros(3, 3), True, FIRST),
+        Example(torch.zeros(3, 3), True, ROWS_FIRST),
         Example(torch.zeros(3, 3), True, RowLayout(1)),
     ]
     both = step(aten.add.Tensor, [Slot(2)], torch.Size([3, 3]))

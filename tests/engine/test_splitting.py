@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine
+from dmbp.engine import AutogradEngine, plan_for
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
 from dmbp.precision import full_precision
@@ -14,6 +14,7 @@ from dmbp.precision import full_precision
 pytest.importorskip("triton")
 
 from dmbp.engine.gpu.program import PlainInstruction
+from dmbp.engine.gpu.triton.backend import TritonBackend
 from dmbp.engine.gpu.triton.split_convolution import (
     SplitConvolution,
     SplitOperation,
@@ -115,10 +116,11 @@ def test_engine_learns_the_same_masks(
     inputs = torch.randn(2, 3, 6, 6).to(DEVICE)
     with full_precision():
         net = Linearizer(model().to(DEVICE).eval()).linearize(inputs, target=[1, 2])
-        logits = initial_logits(net)
+        plan = plan_for(net)
+        logits = initial_logits(plan)
         settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
-        reference = AutogradEngine(net, logits, **settings)
-        engine = GpuEngine(net, logits, **settings, dtype=torch.float16)
+        reference = AutogradEngine(plan, logits, **settings)
+        engine = GpuEngine(plan, logits, **settings, dtype=torch.float16, backend=TritonBackend())
         program = [part for part in engine._program if isinstance(part, PlainInstruction)]
         assert sum(isinstance(part.operation, SplitOperation) for part in program) == count
         for _ in range(3):

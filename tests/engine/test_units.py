@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from dmbp.engine import plan_for
 from dmbp.engine.gpu.precision import UNIT, unit_of
-from dmbp.engine.plan.plan import plan_of
 from dmbp.linear import Linearizer
 from tests import nets
 
@@ -31,5 +31,5 @@ class Adding(nn.Module):
 )
 def test_the_unit_of_a_network(model: type[nn.Module], dtype: torch.dtype, unit: float) -> None:
     net = Linearizer(model().eval()).linearize(torch.randn(1, 3, 16, 16), target=1)
-    steps = [planned.step for planned in plan_of(net).program if not planned.is_constant]
+    steps = [planned.step for planned in plan_for(net).program if not planned.is_constant]
     assert unit_of(steps, dtype) == unit

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.decompose.settings import OBJECTIVES
+from dmbp.engine import plan_for
 from dmbp.engine.gpu.merging import merging_of
-from dmbp.engine.plan.gates import pass_gate
-from dmbp.engine.plan.operations import GatherOperation, Pooling, square_windows
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine.plan.kernels import Kernels, Pooling, square_windows
+from dmbp.engine.plan.operations import GatherOperation
 from dmbp.engine.plan.streams import channels_last
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
@@ -39,7 +39,7 @@ def pooled(windows: tuple[int, int, int, bool]) -> LinearNetwork:
 
 
 def pooling_of(net: LinearNetwork) -> tuple[Pooling, GatherOperation]:
-    planned = next(p for p in plan_of(net).steps if isinstance(p.operation, GatherOperation))
+    planned = next(p for p in plan_for(net).steps if isinstance(p.operation, GatherOperation))
     pooling = square_windows(planned.step)
     assert pooling is not None
     assert isinstance(planned.operation, GatherOperation)
@@ -71,7 +71,7 @@ def _scattered(images: Tensor, index: Tensor, gradient: Tensor) -> Tensor:
 def test_past_the_masks_of_winners(windows: tuple[int, int, int, bool], dtype: torch.dtype) -> None:
     """What winners get passes their masks; nobody else gets anything."""
     net = pooled(windows)
-    plan = plan_of(net)
+    plan = plan_for(net)
     merging = merging_of([p.step for p in plan.steps], {0}, pooling=True)
     (merged,) = merging.gates.values()
     assert merged.gate.site is not None
@@ -83,5 +83,5 @@ def test_past_the_masks_of_winners(windows: tuple[int, int, int, bool], dtype: t
     (at_pixels,) = operation.transpose(gradient)
     assert isinstance(merged.gate.function, ElementwiseLine)
     slope = merged.gate.function.slope
-    expected = pass_gate(at_pixels, slope, site.logits)
+    expected = Kernels().pass_gate(at_pixels, slope, site.logits)
     assert torch.allclose(site.past(at_pixels, slope, None), expected, atol=1e-6)

@@ -11,7 +11,7 @@ from torch.nn import functional
 import dmbp
 from dmbp.decompose.learn import make_engine
 from dmbp.decompose.settings import PRESETS
-from dmbp.engine import Engine
+from dmbp.engine import Engine, plan_for
 from dmbp.errors import UnsupportedOperation
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import Pieces, Smoothing, tangent
@@ -115,7 +115,7 @@ def frozen(activation: Function, smooth: Smoothing = "tangent") -> LinearNetwork
 
 def learned(net: LinearNetwork) -> Engine:
     """An engine after a few iterations."""
-    engine = make_engine(net, PRESETS["fast"])
+    engine = make_engine(plan_for(net), PRESETS["fast"])
     for _ in range(5):
         engine.step()
     return engine

@@ -21,6 +21,7 @@ from dmbp.engine.base import (
     Terms,
     learn_by_steps,
 )
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear import LinearNetwork, Site
 
 
@@ -28,8 +29,9 @@ class AutogradEngine:
     """Learns the masks of a linear network, starting from `logits`."""
 
     def __init__(
-        self, net: LinearNetwork, logits: Logits, *, loss: Loss, learning_rate: float
+        self, plan: ExecutionPlan, logits: Logits, *, loss: Loss, learning_rate: float
     ) -> None:
+        net = plan.net
         self._net = net
         # Half precision cannot hold RMSProp's squared gradients. The copy is updated in place.
         dtype = torch.promote_types(net.inputs.dtype, torch.float32)

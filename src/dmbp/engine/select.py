@@ -77,9 +77,9 @@ def engine_for(
             allow_tf32=precision == "tf32",
             backend=gpu_backend(),
         )
-    if device == "cpu" and own in (torch.float32, torch.float64) and plan.rows_known:
-        return CpuEngine(plan, logits, loss=loss, learning_rate=learning_rate)
-    return AutogradEngine(plan.net, logits, loss=loss, learning_rate=learning_rate)
+    on_cpu = device == "cpu" and own in (torch.float32, torch.float64) and plan.rows_known
+    kind = CpuEngine if on_cpu else AutogradEngine
+    return kind(plan, logits, loss=loss, learning_rate=learning_rate)
 
 
 def has_gpu_engine(plan: ExecutionPlan) -> bool:

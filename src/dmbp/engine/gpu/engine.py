@@ -168,6 +168,11 @@ class GpuEngine:
         verdict = torch.isfinite(torch.stack([past.positive, past.negative])).all()
         return bool(verdict if self._seen is None else verdict & self._seen.fits())
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether iterations are replayed from a CUDA graph."""
+        return self._graph is not None
+
     def _through_masks(self, step: Step, gradient: Tensor) -> Tensor:
         """Pass both streams' gradients through a gate with its current masks."""
         assert isinstance(step.function, ElementwiseLine)
