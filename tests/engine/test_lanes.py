@@ -16,6 +16,7 @@ from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.engine.gpu.lanes import Turn, turns
 from dmbp.linear import Linearizer
 from dmbp.precision import full_precision, repeatable
+from tests.engine.backends import backend
 
 
 def waited_for(found: Sequence[Turn]) -> list[set[int]]:
