@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import torch
+from tests.real import photographs, resnet50
 from torch import Tensor
 
-from benchmarks.real import photographs, resnet50
 from dmbp.decompose import PRESETS
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import PRECISIONS, AutogradEngine, Engine, engine_for
+from dmbp.engine import PRECISIONS, AutogradEngine, Engine, engine_for, plan_for
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.metrics import insertion
@@ -70,11 +70,12 @@ def main() -> None:
         inputs.split(options.batch), target.split(options.batch), strict=True
     ):
         net = linearizer.linearize(images, target=classes.tolist())
-        logits = initial_logits(net)
+        plan = plan_for(net)
+        logits = initial_logits(plan)
         learning = {"loss": OBJECTIVES["all"], "learning_rate": settings.learning_rate}
-        reference = AutogradEngine(net, logits, **learning)
+        reference = AutogradEngine(plan, logits, **learning)
         reference.learn(settings.iterations)
-        half = engine_for(net, logits, **learning, precision=options.precision)
+        half = engine_for(plan, logits, **learning, precision=options.precision)
         past = half.learn(settings.iterations)
         for one, other in zip(masks(half, net), masks(reference, net), strict=True):
             of_masks.append(correlation(one, other))

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from tests.real import photographs
 from torch import Tensor, nn
 from torch.export import Dim
 
 import dmbp
-from benchmarks.real import photographs
 from dmbp.models import load_model
 
 Write = Callable[[nn.Module, Tensor, Path], None]

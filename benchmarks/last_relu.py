@@ -7,7 +7,8 @@ insertion score of DMBP with all sites, and with those before that ReLU alone.
 import argparse
 from pathlib import Path
 
-from benchmarks.real import photographs
+from tests.real import photographs
+
 from dmbp.attribution.dmbp import DMBP
 from dmbp.metrics import insertion
 from dmbp.models import load_model

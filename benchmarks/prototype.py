@@ -6,49 +6,16 @@ the folder of real weights and photographs (`--shared`).
 """
 
 import argparse
-import importlib.util
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import torch
+from tests.prototype import compare, prototype
+from tests.real import photographs, resnet50, vgg16_voc
 from torch import Tensor
 
-import dmbp
-from benchmarks.real import photographs, resnet50, vgg16_voc
-from dmbp.models.classifier import Classifier
-
 PHOTOS = 4
-
-
-def prototype(shared: Path) -> ModuleType:
-    """The prototype's module, imported from its file."""
-    spec = importlib.util.spec_from_file_location("prototype", shared / "lab" / "dmbp_lab.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def compare(
-    classifier: Classifier, inputs: Tensor, target: Tensor, lab: ModuleType, iterations: int
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The terms found here and by the prototype."""
-    d = dmbp.DMBP(classifier.module, preset="paper", iterations=iterations).explain(
-        inputs, target=target, internal_batch_size=1
-    )
-    ours = {"y": d.output, "y+": d.positive_output, "y-": d.negative_output}
-    parts = [
-        lab.dmbp(classifier.module, inputs[k : k + 1], target[k : k + 1], iters=iterations)
-        for k in range(len(inputs))
-    ]
-    names = {"y": "y", "y+": "yp", "y-": "yn"}
-    theirs = {name: torch.cat([part[key] for part in parts]) for name, key in names.items()}
-    for terms in (ours, theirs):
-        terms["y~"] = terms["y"] - terms["y+"] - terms["y-"]
-    return ours, theirs
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_pairs
 from torch import Tensor
 
-from benchmarks.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_pairs
 from dmbp.attribution import DMBP, METHODS, LinearMapMethod, method_names
 from dmbp.attribution.blur_ig import gaussian_blur
 from dmbp.decompose import concatenate

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from tests.real import photographs, resnet50
 
-from benchmarks.real import photographs, resnet50
 from dmbp.attribution import METHODS, method_names
 from dmbp.metrics import reinitialisation
 

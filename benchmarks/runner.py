@@ -27,9 +27,9 @@ from pathlib import Path
 
 import torch
 from PIL import Image
+from tests.real import photographs, resnet50
 from torch import nn
 
-from benchmarks.real import photographs, resnet50
 from dmbp.attribution import METHODS
 from dmbp.bench.plan import Plan, Task, variant
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan

@@ -30,16 +30,16 @@ from typing import Any
 
 import torch
 from captum.attr import IntegratedGradients
+from tests.literal import LiteralEngine
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.ceilings import Ceilings, ceilings, seconds
-from benchmarks.literal import LiteralEngine
 from dmbp.attribution import METHODS
 from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, engine_for
+from dmbp.engine import AutogradEngine, engine_for, plan_for
 from dmbp.linear import Linearizer
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.precision import full_precision
@@ -84,22 +84,22 @@ def peak(action: Callable[[], Any], device: str) -> float | None:
 
 def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of one iteration of each engine, and of a plain pass."""
-    net = Linearizer(model).linearize(inputs, target=3)
-    logits = initial_logits(net)
+    plan = plan_for(Linearizer(model).linearize(inputs, target=3))
+    logits = initial_logits(plan)
 
     def plain() -> Tensor:
         x = inputs.clone().requires_grad_()
         return torch.autograd.grad(model(x)[:, 3].sum(), x)[0]
 
-    engine = engine_for(net, logits, **LEARN)
+    engine = engine_for(plan, logits, **LEARN)
     count = ITERATIONS if options.device.startswith("cuda") else 1
     engines: dict[str, Callable[[], Any]] = {
         "plain pass": plain,
         "iteration": partial(engine.learn, count),
-        "reference iteration": AutogradEngine(net, logits, **LEARN).step,
+        "reference iteration": AutogradEngine(plan, logits, **LEARN).step,
     }
     if len(inputs) <= options.literal:
-        engines["literal iteration"] = LiteralEngine(net, logits, **LEARN).step
+        engines["literal iteration"] = LiteralEngine(plan, logits, **LEARN).step
     with full_precision():
         found = medians(engines, options.device, options.rounds)
     return found | {"iteration": found["iteration"] / count}

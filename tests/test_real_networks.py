@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import torch
-from benchmarks.prototype import compare, prototype
-from benchmarks.real import photographs, resnet50, vgg16_voc
 
 import dmbp
 from dmbp.metrics import insertion, reinitialisation
+from tests.prototype import compare, prototype
+from tests.real import photographs, resnet50, vgg16_voc
 from tests.tolerance import FLOAT32, relative
 
 PROTOTYPE = 1e-3

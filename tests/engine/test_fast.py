@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from benchmarks.exactness import NETWORKS
-from benchmarks.literal import LiteralEngine
 from torch import Tensor, nn
 
 from dmbp.attribution.dmbp import DMBP
@@ -14,6 +12,8 @@ from dmbp.engine.plan.rewrites import fold_batch_norm
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.network import run
 from tests import nets
+from tests.exactness import NETWORKS
+from tests.literal import LiteralEngine
 from tests.tolerance import FLOAT64, relative
 
 SMALL = [*nets.OF_IMAGES, nets.SmoothNet, nets.WrittenNet, nets.MLP]

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from benchmarks.exactness import NETWORKS as TORCHVISION
 from torch import Tensor, nn
 
 from dmbp.decompose.learn import initial_logits
@@ -19,6 +18,7 @@ from tests import nets
 from tests.engine.backends import backend
 from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
 from tests.engine.test_layouts import Tokens
+from tests.exactness import NETWORKS as TORCHVISION
 from tests.tolerance import relative
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

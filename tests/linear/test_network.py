@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from benchmarks.exactness import NETWORKS, measure
 from torch import nn
 
 import dmbp
 from tests import nets
+from tests.exactness import NETWORKS, measure
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
 

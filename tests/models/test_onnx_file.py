@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.real import photographs
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
@@ -20,6 +19,7 @@ from dmbp.models import load_model
 from dmbp.models.onnx.file import read_classifier
 from dmbp.models.torchvision_models import import_torchvision
 from tests.models.test_program_file import same_map, small
+from tests.real import photographs
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
 onnx = pytest.importorskip("onnx")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.real import photographs
 from torch import Tensor, nn
 from torch.export import Dim
 from typer.testing import CliRunner
@@ -17,6 +16,7 @@ from dmbp.cli import app
 from dmbp.errors import ModelError, WeightsError
 from dmbp.linear.model.wrappers import OneAtATime
 from dmbp.models import Classifier, load_model
+from tests.real import photographs
 from tests.tolerance import FLOAT32, relative
 
 DYNAMIC = ({0: Dim.AUTO},)
