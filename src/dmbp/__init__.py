@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
-    from dmbp.linear import LinearNetwork, Pieces
-    from dmbp.linear import linearizer as linearize
+    from dmbp.linear import LinearNetwork, Pieces, linearize
 
 __version__ = "0.1.0"
 

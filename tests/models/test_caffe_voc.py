@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
-from dmbp.linear import linearizer as linearize
+from dmbp.linear import linearize
 from dmbp.models import load_model
 from dmbp.models.paper_networks import caffe_resnet50, caffe_vgg16
 

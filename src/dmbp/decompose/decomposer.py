@@ -128,7 +128,7 @@ def _kind(inputs: Tensor, settings: Settings) -> RecordingKey:
 
 
 def _is_recordable(net: LinearNetwork) -> bool:
-    if not has_gpu_engine(plan_for(net)):
+    if not (net.inputs.is_cuda and has_gpu_engine(plan_for(net))):
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory
