@@ -23,7 +23,7 @@ import torch
 from tests.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_pairs
 from torch import Tensor
 
-from dmbp.attribution import DMBP, METHODS, LinearMapMethod, method_names
+from dmbp.attribution import DMBP, METHODS, LinearMapMethod, parse_method_names
 from dmbp.attribution.blur_ig import gaussian_blur
 from dmbp.decompose import concatenate
 from dmbp.metrics import insertion, pointing_game
@@ -225,7 +225,7 @@ def main() -> None:
     task = task.first(options.pairs, options.device)
     results: dict[str, dict[str, Any]] = {}
     print(f"{options.task}: {len(task.inputs)} questions to {task.classifier.name}")
-    for name in method_names(options.methods):
+    for name in parse_method_names(options.methods):
         for called, attribution, seconds in maps(name, task, options):
             variants = {called: attribution, f"{called}, smoothed": smoothed(attribution)}
             for variant, pixels in variants.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from tests.real import photographs, resnet50
 
-from dmbp.attribution import METHODS, method_names
+from dmbp.attribution import METHODS, parse_method_names
 from dmbp.metrics import reinitialisation
 
 PROTOTYPE = {"dmbp_paper": 0.047, "gradient": 0.043, "gradcam": 0.190, "guided_backprop": 0.997}
@@ -30,7 +30,7 @@ def main() -> None:
     module = classifier.module.to(options.device)
     inputs, target = photographs(options.shared, classifier.preprocessing, options.count)
     inputs = inputs.to(options.device)
-    for name in method_names(options.methods):
+    for name in parse_method_names(options.methods):
         row = METHODS[name]
         found = torch.cat(
             [

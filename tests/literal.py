@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.attribution.fullgrad import biases_of
+from dmbp.attribution.fullgrad import step_biases
 from dmbp.attribution.lpr import Ruled
 from dmbp.engine import Loss, Terms
 from dmbp.engine.plan.plan import ExecutionPlan
@@ -28,7 +28,7 @@ class LiteralEngine:
         self._loss = loss
         self._logits = {name: tensor.detach().clone() for name, tensor in logits.items()}
         self._optimiser = torch.optim.RMSprop(list(self._logits.values()), lr=learning_rate)
-        self._biases = biases_of(net)
+        self._biases = step_biases(net)
         with torch.no_grad():
             self._output = net.value()
 

@@ -88,7 +88,7 @@ class OutputError(DMBPError):
     """A result cannot be written."""
 
 
-def sentence(error: DMBPError) -> str:
+def one_line(error: DMBPError) -> str:
     """What an error says, with what was noted on its way, in one line."""
     return " ".join(" ".join([str(error), *getattr(error, "__notes__", [])]).split())
 

@@ -16,12 +16,12 @@ from dmbp.process import temporarily_set
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
-ROUGHER = ("float32", "tf32", "bfloat16")
+RUN_PRECISIONS = ("float32", "tf32", "bfloat16")
 """What single precision may be rounded to where thousands of results are averaged."""
 
 
 @contextmanager
-def rough_precision(rougher: str, device: str) -> Generator[None]:
+def reduced_precision(rougher: str, device: str) -> Generator[None]:
     """Inside, single precision is rounded to another on a device, where that has it."""
     bfloat16 = torch.autocast(device, torch.bfloat16) if rougher == "bfloat16" else nullcontext()
     with _tf32(rougher != "float32"), bfloat16:
@@ -45,7 +45,7 @@ def _tf32(is_allowed: bool) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def repeatable() -> Generator[None]:
+def deterministic_kernels() -> Generator[None]:
     """Of cuDNN's kernels, take those whose sums are the same each time.
 
     Others add in whatever order threads arrive. Learning makes of the last bit of a gradient's sign

@@ -42,12 +42,12 @@ KEEPING = {aten.clamp.default, aten.clamp_.default, aten.clamp_min.default, aten
 """Operations whose results are probabilities; and those that leave them so, within bounds."""
 
 
-class ProbabilityWatch(TorchDispatchMode):
+class ProbabilityTracker(TorchDispatchMode):
     """Sees the last probabilities that are computed inside it.
 
-    >>> with ProbabilityWatch() as watch:
+    >>> with ProbabilityTracker() as watch:
     ...     outputs = torch.sigmoid(torch.zeros(1, 3)).clamp(0.1)[:, None].flatten(1)
-    >>> watch.made(outputs), watch.made(outputs * 2)
+    >>> watch.produced(outputs), watch.produced(outputs * 2)
     (True, False)
     """
 
@@ -59,13 +59,13 @@ class ProbabilityWatch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Compute, and keep what are probabilities."""
-        bounded = func in KEEPING and self.made(args[0])
+        bounded = func in KEEPING and self.produced(args[0])
         result = func(*args, **(kwargs or {}))
         if bounded or func in MAKING:
             self._last = result
         return result
 
-    def made(self, outputs: Tensor) -> bool:
+    def produced(self, outputs: Tensor) -> bool:
         """Whether these numbers are those probabilities, in whatever shape."""
         last = self._last
         if last is None or last.numel() != outputs.numel():

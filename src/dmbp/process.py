@@ -42,7 +42,7 @@ def _setting(of: Any, name: str) -> Any:
 
 
 @contextmanager
-def without_log() -> Generator[None]:
+def silence_logging() -> Generator[None]:
     """Nothing is logged but errors."""
     with PROCESS_LOCK:
         before = logging.root.manager.disable
@@ -54,8 +54,8 @@ def without_log() -> Generator[None]:
 
 
 @contextmanager
-def quietly() -> Generator[None]:
+def silence_output() -> Generator[None]:
     """Neither a log, nor a warning, nor anything printed to the standard error."""
-    with without_log(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+    with silence_logging(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -6,7 +6,7 @@ from captum.attr import Attribution
 from torch import Tensor, nn
 
 import dmbp
-from dmbp.attribution import METHODS, Method, method_names
+from dmbp.attribution import METHODS, Method, parse_method_names
 from dmbp.errors import DMBPError, InexactCapture, InputError, ModelError, TargetError
 from tests import nets
 from tests.tolerance import BATCH, relative
@@ -176,14 +176,14 @@ def test_settings_that_make_no_sense(name: str, settings: dict[str, object]) -> 
 
 
 def test_names() -> None:
-    assert method_names("all") == list(METHODS)
-    assert method_names("gradcam, RISE,guided-backprop,rise") == [
+    assert parse_method_names("all") == list(METHODS)
+    assert parse_method_names("gradcam, RISE,guided-backprop,rise") == [
         "gradcam",
         "rise",
         "guided_backprop",
     ]
     with pytest.raises(DMBPError, match=r"no method 'gradcan'; did you mean 'gradcam'\?"):
-        method_names("gradcan")
+        parse_method_names("gradcan")
     assert set(dmbp.methods()) == set(METHODS)
 
 

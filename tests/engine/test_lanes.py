@@ -15,7 +15,7 @@ from dmbp.engine.gpu import engine as gpu
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.engine.gpu.lanes import Turn, turns
 from dmbp.linear import Linearizer
-from dmbp.precision import full_precision, repeatable
+from dmbp.precision import deterministic_kernels, full_precision
 from tests.engine.backends import backend
 
 
@@ -95,7 +95,7 @@ class Branching(nn.Module):
 
 
 def engine_of(model: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> GpuEngine:
-    with full_precision(), repeatable():
+    with full_precision(), deterministic_kernels():
         net = Linearizer(model).linearize(inputs, target=1)
         plan = plan_for(net)
         return GpuEngine(
@@ -130,7 +130,7 @@ def test_side_by_side_is_the_same_bit_for_bit(
 
     def learned() -> tuple[Logits, Terms]:
         engine = engine_of(model, inputs, dtype)
-        with full_precision(), repeatable():
+        with full_precision(), deterministic_kernels():
             terms = engine.learn(30)
         assert engine.is_recorded
         assert lanes_of(engine) > 2

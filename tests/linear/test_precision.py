@@ -7,7 +7,7 @@ from torch import Tensor
 import dmbp
 from dmbp.attribution import METHODS
 from dmbp.errors import CaptureError
-from dmbp.precision import full_precision, repeatable
+from dmbp.precision import deterministic_kernels, full_precision
 from tests import nets
 
 
@@ -33,7 +33,7 @@ def test_tf32_is_off_inside_and_back_outside() -> None:
 def test_sums_are_repeatable_inside_and_as_before_outside(
     before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @repeatable()
+    @deterministic_kernels()
     def fail() -> None:
         assert torch.backends.cudnn.deterministic
         raise KeyboardInterrupt

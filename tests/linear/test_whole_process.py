@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dmbp import DMBP
-from dmbp.precision import full_precision, rough_precision
+from dmbp.precision import full_precision, reduced_precision
 from tests import nets
 from tests.linear.test_precision import tf32
 
@@ -38,7 +38,7 @@ def test_switches_are_one_threads_at_a_time() -> None:
 
     def rough() -> tuple[bool, bool]:
         inside.set()
-        with rough_precision("tf32", "cpu"):
+        with reduced_precision("tf32", "cpu"):
             return tf32()
 
     with ThreadPoolExecutor(1) as threads:

@@ -8,15 +8,11 @@ from dmbp.baseline import blur_weights
 from dmbp.errors import InputError, TargetError
 from dmbp.metrics import (
     area,
+    complementary_insertion,
+    deletion,
     deletion_curve,
     insertion,
     insertion_curve,
-)
-from dmbp.metrics import (
-    insertion as complementary_insertion,
-)
-from dmbp.metrics import (
-    insertion as deletion,
 )
 from tests.metrics.test_insertion import IMAGE, Brightness
 

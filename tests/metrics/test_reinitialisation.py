@@ -9,7 +9,7 @@ from torch.export import Dim, ExportedProgram
 from dmbp.attribution import METHODS
 from dmbp.errors import InputError, ModelError
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
-from dmbp.metrics import rank_correlation, reinitialisation, reinitialised
+from dmbp.metrics import rank_correlation, reinitialisation, with_reinitialised_layer
 from tests import nets
 
 
@@ -57,13 +57,13 @@ class Backwards(nn.Module):
 def test_only_the_layer_that_runs_last_forgets() -> None:
     model, inputs = Backwards().eval(), torch.randn(2, 3, 8, 8)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    fresh = reinitialised(model, inputs)
+    fresh = with_reinitialised_layer(model, inputs)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(fresh.first.weight, model.first.weight)
     assert not torch.equal(fresh.last.weight, model.last.weight)
     assert torch.equal(fresh.last.bias, torch.zeros(3))
-    assert torch.equal(fresh.last.weight, reinitialised(model, inputs).last.weight)
-    other = reinitialised(model, inputs, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(fresh.last.weight, with_reinitialised_layer(model, inputs).last.weight)
+    other = with_reinitialised_layer(model, inputs, generator=torch.Generator().manual_seed(5))
     assert not torch.equal(other.last.weight, fresh.last.weight)
 
 
@@ -89,7 +89,7 @@ def test_a_model_without_layers() -> None:
             return x.mean((2, 3))
 
     with pytest.raises(ModelError, match="no layer with a weight"):
-        reinitialised(Bare().eval(), torch.randn(1, 3, 4, 4))
+        with_reinitialised_layer(Bare().eval(), torch.randn(1, 3, 4, 4))
 
 
 class TwoHeads(nn.Module):
@@ -118,10 +118,10 @@ class BareWeight(nn.Module):
 def test_an_output_that_does_not_notice_is_refused() -> None:
     inputs = torch.randn(2, 3, 8, 8)
     with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
-        reinitialised(TwoHeads().eval(), inputs)
+        with_reinitialised_layer(TwoHeads().eval(), inputs)
     with pytest.raises(ModelError, match=r"class 3 does not notice when 'one'"):
-        reinitialised(TwoHeads().eval(), inputs, layer="one")
-    fresh = reinitialised(TwoHeads().eval(), inputs, layer="conv")
+        with_reinitialised_layer(TwoHeads().eval(), inputs, layer="one")
+    fresh = with_reinitialised_layer(TwoHeads().eval(), inputs, layer="conv")
     assert torch.equal(fresh.conv.bias, torch.zeros(4))
 
 
@@ -131,9 +131,9 @@ def test_a_last_layer_that_cannot_be_drawn_afresh_is_refused() -> None:
     nn.utils.parametrizations.weight_norm(normed.last)
     for model in (normed.eval(), BareWeight().eval()):
         with pytest.raises(ModelError, match="has no plain weight to draw afresh"):
-            reinitialised(model, inputs)
+            with_reinitialised_layer(model, inputs)
     with pytest.raises(InputError, match="no layer 'frist'; did you mean 'first'"):
-        reinitialised(Backwards().eval(), inputs, layer="frist")
+        with_reinitialised_layer(Backwards().eval(), inputs, layer="frist")
 
 
 def exported(model: nn.Module, images: Tensor) -> ExportedProgram:
@@ -149,9 +149,9 @@ def test_a_program_forgets_as_the_module_it_was(make: type[nn.Module], wrapped: 
     one_by_one = OneAtATime(program.module())
     force_eval(one_by_one)
     again = one_by_one if wrapped else program
-    fresh = reinitialised(again, inputs)
+    fresh = with_reinitialised_layer(again, inputs)
     with torch.no_grad():
-        torch.testing.assert_close(fresh(inputs), reinitialised(model, inputs)(inputs))
+        torch.testing.assert_close(fresh(inputs), with_reinitialised_layer(model, inputs)(inputs))
         torch.testing.assert_close(program.module()(inputs), model(inputs))
     ours = reinitialisation(METHODS["gradient"], again, inputs, [0, 1])
     torch.testing.assert_close(ours, reinitialisation(METHODS["gradient"], model, inputs, [0, 1]))
@@ -163,15 +163,15 @@ def test_a_program_whose_last_layer_cannot_be_drawn_afresh() -> None:
     nn.utils.parametrizations.weight_norm(normed.last)
     for model in (normed.eval(), BareWeight().eval()):
         with pytest.raises(ModelError, match="has no plain weight to draw afresh"):
-            reinitialised(exported(model, inputs), inputs)
+            with_reinitialised_layer(exported(model, inputs), inputs)
     with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
-        reinitialised(exported(TwoHeads().eval(), inputs), inputs)
+        with_reinitialised_layer(exported(TwoHeads().eval(), inputs), inputs)
 
 
 def test_a_last_layer_of_one_weight() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 1), nn.ReLU(), nn.Linear(1, 1)).eval()
     nn.init.constant_(model[1].bias, 5.0)
-    assert torch.isfinite(reinitialised(model, torch.randn(2, 3, 2, 2))[3].weight).all()
+    assert torch.isfinite(with_reinitialised_layer(model, torch.randn(2, 3, 2, 2))[3].weight).all()
 
 
 def test_captums_own_methods_may_be_checked() -> None:

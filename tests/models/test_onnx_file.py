@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.linear.model.wrappers import OneAtATime
-from dmbp.metrics.reinitialisation import reinitialised
+from dmbp.metrics.reinitialisation import with_reinitialised_layer
 from dmbp.models import load_model
 from dmbp.models.onnx.file import read_classifier
 from dmbp.models.torchvision_models import import_torchvision
@@ -220,7 +220,7 @@ def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
 def test_the_last_layer_can_forget(tmp_path: Path) -> None:
     found = load_model(str(save(small(), tmp_path / "net.onnx", 16, dynamic=True))).module
     images = torch.randn(1, 3, 16, 16)
-    other = reinitialised(found, images)
+    other = with_reinitialised_layer(found, images)
     assert not torch.allclose(other(images), found(images))
 
 

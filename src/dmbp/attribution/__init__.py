@@ -2,7 +2,7 @@
 
 from dmbp.attribution.base import LinearMapMethod, Method, Question
 from dmbp.attribution.dmbp import DMBP
-from dmbp.attribution.registry import METHODS, MethodSpec, explain_func, method_names, methods
+from dmbp.attribution.registry import METHODS, MethodSpec, explain_func, methods, parse_method_names
 
 __all__ = [
     "DMBP",
@@ -12,6 +12,6 @@ __all__ = [
     "MethodSpec",
     "Question",
     "explain_func",
-    "method_names",
     "methods",
+    "parse_method_names",
 ]

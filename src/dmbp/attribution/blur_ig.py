@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.base import Method, Question
-from dmbp.attribution.gradient import gradients_along
+from dmbp.attribution.gradient import gradients_at_points
 from dmbp.errors import InputError
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
@@ -59,7 +59,7 @@ class BlurIG(Method):
                 f"{tuple(question.inputs.shape)}"
             )
         sigmas = self.sigmas()
-        found = gradients_along(question, self._path(question.inputs))
+        found = gradients_at_points(question, self._path(question.inputs))
         total = torch.zeros_like(question.inputs)
         for sigma, following, gradient in zip(sigmas[:-1], sigmas[1:], found, strict=True):
             blurred = gaussian_blur(question.inputs, sigma)

@@ -48,7 +48,7 @@ class FullGradient:
 
 
 @torch.no_grad()
-def biases_of(net: LinearNetwork) -> dict[int, Tensor]:
+def step_biases(net: LinearNetwork) -> dict[int, Tensor]:
     """What each step that has a bias puts out where everything it reads is zero, by its output."""
     results: dict[int, Any] = {0: net.inputs}
     found: dict[int, Tensor] = {}
@@ -67,7 +67,7 @@ def biases_of(net: LinearNetwork) -> dict[int, Tensor]:
 @full_precision()
 def full_gradient(net: LinearNetwork) -> FullGradient:
     """Split the score of every row into the input's part and those of the biases."""
-    biases = biases_of(net)
+    biases = step_biases(net)
     outputs: dict[int, Tensor] = {}
 
     def at_step(step: Step, streams: list[Any]) -> list[Any]:

@@ -54,7 +54,7 @@ def last_stage(net: LinearNetwork) -> Step:
     return stages[-1]
 
 
-def stage_of(net: LinearNetwork, layer: str) -> Step:
+def stage_of_layer(net: LinearNetwork, layer: str) -> Step:
     """The step whose output is that of the module called `layer`."""
     inside = [
         step
@@ -158,7 +158,7 @@ class GradCAM(Method):
     def answer(self, question: Question) -> Tensor:
         """The weighted sum of channels of some rows, at the image's size."""
         net = self.network(question)
-        stage = last_stage(net) if self.layer is None else stage_of(net, self.layer)
+        stage = last_stage(net) if self.layer is None else stage_of_layer(net, self.layer)
         activation, gradient = _at(net, stage)
         weights = gradient.mean((2, 3), keepdim=True)
         regions = (weights * activation).sum(1, keepdim=True)

@@ -43,7 +43,7 @@ def gradients(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tenso
         return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
 
 
-def gradients_along(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
+def gradients_at_points(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
     """The gradients at several points of every row, run together as far as the batch allows.
 
     Each of `points` is shaped like the question's inputs; so are the gradients, in their order.

@@ -90,7 +90,7 @@ def methods() -> Mapping[str, MethodSpec]:
     return MappingProxyType(dict(METHODS))
 
 
-def method_names(wanted: str) -> list[str]:
+def parse_method_names(wanted: str) -> list[str]:
     """The methods meant by "all" or by names separated by commas."""
     if wanted == "all":
         return list(METHODS)

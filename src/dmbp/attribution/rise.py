@@ -24,7 +24,7 @@ from dmbp.attribution.base import Method, Question
 from dmbp.errors import InputError, require_known
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
-from dmbp.precision import ROUGHER, rough_precision
+from dmbp.precision import RUN_PRECISIONS, reduced_precision
 from dmbp.probabilities import Activation, activation_function
 
 
@@ -74,7 +74,7 @@ class RISE(Method):
     ) -> None:
         super().__init__(model, generator=generator, output=output)
         require_known("preset", preset, PRESETS)
-        require_known("precision", precision, ROUGHER)
+        require_known("precision", precision, RUN_PRECISIONS)
         self.precision = precision
         start = PRESETS[preset]
         self.masks = start.masks if masks is None else masks
@@ -114,7 +114,7 @@ class RISE(Method):
         """The model's outputs of masked images."""
         if images.dtype != torch.float32:
             return question.linearizer.run(images)
-        with rough_precision(self.precision, images.device.type):
+        with reduced_precision(self.precision, images.device.type):
             return question.linearizer.run_as_set(images)
 
     def _masks(self, generator: torch.Generator, inputs: Tensor) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.base import LinearMapMethod, Question
-from dmbp.attribution.gradient import gradients_along
+from dmbp.attribution.gradient import gradients_at_points
 from dmbp.baseline import Baseline
 from dmbp.errors import InputError
 from dmbp.linear.model.signature import Output
@@ -49,7 +49,7 @@ class SmoothGrad(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """The average gradient of some rows."""
-        found = gradients_along(question, self._noisy(question))
+        found = gradients_at_points(question, self._noisy(question))
         return torch.stack(list(found)).mean(0)
 
     def _noisy(self, question: Question) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ from dmbp.bench.identity import ModelIdentity, subject_of, task_classifier
 from dmbp.bench.plan import Plan, Task, Variant
 from dmbp.bench.questions import Asked, Shard, questions
 from dmbp.bench.store import Cell, ResultRow, Store
-from dmbp.errors import DMBPError, sentence
+from dmbp.errors import DMBPError, one_line
 
 
 class LeftOut:
@@ -41,7 +41,7 @@ class LeftOut:
             self.count += 1
             if self.count == self._tasks:
                 raise
-            warnings.warn(f"the task {task.name!r} is left out: {sentence(error)}", stacklevel=2)
+            warnings.warn(f"the task {task.name!r} is left out: {one_line(error)}", stacklevel=2)
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,14 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Every method side by side on one photograph, scored by insertion."""
-    from dmbp.attribution import method_names
+    from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import read_settings, with_dmbp
     from dmbp.workflows.compare import compare as compare_methods
     from dmbp.workflows.prediction import ModelChoice
 
     console = None if quiet else stdout
     with report_errors():
-        names = method_names(methods)
+        names = parse_method_names(methods)
         own = given(smooth=smooth, sites=sites)
         settings = with_dmbp(read_settings(setting or [], names), names, own)
         question = predict_photo(

@@ -28,7 +28,7 @@ def demo(out: Out = Path("dmbp-demo")) -> None:
 
 def _run(out: Path) -> None:
     """Explain every sample photo, compare methods on one, and say where the pictures are."""
-    from dmbp.attribution import DMBP, method_names
+    from dmbp.attribution import DMBP, parse_method_names
     from dmbp.data import sample_photos
     from dmbp.models import DEFAULT, load_model
     from dmbp.render import PanelStyle
@@ -48,7 +48,7 @@ def _run(out: Path) -> None:
     )
     photo, (first, *_) = samples["collage"]
     prediction = predict(photo, "collage", classifier, [first])
-    pictures = compare(prediction, method_names(COMPARED)).write(out, "collage")
+    pictures = compare(prediction, parse_method_names(COMPARED)).write(out, "collage")
     stdout.print(f"methods compared on the collage for {first!r} → {pictures[0]}, {pictures[1]}")
     stdout.print(f"\nThe pictures are in {out.resolve()}; open {REPORT} there in a browser.")
     stdout.print(NEXT.rstrip())

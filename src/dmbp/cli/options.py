@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dmbp.errors import DMBPError, PhotoError, TargetError, sentence
+from dmbp.errors import DMBPError, PhotoError, TargetError, one_line
 
 if TYPE_CHECKING:
     from dmbp.workflows.compare import Comparison
@@ -27,7 +27,7 @@ stdout = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 @contextmanager
 def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
-    """Turn an error the user can put right into one sentence and exit code 2; warnings too.
+    """Turn an error the user can put right into one line and exit code 2; warnings too.
 
     `interrupted` is said where the user interrupts; the exit code is then a shell's, 130.
     """
@@ -38,7 +38,7 @@ def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
             warnings.showwarning = _note
             yield
     except DMBPError as error:
-        stderr.print(Text("dmbp: ", "red") + Text(sentence(error)))
+        stderr.print(Text("dmbp: ", "red") + Text(one_line(error)))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         stderr.print(Text("dmbp: ", "red") + Text(interrupted))

@@ -47,14 +47,14 @@ def sanity(
     quiet: Quiet = False,
 ) -> None:
     """Do maps change when the model forgets its last layer? They should."""
-    from dmbp.attribution import method_names
+    from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import with_dmbp
     from dmbp.workflows.prediction import ModelChoice
     from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else stdout
     with report_errors():
-        names = method_names(methods or DEFAULT_METHODS)
+        names = parse_method_names(methods or DEFAULT_METHODS)
         settings = with_dmbp({}, names, given(smooth=smooth, sites=sites))
         question = predict_photo(
             photo, ModelChoice(model, weights, classes, device), target, out, quiet

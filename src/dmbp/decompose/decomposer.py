@@ -17,7 +17,7 @@ from dmbp.decompose.settings import OBJECTIVES, Settings
 from dmbp.engine import TYPICAL_BYTES, OnIteration, has_gpu_engine, plan_for, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import Linearizer, LinearNetwork, TargetRows
-from dmbp.precision import full_precision, repeatable
+from dmbp.precision import deterministic_kernels, full_precision
 
 SHARE = 0.25
 """Of a GPU's memory, the most that a recording is estimated to keep between calls."""
@@ -49,7 +49,7 @@ class Decomposer:
         return Decomposer, ()
 
     @full_precision()
-    @repeatable()
+    @deterministic_kernels()
     @torch.inference_mode(False)
     def decompose(
         self,

@@ -30,7 +30,7 @@ from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.network import NO_SITES
 from dmbp.linear.steps import Step
-from dmbp.precision import full_precision, repeatable
+from dmbp.precision import deterministic_kernels, full_precision
 
 START = 2.0
 """sigmoid(±2) ≈ 0.88, 0.12."""
@@ -80,7 +80,7 @@ def decompose(
 
 
 @full_precision()
-@repeatable()
+@deterministic_kernels()
 def learn_once(
     net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:

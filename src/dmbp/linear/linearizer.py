@@ -27,7 +27,7 @@ from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.steps import FrozenGraph, Selection, patterns_of, with_sites
 from dmbp.linear.targets import Target, TargetRows, read_target, rows_without_forward
 from dmbp.precision import TOLERANCE, full_precision, relative_error
-from dmbp.process import quietly
+from dmbp.process import silence_output
 
 IMAGES_AT_ONCE = 256
 """That the model is asked about before anything is explained."""
@@ -105,7 +105,7 @@ class Linearizer:
         """The model's other inputs, as it takes them: for all images alike, or one by one."""
         if given is None:
             return ExtraInputs()
-        with quietly(), evaluating(self.model):
+        with silence_output(), evaluating(self.model):
             return as_taken(self._outputs_beside, inputs, ExtraInputs.of(given, images=len(inputs)))
 
     def described(self) -> dict[str, str]:

@@ -111,13 +111,13 @@ def probability_curve(
             part = jobs.pick(indices)
             image = list(part.image)
             fraction = fractions[indices].to(inputs.device)
-            mixed = replaced(front[image], back[image], rank[image], fraction)
+            mixed = replace_pixels(front[image], back[image], rank[image], fraction)
             outputs = linearizer.holding(held.pick(image)).run(mixed)
             scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
 
 
-def replaced(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:
+def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:
     """The strongest `fraction` of each image's pixels from `front`, the rest from `back`."""
     count = torch.round(fraction.to(torch.float64) * rank[0].numel())
     return torch.where(rank < count.view(-1, 1, 1, 1), front, back)

@@ -58,7 +58,7 @@ def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
     return ran[-1]
 
 
-def plain_weight(model: nn.Module, name: str) -> nn.Parameter:
+def layer_weight(model: nn.Module, name: str) -> nn.Parameter:
     """The weight of a layer by its name."""
     modules = dict(model.named_modules())
     if name not in modules:
@@ -111,7 +111,7 @@ def reinitialisation(
     """
     beside = {"output": output, "additional_forward_args": additional_forward_args}
     asked = _by_image(_asked(model, inputs, **beside).rows(inputs, target=target)[2])
-    fresh = reinitialised(model, inputs, layer=layer, generator=generator, **beside)
+    fresh = with_reinitialised_layer(model, inputs, layer=layer, generator=generator, **beside)
     made = {} if output is None else {"output": output}
     given = {k: v for k, v in beside.items() if k != "output" and v is not None}
     before, after = (
@@ -133,7 +133,7 @@ def _by_image(rows: TargetRows) -> Any:
     return [label for (label,) in labels]
 
 
-def reinitialised(
+def with_reinitialised_layer(
     model: Model,
     inputs: Tensor,
     *,
@@ -155,7 +155,7 @@ def reinitialised(
     beside = (output, additional_forward_args)
     run = _asked(fresh, inputs, *beside).outputs
     name = last_layer(fresh, lambda: run(inputs)) if layer is None else layer
-    weight = plain_weight(fresh, name)
+    weight = layer_weight(fresh, name)
     generator = generator or torch.Generator().manual_seed(0)
     with torch.no_grad():
         drawn = torch.randn(weight.shape, generator=generator, device=generator.device)

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import InputError, TargetError, require_known, suggestion
 from dmbp.linear import Linearizer
-from dmbp.probabilities import ProbabilityWatch, activation_function
+from dmbp.probabilities import ProbabilityTracker, activation_function
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
@@ -216,8 +216,8 @@ def _in_range(index: int, count: int) -> int:
 
 def outputs_of(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
     """What a model puts out, and the classifier, which then knows if these are probabilities."""
-    with ProbabilityWatch() as watch:
+    with ProbabilityTracker() as watch:
         outputs = Linearizer(classifier.module).outputs(inputs)
-    if watch.made(outputs):
+    if watch.produced(outputs):
         classifier = replace(classifier, activation="none")
     return outputs, classifier

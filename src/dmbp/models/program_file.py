@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 from dmbp.errors import ModelError
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.process import quietly
+from dmbp.process import silence_output
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
 
 def _loaded(path: Path) -> ExportedProgram:
     try:
-        with quietly():  # torch's remarks about its own format
+        with silence_output():  # torch's remarks about its own format
             return torch.export.load(path)
     except Exception as error:  # a foreign file makes the reader raise almost anything
         raise ModelError(

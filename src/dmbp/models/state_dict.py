@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
-from dmbp.process import quietly
+from dmbp.process import silence_output
 
 State = Mapping[str, Tensor]
 
@@ -28,7 +28,7 @@ def read_state(path: Path) -> State:
         if path.suffix == ".safetensors":
             found: Any = load_file(path)
         else:
-            with quietly():  # a remark on what is no file of weights
+            with silence_output():  # a remark on what is no file of weights
                 found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file makes the readers raise almost anything
         if "TorchScript" in str(error):

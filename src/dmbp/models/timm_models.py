@@ -16,7 +16,7 @@ from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
 from dmbp.models.state_dict import State, fit, part_for, read_state
 from dmbp.models.torchvision_models import import_torchvision
-from dmbp.process import without_log
+from dmbp.process import silence_logging
 
 PREFIX = "timm"
 
@@ -82,7 +82,7 @@ def _import(name: str) -> Any:
 
 
 def _downloaded(timm: Any, name: str) -> nn.Module:
-    with without_log():  # of a download that is tried again and again
+    with silence_logging():  # of a download that is tried again and again
         try:
             return timm.create_model(name, pretrained=True)
         except Exception as error:  # of the hub, the network, or a tag that does not exist

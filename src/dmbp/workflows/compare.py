@@ -17,7 +17,7 @@ from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
 from dmbp.errors import DMBPError, SiteError
 from dmbp.linear import Linearizer
-from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
+from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
 from dmbp.render import (
@@ -80,7 +80,9 @@ class Comparison:
         blurred = baseline_for(inputs, "blur")
         return {
             fraction: self.question.shown(
-                replaced(inputs, blurred, ranks, torch.tensor([fraction], device=inputs.device))[0]
+                replace_pixels(
+                    inputs, blurred, ranks, torch.tensor([fraction], device=inputs.device)
+                )[0]
             )
             for fraction in FRACTIONS
         }

@@ -28,7 +28,7 @@ from dmbp.baseline import baseline_for
 from dmbp.data import photo_paths, read_photo
 from dmbp.decompose import Decomposition
 from dmbp.errors import OutputError, PhotoError
-from dmbp.metrics import area, insertion_curve, pixel_ranks, replaced
+from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
 from dmbp.render import (
@@ -120,7 +120,9 @@ class Explanation:
         for row, target in enumerate(self.question.targets):
             one = slice(row, row + 1)
             frames = [
-                self.question.shown(replaced(d.inputs[one], blurred[one], ranks[one], fraction)[0])
+                self.question.shown(
+                    replace_pixels(d.inputs[one], blurred[one], ranks[one], fraction)[0]
+                )
                 for fraction in fractions[:, None]
             ]
             called = self.question.classifier.class_name(target)

@@ -13,7 +13,7 @@ from dmbp import __version__
 from dmbp.attribution import METHODS
 from dmbp.attribution.settings import MethodSettings
 from dmbp.errors import DMBPError, InputError
-from dmbp.metrics import rank_correlation, reinitialised
+from dmbp.metrics import rank_correlation, with_reinitialised_layer
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, figure_bytes, write_whole
 from dmbp.workflows.compare import leaving_out, method_settings
 from dmbp.workflows.prediction import Prediction
@@ -72,7 +72,9 @@ def check_sanity(
         raise InputError(f"draws must be 1 or more, not {draws}")
     generator = torch.Generator().manual_seed(0)
     module = question.classifier.module
-    forgetful = [reinitialised(module, question.inputs, generator=generator) for _ in range(draws)]
+    forgetful = [
+        with_reinitialised_layer(module, question.inputs, generator=generator) for _ in range(draws)
+    ]
     rows: dict[str, SanityRow] = {}
     refusals: dict[str, str] = {}
     for name in names:

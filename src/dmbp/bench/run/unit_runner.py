@@ -114,7 +114,7 @@ class CellWorker:
     def _maps_forgotten(self, jobs: Sequence[Job], inputs: Tensor) -> Tensor:
         """The maps of a model that has forgotten its last layer, the same for all photos."""
         if self._forgetful is None:
-            self._forgetful = metrics.reinitialised(self._classifier.module, inputs[:1])
+            self._forgetful = metrics.with_reinitialised_layer(self._classifier.module, inputs[:1])
         target = [job.asked.index for job in jobs]
         return self._method(jobs[0].cell, forgetful=True).attribute(inputs, target=target)
 

@@ -33,7 +33,7 @@ from dmbp.linear.model.runner import AdaptedModel, with_own_names
 from dmbp.linear.model.signature import ExtraInputs
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.table import RULES, all_unsupported, operation_name
-from dmbp.process import quietly
+from dmbp.process import silence_output
 
 # Operations that return a tensor of their own, never their input or a view of it.
 _FRESH = frozenset(
@@ -217,7 +217,7 @@ def _export(
     shapes = _dynamic_shapes(model, held) if is_dynamic else None
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
-    with quietly():
+    with silence_output():
         try:
             with torch.no_grad():
                 program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
