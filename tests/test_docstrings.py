@@ -15,7 +15,7 @@ import dmbp
 IMPORTABLE = [
     module.name
     for module in walk_packages(dmbp.__path__, "dmbp.")
-    if find_spec("triton") is not None or not module.name.startswith("dmbp.engine.triton_")
+    if find_spec("triton") is not None or not module.name.startswith("dmbp.engine.gpu.triton")
 ]
 MODULES = [name for name in IMPORTABLE if ">>>" in (import_module(name).__doc__ or "")]
 

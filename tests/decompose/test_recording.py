@@ -16,7 +16,7 @@ from dmbp.engine import Logits
 from dmbp.errors import InexactCapture
 from dmbp.linear import LinearNetwork
 from tests import nets
-from tests.engine.test_fast import Classes
+from tests.engine.networks import Classes
 from tests.tolerance import relative
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

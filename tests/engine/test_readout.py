@@ -9,7 +9,7 @@ from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import AutogradEngine, CpuEngine, plan_for, readout
 from dmbp.linear import Linearizer, LinearNetwork
 from tests import nets
-from tests.engine.test_gpu import Adding, Dense
+from tests.engine.networks import Adding, Dense
 from tests.tolerance import relative
 
 KNOWN = [nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet, nets.LeakyNet, Dense]

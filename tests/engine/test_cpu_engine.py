@@ -12,6 +12,7 @@ from dmbp.engine.plan.rewrites import fold_batch_norm
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.linear.network import run
 from tests import nets
+from tests.engine.networks import FAMILIES, Classes, Mixed, Overwritten, Pools, Twice
 from tests.exactness import NETWORKS
 from tests.literal import LiteralEngine
 from tests.tolerance import FLOAT64, relative
@@ -22,72 +23,6 @@ AFTER_ITERATIONS = 1e-8
 
 SINGLE = 1e-5
 """Likewise in single precision, after a dozen iterations."""
-
-
-FAMILIES = [
-    "resnet18",
-    "vgg11",
-    "squeezenet1_1",
-    "densenet121",
-    "googlenet",
-    "mobilenet_v2",
-    "shufflenet_v2_x1_0",
-    "regnet_x_400mf",
-]
-
-
-class Mixed(nn.Module):
-    """What the fast paths do not cover: rows that move, a split, strides, groups, dilation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, stride=2)
-        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4)
-        self.dilated = nn.Conv2d(4, 4, 3, padding=2, dilation=2)
-        self.wide = nn.Conv2d(8, 6, 1, padding=1)
-        self.norm = nn.BatchNorm2d(8)
-        self.fc = nn.Linear(6, 5)
-        nets.randomise_statistics(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        x = torch.relu(self.norm(x + self.grouped(x)))
-        first, second = x.split(4, 1)
-        x = torch.cat([torch.relu(self.dilated(first)), second * 2], 1)
-        x = x.permute(1, 0, 2, 3).flip(0).permute(1, 0, 2, 3)  # rows are not first on the way
-        x = x + x
-        x = nn.functional.relu6(self.wide(x))
-        return self.fc(x.flatten(2).mean(2))
-
-
-class Pools(nn.Module):
-    """Max-pooling behind ReLUs: overlapping, padded, side by side, and short of the border."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 8, 3, padding=1)
-        self.second = nn.Conv2d(8, 20, 3, padding=1)
-        self.third = nn.Conv2d(20, 6, 3, padding=2)
-        self.last = nn.Conv2d(6, 5, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(torch.relu(self.first(x)), 3, 2, 1)
-        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 3, 2)
-        x = nn.functional.max_pool2d(torch.relu(self.third(x)), 2)
-        return torch.relu(self.last(x)).mean((2, 3))
-
-
-class Classes(nn.Module):
-    """Classes are channels until the end, behind a ReLU; a max-pooling after the last masks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 7, 3, stride=2)
-        self.last = nn.Conv2d(7, 9, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.last(torch.relu(self.first(x))))
-        return nn.functional.max_pool2d(x, 2).mean((2, 3))
 
 
 def network(model: nn.Module, inputs: Tensor) -> LinearNetwork:
@@ -177,33 +112,6 @@ def test_other_classes_are_not_computed() -> None:
     assert moved.any(1).all()
     assert not moved[:, 3:].any()  # asked about are 0, 1 and 2
     assert [len(kept) for kept in plan.pruned.channels.values()] == [3]
-
-
-class Twice(nn.Module):
-    """An image and its mirror image in one batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        both = torch.relu(self.conv(torch.cat([x, x.flip(3)], 0))).mean((2, 3))
-        one, other = both.split(len(x), 0)
-        return self.fc(one + other)
-
-
-class Overwritten(nn.Module):
-    """An activation that nobody reads in the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
-        self.last, self.fc = nn.Conv2d(4, 4, 1), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.first(x))
-        y.copy_(torch.relu(self.second(x)))
-        return self.fc(torch.relu(self.last(y)).mean((2, 3)))
 
 
 def test_rows_lost_from_sight_are_left_to_the_reference_engine() -> None:

@@ -13,7 +13,7 @@ from dmbp.engine import plan_for, prepare
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
 from dmbp.precision import full_precision
-from tests.engine.test_splitting import DEVICE, Block
+from tests.engine.networks import Block
 
 pytest.importorskip("triton")
 
@@ -21,6 +21,8 @@ from dmbp.engine.gpu.triton import launch as triton_launch
 from dmbp.engine.gpu.triton.backend import TritonBackend
 from dmbp.engine.gpu.triton.launch import FUSED, launch, rehearsing
 from dmbp.engine.gpu.triton.precompile import ask
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def pooled() -> nn.Module:

@@ -16,8 +16,7 @@ from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.precision import full_precision
 from tests import nets
 from tests.engine.backends import backend
-from tests.engine.test_fast import FAMILIES, Classes, Mixed, Pools
-from tests.engine.test_layouts import Tokens
+from tests.engine.networks import FAMILIES, Adding, Classes, Dense, Mixed, Pools, Tokens
 from tests.exactness import NETWORKS as TORCHVISION
 from tests.tolerance import relative
 
@@ -29,43 +28,6 @@ SINGLE = 2e-5
 HALF = {torch.float16: 0.999, torch.bfloat16: 0.99}
 """Correlation of what logits moved by, in 16 bits, with that in single precision, on networks of a
 few dozen channels; rounding averages out in larger ones."""
-
-
-class Dense(nn.Module):
-    """Batch norm that no convolution can take in, before a ReLU; values read many times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 6, 3, stride=2)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(width) for width in (6, 10, 14)])
-        self.convs = nn.ModuleList([nn.Conv2d(width, 4, 3, padding=1) for width in (6, 10)])
-        self.fc = nn.Linear(14, 5)
-        nets.randomise_statistics(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        for norm, conv in zip(self.norms, self.convs, strict=False):
-            x = torch.cat([x, conv(torch.relu(norm(x)))], 1)
-        return self.fc(torch.relu(self.norms[2](x)).mean((2, 3)))
-
-
-class Adding(nn.Module):
-    """Steps without a path of their own that add something, to activations of all sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 6, 3)
-        self.norm = nn.BatchNorm2d(6)
-        self.middle = nn.Conv1d(6, 6, 1)
-        self.last = nn.Linear(6, 5)
-        nets.randomise_statistics(self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.first(300 * x))
-        x = torch.relu((x + 70.0) / 3 - 2 * x)
-        x = self.norm(torch.nn.functional.pad(x, (1, 1), value=20.0))
-        x = torch.relu(self.middle(x.flatten(2)))
-        return torch.relu(self.last(x.mean(2))) * 0.01 + 3.0
 
 
 NETWORKS = [nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet]

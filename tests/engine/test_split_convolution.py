@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
@@ -10,6 +10,7 @@ from dmbp.engine import AutogradEngine, plan_for
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.linear import Linearizer
 from dmbp.precision import full_precision
+from tests.engine.networks import Block, TwoBranches
 
 pytest.importorskip("triton")
 
@@ -24,38 +25,6 @@ from dmbp.engine.gpu.triton.split_convolution import (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 PLAIN = ([1, 1], [1, 1], [1, 1], 1)
-
-
-class Block(nn.Module):
-    """A block of a residual network, wide enough to be split, one convolution with a stride."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 3, padding=1)
-        self.first = nn.Conv2d(64, 64, 3, padding=1)
-        self.second = nn.Conv2d(64, 64, 3, padding=1)
-        self.third = nn.Conv2d(64, 128, 3, stride=2, padding=1)
-        self.last = nn.Linear(128, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        x = torch.relu(self.second(torch.relu(self.first(x))) + x)
-        return self.last(torch.relu(self.third(x)).mean((2, 3)))
-
-
-class TwoBranches(nn.Module):
-    """A site that adds two convolutions, each of which could be split, and is read by two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 3, padding=1)
-        self.left = nn.Conv2d(64, 64, 3, padding=1)
-        self.right = nn.Conv2d(64, 64, 5, padding=2)
-        self.last = nn.Linear(64, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.stem(x))
-        return self.last(torch.relu(self.left(x) + self.right(x)).mean((2, 3)))
 
 
 @pytest.mark.parametrize("summands", [1, 4, 8])

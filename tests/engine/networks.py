@@ -1,27 +1,171 @@
-"""Networks whose images leave the first dimension: the fast engine learns the same masks."""
+"""Networks that the tests of several engines share."""
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose.learn import initial_logits
-from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, engine_for, plan_for
-from dmbp.engine.plan.rewrites import PartOfLinear
-from dmbp.engine.plan.streams import ROWS_FIRST, RowLayout
-from dmbp.linear import Linearizer, LinearNetwork
-from dmbp.models.torchvision_models import import_torchvision
-from tests.tolerance import relative
+from tests import nets
 
-AGREED = 1e-10
-"""In double precision, after twenty iterations."""
+FAMILIES = [
+    "resnet18",
+    "vgg11",
+    "squeezenet1_1",
+    "densenet121",
+    "googlenet",
+    "mobilenet_v2",
+    "shufflenet_v2_x1_0",
+    "regnet_x_400mf",
+]
+"""Torchvision's families of networks, one of each."""
 
-SINGLE = 1e-3
-"""In single precision, after three iterations of a deep network: RMSProp makes as much of gradients
-that are rounding alone as of any others."""
 
-LEARN = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
+class Mixed(nn.Module):
+    """What the fast paths do not cover: rows that move, a split, strides, groups, dilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.dilated = nn.Conv2d(4, 4, 3, padding=2, dilation=2)
+        self.wide = nn.Conv2d(8, 6, 1, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.fc = nn.Linear(6, 5)
+        nets.randomise_statistics(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.norm(x + self.grouped(x)))
+        first, second = x.split(4, 1)
+        x = torch.cat([torch.relu(self.dilated(first)), second * 2], 1)
+        x = x.permute(1, 0, 2, 3).flip(0).permute(1, 0, 2, 3)  # rows are not first on the way
+        x = x + x
+        x = nn.functional.relu6(self.wide(x))
+        return self.fc(x.flatten(2).mean(2))
+
+
+class Pools(nn.Module):
+    """Max-pooling behind ReLUs: overlapping, padded, side by side, and short of the border."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 20, 3, padding=1)
+        self.third = nn.Conv2d(20, 6, 3, padding=2)
+        self.last = nn.Conv2d(6, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.first(x)), 3, 2, 1)
+        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 3, 2)
+        x = nn.functional.max_pool2d(torch.relu(self.third(x)), 2)
+        return torch.relu(self.last(x)).mean((2, 3))
+
+
+class Classes(nn.Module):
+    """Classes are channels until the end, behind a ReLU; a max-pooling after the last masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 7, 3, stride=2)
+        self.last = nn.Conv2d(7, 9, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.last(torch.relu(self.first(x))))
+        return nn.functional.max_pool2d(x, 2).mean((2, 3))
+
+
+class Dense(nn.Module):
+    """Batch norm that no convolution can take in, before a ReLU; values read many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, stride=2)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(width) for width in (6, 10, 14)])
+        self.convs = nn.ModuleList([nn.Conv2d(width, 4, 3, padding=1) for width in (6, 10)])
+        self.fc = nn.Linear(14, 5)
+        nets.randomise_statistics(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        for norm, conv in zip(self.norms, self.convs, strict=False):
+            x = torch.cat([x, conv(torch.relu(norm(x)))], 1)
+        return self.fc(torch.relu(self.norms[2](x)).mean((2, 3)))
+
+
+class Adding(nn.Module):
+    """Steps without a path of their own that add something, to activations of all sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3)
+        self.norm = nn.BatchNorm2d(6)
+        self.middle = nn.Conv1d(6, 6, 1)
+        self.last = nn.Linear(6, 5)
+        nets.randomise_statistics(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(300 * x))
+        x = torch.relu((x + 70.0) / 3 - 2 * x)
+        x = self.norm(torch.nn.functional.pad(x, (1, 1), value=20.0))
+        x = torch.relu(self.middle(x.flatten(2)))
+        return torch.relu(self.last(x.mean(2))) * 0.01 + 3.0
+
+
+class Twice(nn.Module):
+    """An image and its mirror image in one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.relu(self.conv(torch.cat([x, x.flip(3)], 0))).mean((2, 3))
+        one, other = both.split(len(x), 0)
+        return self.fc(one + other)
+
+
+class Overwritten(nn.Module):
+    """An activation that nobody reads in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+        self.last, self.fc = nn.Conv2d(4, 4, 1), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        y.copy_(torch.relu(self.second(x)))
+        return self.fc(torch.relu(self.last(y)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """A block of a residual network, wide enough to be split, one convolution with a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.first = nn.Conv2d(64, 64, 3, padding=1)
+        self.second = nn.Conv2d(64, 64, 3, padding=1)
+        self.third = nn.Conv2d(64, 128, 3, stride=2, padding=1)
+        self.last = nn.Linear(128, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.second(torch.relu(self.first(x))) + x)
+        return self.last(torch.relu(self.third(x)).mean((2, 3)))
+
+
+class TwoBranches(nn.Module):
+    """A site that adds two convolutions, each of which could be split, and is read by two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 3, padding=1)
+        self.left = nn.Conv2d(64, 64, 3, padding=1)
+        self.right = nn.Conv2d(64, 64, 5, padding=2)
+        self.last = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        return self.last(torch.relu(self.left(x) + self.right(x)).mean((2, 3)))
 
 
 class PerChannel(nn.Module):
@@ -192,88 +336,4 @@ LAYOUTS = [
     Windows,
     PooledColours,
 ]
-
-
-def network(model: nn.Module, rows: int) -> LinearNetwork:
-    images = torch.randn(rows, 3, 12, 12, dtype=torch.float64)
-    return Linearizer(model.double().eval()).linearize(images, target=list(range(rows)))
-
-
-def assert_agree(net: LinearNetwork, iterations: int, tolerance: float) -> None:
-    plan = plan_for(net)
-    logits = initial_logits(plan)
-    reference = AutogradEngine(plan, logits, **LEARN)
-    fast = engine_for(plan, logits, **LEARN)
-    assert isinstance(fast, CpuEngine)
-    for _ in range(iterations):
-        expected, found = reference.step(), fast.step()
-        assert relative(found.positive, expected.positive) <= tolerance
-        assert relative(found.negative, expected.negative) <= tolerance
-    for name, tensor in reference.logits.items():
-        masks = torch.sigmoid(fast.logits[name]), torch.sigmoid(tensor)
-        assert relative(*masks) <= tolerance
-    ends = [engine.readout() for engine in (fast, reference)]
-    assert relative(ends[0].positive_map, ends[1].positive_map) <= tolerance
-    assert relative(ends[0].negative_map, ends[1].negative_map) <= tolerance
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize("model", LAYOUTS)
-def test_the_reference_engine_agrees(model: type[nn.Module], rows: int) -> None:
-    torch.manual_seed(0)
-    assert_agree(network(model(), rows), iterations=20, tolerance=AGREED)
-
-
-@pytest.mark.parametrize("model", LAYOUTS)
-def test_a_batch_is_its_images(model: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    images = torch.randn(3, 3, 12, 12, dtype=torch.float64)
-    explainer = DMBP(model().double().eval(), iterations=20)
-    together = explainer.explain(images, target=[0, 1, 2])
-    for k in range(3):
-        alone = explainer.explain(images[k : k + 1], target=k)
-        assert relative(alone.attribution, together.attribution[k : k + 1]) <= AGREED
-
-
-def test_a_batch_dimension_squeezed_away() -> None:
-    torch.manual_seed(0)
-    assert_agree(network(Vector(), 1), iterations=20, tolerance=AGREED)
-
-
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        (ChannelsFirst, {RowLayout(1)}),
-        (PerChannel, {RowLayout(0, 1, 3), ROWS_FIRST}),
-        (TokensOutside, {RowLayout(0, 144, 1)}),
-        (HeadsOutside, {RowLayout(0, 2, 1)}),
-        (HeadsInside, {RowLayout(0, 1, 2), ROWS_FIRST}),
-        (Windows, {RowLayout(0, 1, 9), ROWS_FIRST}),
-        (Tokens, {ROWS_FIRST}),
-    ],
-)
-def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[RowLayout]) -> None:
-    """The networks above are what they are called."""
-    plan = plan_for(network(model(), 3))
-    sites = {planned.layout for planned in plan.steps if planned.step.site is not None}
-    assert sites == expected
-
-
-@pytest.mark.parametrize(("model", "kept"), [(Tokens, 8), (HeadsInside, 8)])
-def test_queries_and_keys_are_not_computed(model: type[nn.Module], kept: int) -> None:
-    """Of three times as many outputs; layers that are read as a whole stay whole."""
-    plan = plan_for(network(model(), 2))
-    layers = [p.step for p in plan.steps if p.step.operation == "aten.linear.default"]
-    found = [step for step in layers if isinstance(step.function, PartOfLinear)]
-    assert [len(step.arguments[1]) for step in found] == [kept]
-    assert [step.function for step in found] == [PartOfLinear(2 * kept, 0)]
-
-
-@pytest.mark.parametrize(("name", "settings"), [("vit_b_16", {"image_size": 64}), ("swin_t", {})])
-def test_torchvisions_transformers(name: str, settings: dict[str, int]) -> None:
-    torch.manual_seed(0)
-    model = getattr(import_torchvision().models, name)(weights=None, **settings).eval()
-    for parameter in model.parameters():  # torchvision's last layer starts at zero
-        nn.init.normal_(parameter, std=0.05)
-    net = Linearizer(model).linearize(torch.randn(2, 3, 64, 64), target=[0, 1])
-    assert_agree(net, iterations=3, tolerance=SINGLE)
+"""Networks whose rows leave dimension 0, or share it with something else."""
