@@ -1,12 +1,15 @@
-"""What of a photo is seen."""
+"""Classifiers: how a photo becomes an input, how classes are named, what outputs mean."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor, nn
 
-from dmbp.models import Preprocessing
-from dmbp.models.classifier import Fit
+from dmbp.errors import InputError, TargetError
+from dmbp.models import Classifier, Preprocessing
+from dmbp.models.classifier import Fit, outputs_of
 
 PHOTO = Image.new("RGB", (300, 200))
 
@@ -50,3 +53,116 @@ def test_what_is_squeezed_before_it_is_cut() -> None:
     for fit, seen in (("squeeze-crop", (255, 0, 0)), ("crop", (0, 0, 255))):
         view = Preprocessing(resize=90, crop=80, fit=fit).view(photo)
         assert view.getpixel((2, 40)) == seen
+
+
+@pytest.mark.parametrize("size", [(640, 480), (20, 300), (224, 224), (17, 17)])
+def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
+    preprocessing = Preprocessing()
+    view = preprocessing.view(Image.new("RGB", size, (255, 0, 0)))
+    tensor = preprocessing.tensor(view)
+    assert view.size == (224, 224)
+    assert tensor.shape == (1, 3, 224, 224)
+    assert tensor[0, 0, 0, 0] == pytest.approx((1 - 0.485) / 0.229)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"crop": (224, 160)}, "crop is a number of pixels"),
+        ({"resize": -5}, "resize is a number of pixels"),
+        ({"interpolation": "bicubic"}, "one of Pillow's"),
+        ({"std": (0.0, 0.0, 0.0)}, "more than zero"),
+        ({"mean": "half"}, "a number for each channel"),
+    ],
+)
+def test_preprocessing_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Preprocessing(**given)
+
+
+def test_means_may_be_tensors() -> None:
+    assert Preprocessing(mean=torch.tensor([0.5, 0.5, 0.25])).mean == (0.5, 0.5, 0.25)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"classes": {0: "dog", 1: "cat"}}, "classes are a list of names"),
+        ({"classes": (1, 2)}, "classes are a list of names"),
+        ({"preprocessing": ((0.5,) * 3,)}, "'preprocessing' of a Classifier is a Preprocessing"),
+        ({"module": "resnet18"}, "'module' of a Classifier is a module, not a str"),
+    ],
+)
+def test_classifiers_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Classifier(**({"name": "mine", "module": nn.Linear(2, 2)} | given))
+
+
+def test_two_names_for_a_yes_or_no() -> None:
+    with pytest.raises(TargetError, match="name what yes stands for"):
+        Classifier("mine", nn.Linear(2, 1), classes=("cat", "dog")).check_classes(torch.zeros(1))
+
+
+CLASSIFIER = Classifier(
+    "pets", nn.Identity(), classes=("tabby cat", "tiger cat", "goldfish", "sea-horse")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [("0", 0), ("goldfish", 2), ("Goldfish ", 2), ("cat", 1), ("tabby", 0), ("horse", 3)],
+)
+def test_classes_by_number_name_or_word(text: str, index: int) -> None:
+    assert CLASSIFIER.class_index(text, torch.tensor([1.0, 2.0, 0.0, 0.0])) == index
+
+
+def test_classes_that_do_not_exist() -> None:
+    outputs = torch.zeros(4)
+    for text, sentence in [
+        ("goldfsh", "no class 'goldfsh'; did you mean 'goldfish'"),
+        ("zebra", "no class 'zebra'; there are tabby cat"),
+        ("4", "class 4 is out of range: the model has classes 0 to 3"),
+        ("-1", "out of range"),
+        ("²", "no class '²'"),
+    ]:
+        with pytest.raises(TargetError, match=sentence):
+            CLASSIFIER.class_index(text, outputs)
+    with pytest.raises(TargetError, match="no names"):
+        Classifier("x", nn.Identity()).class_index("cat", outputs)
+
+
+def test_a_single_output_is_a_yes_or_no() -> None:
+    assert Classifier("x", nn.Identity()).probabilities(torch.tensor([-0.5])).item() < 0.5
+
+
+class Clamped(nn.Module):
+    """A sigmoid kept away from zero and one."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(scores).clamp(1e-6, 1 - 1e-6)
+
+
+class Doubled(nn.Module):
+    """What is no probability any more."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return 2 * torch.sigmoid(scores)
+
+
+@pytest.mark.parametrize(
+    ("last", "activation"),
+    [
+        (nn.Sigmoid(), "none"),
+        (nn.Softmax(1), "none"),
+        (Clamped(), "none"),
+        (Doubled(), "softmax"),
+        (nn.LogSoftmax(1), "softmax"),
+        (nn.Identity(), "softmax"),
+    ],
+)
+def test_what_a_network_ends_in(last: nn.Module, activation: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), last).eval()
+    inputs = torch.randn(2, 3, 2, 2)
+    outputs, classifier = outputs_of(Classifier("a model", module), inputs)
+    assert torch.equal(outputs, module(inputs))
+    assert classifier.activation == activation

@@ -11,37 +11,19 @@ from torch import Tensor, nn
 from torch.export import Dim
 from typer.testing import CliRunner
 
-import dmbp
 from dmbp.cli import app
 from dmbp.errors import ModelError, WeightsError
 from dmbp.linear.model.wrappers import OneAtATime
-from dmbp.models import Classifier, load_model
+from dmbp.models import load_model
+from tests.models.networks import assert_same_map, small_network
 from tests.real import photographs
-from tests.tolerance import FLOAT32, relative
 
 DYNAMIC = ({0: Dim.AUTO},)
-
-
-def small() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.ReLU(inplace=True),
-        nn.Dropout(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16, 3),
-    ).eval()
 
 
 def save(model: nn.Module, path: Path, images: Tensor, dynamic: object = None) -> Path:
     torch.export.save(torch.export.export(model, (images,), dynamic_shapes=dynamic), path)
     return path
-
-
-def same_map(ours: Classifier, model: nn.Module, images: Tensor, target: object) -> None:
-    explainers = [dmbp.DMBP(net, iterations=10) for net in (ours.module, model)]
-    found, expected = (one.attribute(images, target=target) for one in explainers)
-    assert relative(found, expected) <= FLOAT32
 
 
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC])
@@ -52,23 +34,23 @@ def test_the_real_squeezenet_as_a_program(shared: Path, tmp_path: Path, dynamic:
     example = images if dynamic else images[:1]
     program = load_model(str(save(module.module, tmp_path / "net.pt2", example, dynamic)))
     assert program.preprocessing.crop == 224
-    same_map(program, module.module, images[:1], int(classes[0]))
+    assert_same_map(program, module.module, images[:1], int(classes[0]))
 
 
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC])
 def test_several_images_and_targets(tmp_path: Path, dynamic: object) -> None:
     """A program for one image is run on one after the other."""
-    model, images = small(), torch.randn(3, 3, 20, 20)
+    model, images = small_network(), torch.randn(3, 3, 20, 20)
     example = images if dynamic else images[:1]
     program = load_model(str(save(model, tmp_path / "net.pt2", example, dynamic)))
     assert isinstance(program.module, OneAtATime) == (dynamic is None)
     assert program.preprocessing.crop == 20
     assert torch.allclose(program.module(images), model(images))
-    same_map(program, model, images, [[0, 1], [2], [1]])
+    assert_same_map(program, model, images, [[0, 1], [2], [1]])
 
 
 def test_a_program_from_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(small(), tmp_path / "net.pt2", torch.randn(1, 3, 32, 32))
+    save(small_network(), tmp_path / "net.pt2", torch.randn(1, 3, 32, 32))
     (tmp_path / "program_models.py").write_text(
         "import torch\n"
         "from dmbp.models import Classifier, Preprocessing\n"
@@ -90,7 +72,7 @@ def test_the_commands_take_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.chdir(tmp_path)
     Image.effect_noise((40, 30), 60).convert("RGB").save("photo.jpg")
-    save(small(), tmp_path / "net.pt2", torch.randn(1, 3, 16, 16))
+    save(small_network(), tmp_path / "net.pt2", torch.randn(1, 3, 16, 16))
     arguments = ["photo.jpg", "--model", "net.pt2"]
     explained = CliRunner().invoke(app, ["explain", *arguments, "--target", "0", "--target", "1"])
     assert explained.exit_code == 0, explained.output
@@ -122,10 +104,10 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
 
     two = torch.export.export(Two(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
     torch.export.save(two, tmp_path / "two.pt2")
-    whole = save(small(), tmp_path / "eight.pt2", torch.zeros(8, 3, 16, 16)).read_bytes()
+    whole = save(small_network(), tmp_path / "eight.pt2", torch.zeros(8, 3, 16, 16)).read_bytes()
     (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.pt2").write_text("hello")
-    save(small(), tmp_path / "wide.pt2", torch.zeros(1, 3, 16, 24))
+    save(small_network(), tmp_path / "wide.pt2", torch.zeros(1, 3, 16, 24))
     save(nn.Linear(4, 2), tmp_path / "flat.pt2", torch.zeros(1, 4))
     for name, sentence in [
         ("missing.pt2", "there is no model file"),

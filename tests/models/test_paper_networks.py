@@ -1,4 +1,4 @@
-"""The paper's VOC networks, from files as TorchRay names and shapes what is in them."""
+"""The paper's networks: from files laid out like TorchRay's, from real weights, from none."""
 
 import re
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import dmbp
 from dmbp.errors import WeightsError
-from dmbp.linear import linearize
 from dmbp.models import load_model
-from dmbp.models.paper_networks import caffe_resnet50, caffe_vgg16
+from dmbp.models.paper_networks import caffe_resnet50, caffe_vgg16, keras_resnet50
 
 
 def split_norms(module: nn.Module) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ def test_the_architecture_is_caffes() -> None:
 
 def test_dmbp_takes_the_network_as_it_is(files: dict[str, tuple[Path, nn.Module]]) -> None:
     module = load_model(NAMES[0], weights=files[NAMES[0]][0]).module
-    net = linearize(module, torch.rand(1, 3, 67, 96), target=3)
+    net = dmbp.linearize(module, torch.rand(1, 3, 67, 96), target=3)
     assert len(net.sites) == 49
 
 
@@ -109,3 +109,29 @@ def test_a_file_without_one_layer(tmp_path: Path, files: dict[str, tuple[Path, n
     torch.save(state, tmp_path / "less.pth")
     with pytest.raises(WeightsError, match=r"2 keys are missing, first 'conv1\.bias'$"):
         load_model(NAMES[0], weights=tmp_path / "less.pth")
+
+
+def test_keras_resnet50_needs_a_file() -> None:
+    with pytest.raises(WeightsError, match="give a file with --weights"):
+        load_model("resnet50-keras")
+    module = keras_resnet50()
+    assert module.layer2[0].conv1.stride == (2, 2)
+    assert module.layer2[0].conv2.stride == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["resnet50-voc", "vgg16-voc"])
+def test_real_weights(name: str, shared: Path) -> None:
+    classifier = load_model(name, weights=shared / "models")
+    assert classifier.activation == "sigmoid"
+    assert classifier.classes is not None
+    assert len(classifier.classes) == 20
+    with torch.no_grad():
+        assert classifier.module(torch.randn(1, 3, 64, 64)).shape == (1, 20)
+
+
+@pytest.mark.parametrize("name", ["resnet50-voc", "vgg16-voc"])
+def test_missing_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="give the folder of its backbone and head"):
+        load_model(name)
+    with pytest.raises(WeightsError, match="there is no weights file"):
+        load_model(name, weights=tmp_path)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import dmbp
 from dmbp.models.onnx.file import read_classifier
-from tests.models.test_onnx_file import save
+from tests.models.networks import export_onnx
 from tests.tolerance import relative
 
 pytest.importorskip("onnx")
@@ -41,7 +41,7 @@ class Between(nn.Module):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_maps_are_the_modules(tmp_path: Path, name: str) -> None:
     model = Between(name).double().eval()
-    path = save(model, tmp_path / "net.onnx", 8, dynamic=False, opset_version=13)
+    path = export_onnx(model, tmp_path / "net.onnx", 8, dynamic=False, opset_version=13)
     images = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     read = read_classifier(path).module.double()
     maps = [dmbp.DMBP(net, iterations=10).attribute(images, target=1) for net in (read, model)]

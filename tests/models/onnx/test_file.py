@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export import Dim
 from torch.nn import functional as F
 
 from dmbp.errors import ModelError, WeightsError
@@ -18,7 +17,7 @@ from dmbp.metrics.reinitialisation import with_reinitialised_layer
 from dmbp.models import load_model
 from dmbp.models.onnx.file import read_classifier
 from dmbp.models.torchvision_models import import_torchvision
-from tests.models.test_program_file import same_map, small
+from tests.models.networks import assert_same_map, export_onnx, small_network
 from tests.real import photographs
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
@@ -27,40 +26,24 @@ VisionTransformer = import_torchvision().models.VisionTransformer
 SwinTransformer = import_torchvision().models.SwinTransformer
 
 
-def save(
-    model: nn.Module, path: Path, side: int, *, dynamic: bool, dynamo: bool = False, **settings: Any
-) -> Path:
-    dtype = next(model.parameters()).dtype
-    images = torch.zeros(2 if dynamic else 1, 3, side, side, dtype=dtype)
-    if dynamic and dynamo:
-        settings |= {"dynamic_shapes": ({0: Dim.DYNAMIC},)}
-    elif dynamic:
-        settings |= {"dynamic_axes": {"images": {0: "batch"}}}
-    settings |= {"verbose": False} if dynamo else {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of exporters about themselves
-        torch.onnx.export(model, (images,), path, dynamo=dynamo, input_names=["images"], **settings)
-    return path
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_real_squeezenet_in_onnx(shared: Path, tmp_path: Path, dynamic: bool) -> None:
     weights = shared / "models" / "squeezenet1_1_imagenet.safetensors"
     module = load_model("squeezenet1_1", weights=weights)
     images, classes = photographs(shared, module.preprocessing, 1)
-    path = save(module.module, tmp_path / "net.onnx", 224, dynamic=dynamic)
+    path = export_onnx(module.module, tmp_path / "net.onnx", 224, dynamic=dynamic)
     found = load_model(str(path))
     assert isinstance(found.module, OneAtATime) == (not dynamic)
-    same_map(found, module.module, images, int(classes[0]))
+    assert_same_map(found, module.module, images, int(classes[0]))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_exports_of_other_architectures(tmp_path: Path, name: str) -> None:
     """With batch norm, shared activations and clipping; two images at once."""
     model = import_torchvision().models.get_model(name, weights=None, num_classes=5).eval()
-    found = load_model(str(save(model, tmp_path / "net.onnx", 64, dynamic=True)))
+    found = load_model(str(export_onnx(model, tmp_path / "net.onnx", 64, dynamic=True)))
     assert found.preprocessing.crop == 64
-    same_map(found, model, torch.randn(2, 3, 64, 64), [1, 2])
+    assert_same_map(found, model, torch.randn(2, 3, 64, 64), [1, 2])
 
 
 def newer_spelling(opset: int) -> object:
@@ -96,7 +79,7 @@ def test_newer_spellings(tmp_path: Path, opset: int) -> None:
     model[0].weight.data = torch.arange(24.0).sin().reshape(2, 3, 2, 2)
     images = torch.randn(3, 3, 9, 9)
     assert torch.allclose(found.module(images), model(images), atol=1e-6)
-    same_map(found, model, images, 1)
+    assert_same_map(found, model, images, 1)
 
 
 def vision_transformer() -> nn.Module:
@@ -142,12 +125,12 @@ def test_exports_of_modern_networks(tmp_path: Path, name: str, dynamo: bool, dyn
     model = NETWORKS[name]().eval()
     for parameter in model.parameters():  # a head of zeros would hide everything
         nn.init.normal_(parameter, std=0.2)
-    path = save(model.double(), tmp_path / "net.onnx", 32, dynamic=dynamic, dynamo=dynamo)
+    path = export_onnx(model.double(), tmp_path / "net.onnx", 32, dynamic=dynamic, dynamo=dynamo)
     found = read_classifier(path)
     assert isinstance(found.module, OneAtATime) == (not dynamic)
     images = torch.randn(2, 3, 32, 32).double()
     assert relative(found.module(images), model(images)) <= FLOAT64
-    same_map(found, model, images, [1, 2])
+    assert_same_map(found, model, images, [1, 2])
 
 
 class Uneven(nn.Module):
@@ -186,7 +169,7 @@ def test_channels_last_and_uneven_padding(tmp_path: Path) -> None:
     found = load_model(str(tmp_path / "net.onnx"))
     images = torch.randn(2, 3, 16, 16)
     assert relative(found.module(images), model(images)) <= FLOAT32
-    same_map(found, model, images, 1)
+    assert_same_map(found, model, images, 1)
 
 
 def test_a_file_that_says_any_number_and_means_one(tmp_path: Path) -> None:
@@ -211,21 +194,23 @@ def test_a_file_that_says_any_number_and_means_one(tmp_path: Path) -> None:
 
 
 def test_half_precision_is_read_as_single(tmp_path: Path) -> None:
-    path = save(small().half(), tmp_path / "net.onnx", 16, dynamic=True)
+    path = export_onnx(small_network().half(), tmp_path / "net.onnx", 16, dynamic=True)
     found = load_model(str(path)).module
     assert {weight.dtype for weight in found.parameters()} == {torch.float32}
     assert found(torch.randn(2, 3, 16, 16)).shape == (2, 3)
 
 
 def test_the_last_layer_can_forget(tmp_path: Path) -> None:
-    found = load_model(str(save(small(), tmp_path / "net.onnx", 16, dynamic=True))).module
+    found = load_model(
+        str(export_onnx(small_network(), tmp_path / "net.onnx", 16, dynamic=True))
+    ).module
     images = torch.randn(1, 3, 16, 16)
     other = with_reinitialised_layer(found, images)
     assert not torch.allclose(other(images), found(images))
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    whole = save(small(), tmp_path / "net.onnx", 16, dynamic=False).read_bytes()
+    whole = export_onnx(small_network(), tmp_path / "net.onnx", 16, dynamic=False).read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.onnx").write_text("hello")
     (tmp_path / "empty.onnx").write_bytes(b"")
@@ -317,7 +302,7 @@ def test_of_several_outputs_the_scores_are_taken(tmp_path: Path) -> None:
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(small(), tmp_path / "net.onnx", 16, dynamic=False)
+    path = export_onnx(small_network(), tmp_path / "net.onnx", 16, dynamic=False)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ModelError, match=r"needs the extra onnx: pip install dmbp\[onnx\]"):
         load_model(str(path))

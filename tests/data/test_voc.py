@@ -1,0 +1,58 @@
+"""PASCAL VOC: its list, its difficult objects, and what is said of a folder that is none."""
+
+from pathlib import Path
+
+import pytest
+
+from dmbp.data.dataset import read_dataset
+from dmbp.errors import PhotoError
+from tests.data.layouts import labels_by_name, save_photo
+
+VOC = """<annotation><size><width>20</width><height>16</height></size>
+<object><name>cat</name><difficult>{}</difficult><bndbox><xmin>2</xmin><ymin>3</ymin>
+<xmax>10</xmax><ymax>9</ymax></bndbox></object></annotation>"""
+
+
+def test_voc_follows_its_list(tmp_path: Path) -> None:
+    for stem in ("a", "b"):
+        save_photo(tmp_path / "JPEGImages" / f"{stem}.jpg")
+        (tmp_path / "Annotations").mkdir(exist_ok=True)
+        (tmp_path / "Annotations" / f"{stem}.xml").write_text(VOC.format(0))
+    assert labels_by_name("voc", tmp_path) == {"a": ("cat",), "b": ("cat",)}
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_text("b\n")
+    (only,) = read_dataset("voc", tmp_path).samples
+    assert only.name == "b"
+    assert only.annotation is not None
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_text("c\n")
+    with pytest.raises(PhotoError, match=r"none of the photos that .* lists is annotated"):
+        read_dataset("voc", tmp_path)
+
+
+def test_voc_with_and_without_what_is_difficult(tmp_path: Path) -> None:
+    """A class with difficult instances alone counts in one and not in the other."""
+    (tmp_path / "Annotations").mkdir()
+    for stem, difficult in (("a", 0), ("b", 1)):
+        save_photo(tmp_path / "JPEGImages" / f"{stem}.jpg")
+        (tmp_path / "Annotations" / f"{stem}.xml").write_text(VOC.format(difficult))
+    assert labels_by_name("voc", tmp_path) == {"a": ("cat",), "b": ("cat",)}
+    assert labels_by_name("voc-not-difficult", tmp_path) == {"a": ("cat",)}
+    dog = VOC.format(1).replace("</annotation>", "") + VOC.format(0).partition("</size>")[2]
+    (tmp_path / "Annotations" / "b.xml").write_text(dog.replace("cat", "dog", 1))
+    assert labels_by_name("voc", tmp_path)["b"] == ("dog", "cat")
+    assert labels_by_name("voc-not-difficult", tmp_path)["b"] == ("cat",)
+
+
+def test_voc_where_nothing_counts(tmp_path: Path) -> None:
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(1))
+    with pytest.raises(PhotoError, match=r"no photo of .* has an object that counts"):
+        read_dataset("voc-not-difficult", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text("<annotation>")
+    with pytest.raises(PhotoError, match=r"a\.xml is not a VOC annotation"):
+        read_dataset("voc", tmp_path)
+    (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(0))
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PhotoError, match=r"cannot read .*val\.txt"):
+        read_dataset("voc", tmp_path)

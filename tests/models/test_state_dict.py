@@ -1,0 +1,108 @@
+"""Weights from files: every usual wrapping is read, and a file that does not fit is refused."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dmbp.errors import WeightsError
+from dmbp.models.state_dict import fit, read_state
+
+
+def make_network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+
+
+def same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[key], expected[key]) for key in expected
+    )
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "bare": lambda state: state,
+    "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "model": lambda state: {"model": state},
+}
+PREFIXES = ("", "module.", "model.", "model._orig_mod.", "_orig_mod.module.")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_checkpoints_in_their_usual_wrappers(tmp_path: Path, wrapper: str, prefix: str) -> None:
+    """The tensors in the file reach the module under their own names, whatever surrounds them."""
+    saved = make_network().state_dict()
+    checkpoint = WRAPPERS[wrapper]({prefix + name: tensor for name, tensor in saved.items()})
+    torch.save(checkpoint, tmp_path / "a.pth")
+    state = read_state(tmp_path / "a.pth")
+    assert same_tensors(dict(state), saved)
+    module = make_network()
+    assert not same_tensors(module.state_dict(), saved)
+    fit(module, state, "a.pth")
+    assert same_tensors(module.state_dict(), saved)
+
+
+@pytest.mark.parametrize("prefix", ["net.", "encoder.backbone."])
+def test_a_network_that_is_part_of_another(prefix: str) -> None:
+    """Weights under one prefix are found beside others; under two prefixes they are ambiguous."""
+    saved = make_network().state_dict()
+    state = {prefix + name: tensor for name, tensor in saved.items()}
+    module = make_network()
+    fit(module, state | {"criterion.weight": torch.ones(3)}, "a.ckpt")
+    assert same_tensors(module.state_dict(), saved)
+    twice = state | {f"average.{name}": tensor for name, tensor in saved.items()}
+    with pytest.raises(WeightsError, match="does not fit"):
+        fit(module, twice, "two.ckpt")
+
+
+def test_half_precision_files_keep_the_modules_precision(tmp_path: Path) -> None:
+    saved = make_network().half().state_dict()
+    save_file(saved, tmp_path / "half.safetensors")
+    module = make_network()
+    fit(module, read_state(tmp_path / "half.safetensors"), "half.safetensors")
+    loaded = module.state_dict()["0.weight"]
+    assert loaded.dtype == torch.float32
+    assert torch.equal(loaded, saved["0.weight"].float())
+
+
+def test_weights_of_another_architecture() -> None:
+    state = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).state_dict()
+    with pytest.raises(WeightsError) as caught:
+        fit(nn.Sequential(nn.Linear(2, 2), nn.Identity(), nn.Linear(2, 2)), state, "a.pth")
+    assert "a.pth does not fit the model: 2 keys are missing, first '2.weight'" in str(caught.value)
+    assert "2 are unexpected, first '1.weight'" in str(caught.value)
+
+
+def test_weights_of_another_shape() -> None:
+    state = make_network().state_dict() | {"0.weight": torch.zeros(4, 1, 3, 3)}
+    with pytest.raises(WeightsError, match=r"'0.weight' is \(4, 1, 3, 3\) in the file"):
+        fit(make_network(), state, "grey.pth")
+
+
+def test_files_that_hold_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "text.pth").write_text("hello")
+    (tmp_path / "text.safetensors").write_text("hello")
+    Image.new("RGB", (50, 50)).save(tmp_path / "photo.pth", "JPEG")
+    torch.save(make_network(), tmp_path / "pickled.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    with zipfile.ZipFile(tmp_path / "script.pth", "w") as archive:  # as torch.jit.save makes them
+        archive.writestr("script/constants.pkl", "")
+        archive.writestr("script/version", "3")
+    for name, sentence in [
+        ("missing.pth", "there is no weights file"),
+        ("text.pth", "not a file of weights"),
+        ("photo.pth", "not a file of weights"),
+        ("text.safetensors", "not a file of weights"),
+        (".", "is a folder"),
+        ("pickled.pth", "holds Python objects"),
+        ("list.pth", "holds no state dict"),
+        ("script.pth", "is a TorchScript program, not a file of weights; save those with"),
+    ]:
+        with pytest.raises(WeightsError, match=sentence):
+            read_state(tmp_path / name)
