@@ -1,12 +1,12 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make demo` and `make check` need nothing but Python: each sets up .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# A process a core, each with one thread: most tests are many small operations.
+# One process per core with one thread each, because most tests run many small operations.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo check lint types test clean
 
 setup: $(READY)
 
@@ -19,13 +19,16 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/dmbp demo
 
-test: setup
-	$(PYTEST)
+check: lint types test
 
-check: setup
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: setup
 	$(BIN)/pyright
+
+test: setup
 	$(PYTEST)
 
 clean:
