@@ -9,8 +9,11 @@ from tests import nets
 from tests.exactness import NETWORKS, measure
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
+# Both consist of the same operations as others in the table: vgg16_bn and resnext50_32x4d.
+COVERED = {"vgg11", "resnet50"}
 
-@pytest.mark.parametrize("name", NETWORKS)
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in COVERED])
 def test_networks_are_reproduced(name: str) -> None:
     error, sites = measure(name, torch.float64)
     assert error <= FLOAT64

@@ -1,4 +1,4 @@
-"""Threads that explain do so one after the other, each as if it were alone."""
+"""Threads explain one at a time, each as if it were alone."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +9,15 @@ import torch
 from dmbp import DMBP
 from dmbp.precision import full_precision, reduced_precision
 from tests import nets
-from tests.linear.test_precision import tf32
+
+
+def tf32() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.filterwarnings("ignore:the model is in training mode")
 def test_threads_with_one_explainer_and_with_their_own() -> None:
-    """Each captures the model, puts it into evaluation mode and back, and sets switches."""
+    """Each thread captures the model, changes its mode and torch's switches, and restores both."""
     model = nets.ResidualNet().train()
     images = torch.randn(4, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     expected = [DMBP(model, iterations=3).attribute(image, target=1) for image in images]
