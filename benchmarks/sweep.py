@@ -143,10 +143,11 @@ def page(rows: list[Row]) -> str:
     """The tables as Markdown."""
     text = [
         "# Networks that can be explained",
-        "Random weights, float32, one image as small as the architecture takes. The error is the "
-        "largest difference of the linear network's outputs from the model's, relative to the "
-        "model's largest; the linear network's pullback is seen not to vanish. "
-        "`python -m benchmarks.sweep --json sweep.json --write` makes this page.",
+        "Each network has random weights and is given one float32 image, as small as the "
+        "architecture allows. The error is the largest difference between the outputs of the "
+        "linear network and of the model, relative to the model's largest output. The linear "
+        "network's pullback is checked not to vanish. "
+        "`python -m benchmarks.sweep --json sweep.json --write` generates this page.",
     ]
     for source in SOURCES:
         own = [row for row in rows if row["source"] == source]

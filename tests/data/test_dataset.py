@@ -1,4 +1,4 @@
-"""Every kind of dataset in the table says in a sentence what is wrong with what it was given."""
+"""Every kind of dataset in the table refuses a missing, empty or wrong path with a message."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_what_is_not_there(kind: str, tmp_path: Path) -> None:
+def test_wrong_paths_are_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="there is no folder or file"):
         read_dataset(kind, tmp_path / "nowhere")
     with pytest.raises(PhotoError, match=EMPTY[kind]):

@@ -1,4 +1,4 @@
-"""ImageNet's validation set in every layout that is read, and what is said of an incomplete one."""
+"""ImageNet's validation set in every supported layout, and the errors for an incomplete one."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_a_part_of_imagenet_needs_the_list_of_synsets(tmp_path: Path) -> None:
 def test_imagenet_flat_with_a_list_of_files(tmp_path: Path) -> None:
     for number in (1, 2):
         save_photo(tmp_path / f"ILSVRC2012_val_{number:08d}.JPEG")
-    with pytest.raises(PhotoError, match=r"photos but no list of what is on them: put val\.txt"):
+    with pytest.raises(PhotoError, match=r"photos but no list of their classes: put val\.txt"):
         read_dataset("imagenet", tmp_path)
     listed = tmp_path / "val.txt"
     listed.write_text("ILSVRC2012_val_00000002.JPEG 970\nval/ILSVRC2012_val_00000001.JPEG 65\n")
@@ -66,7 +66,9 @@ def test_imagenet_flat_with_the_official_list(tmp_path: Path) -> None:
     with pytest.raises(PhotoError, match="has 1 lines for 2 photos"):
         read_dataset("imagenet", tmp_path)
     truth.write_text("2\n1001\n")
-    with pytest.raises(PhotoError, match=r"has '1001' for ILSVRC2012_val_00000002\.JPEG, no class"):
+    with pytest.raises(
+        PhotoError, match=r"has '1001' for ILSVRC2012_val_00000002\.JPEG, not a class"
+    ):
         read_dataset("imagenet", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Photographs of every kind come out upright and RGB; broken ones get a sentence."""
+"""Photos of every kind become upright RGB images; broken ones are refused with a message."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_modes(tmp_path: Path, mode: str, name: str) -> None:
 
 
 def test_sixteen_bits_keep_their_range(tmp_path: Path) -> None:
-    """Pillow's own conversion would clip everything above 255 to white."""
+    """Pillow's own conversion would turn everything above 255 white."""
     image = Image.fromarray((RAMP * 257).astype(numpy.uint16))
     photo = read_photo(saved(tmp_path, image, "a.png"))
     assert numpy.abs(numpy.asarray(photo, float)[..., 0] - RAMP).max() <= 1

@@ -39,7 +39,7 @@ def test_manifests(tmp_path: Path) -> None:
         ("", "has no column 'file'"),
     ],
 )
-def test_manifests_that_are_not(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_manifests_are_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(PhotoError, match=said):
         read_dataset("manifest", tmp_path / "list.csv")

@@ -1,4 +1,4 @@
-"""PASCAL VOC: its list, its difficult objects, and what is said of a folder that is none."""
+"""PASCAL VOC: its list of photos, its difficult objects, and errors of its layout."""
 
 from pathlib import Path
 
@@ -29,8 +29,8 @@ def test_voc_follows_its_list(tmp_path: Path) -> None:
         read_dataset("voc", tmp_path)
 
 
-def test_voc_with_and_without_what_is_difficult(tmp_path: Path) -> None:
-    """A class with difficult instances alone counts in one and not in the other."""
+def test_difficult_objects_can_be_left_out(tmp_path: Path) -> None:
+    """A class that only has difficult objects counts in `voc` but not in `voc-not-difficult`."""
     (tmp_path / "Annotations").mkdir()
     for stem, difficult in (("a", 0), ("b", 1)):
         save_photo(tmp_path / "JPEGImages" / f"{stem}.jpg")
@@ -43,7 +43,7 @@ def test_voc_with_and_without_what_is_difficult(tmp_path: Path) -> None:
     assert labels_by_name("voc-not-difficult", tmp_path)["b"] == ("cat",)
 
 
-def test_voc_where_nothing_counts(tmp_path: Path) -> None:
+def test_voc_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "Annotations").mkdir()
     (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(1))
     with pytest.raises(PhotoError, match=r"no photo of .* has an object that counts"):

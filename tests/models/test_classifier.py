@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dmbp.errors import InputError, TargetError
 from dmbp.models import Classifier, Preprocessing
-from dmbp.models.classifier import Fit, outputs_of
+from dmbp.models.classifier import Fit, run_classifier
 
 PHOTO = Image.new("RGB", (300, 200))
 
@@ -28,7 +28,7 @@ def test_size(fit: Fit, size: tuple[int, int]) -> None:
 
 
 def test_one_channel() -> None:
-    """Grey as Pillow makes it, and the mean and std of one channel."""
+    """Photos turn grey as in Pillow and are normalised by one mean and std."""
     seen = Preprocessing(crop=16, fit="squeeze", mean=(0.5,), std=(0.25,))
     inputs = seen.tensor(seen.view(Image.new("RGB", (30, 20), "white")))
     assert inputs.shape == (1, 1, 16, 16)
@@ -37,8 +37,8 @@ def test_one_channel() -> None:
     assert len(Preprocessing.for_channels(1).mean) == 1
 
 
-def test_what_is_left_out() -> None:
-    """A red border: a crop of the centre does not see it, the others do."""
+def test_only_crops_leave_out_the_border() -> None:
+    """A crop of the centre does not contain the red border of a photo; the other fits do."""
     photo = Image.new("RGB", (200, 200), "red")
     photo.paste(Image.new("RGB", (160, 160), "blue"), (20, 20))
     for fit in get_args(Fit):
@@ -46,8 +46,8 @@ def test_what_is_left_out() -> None:
         assert (view.getpixel((0, 0)) == (0, 0, 255)) is fit.endswith("crop")
 
 
-def test_what_is_squeezed_before_it_is_cut() -> None:
-    """Of a wide photo with red ends an eighteenth is left out on either side, or all of them."""
+def test_a_photo_can_be_squeezed_before_it_is_cropped() -> None:
+    """Squeezing first keeps most of the red ends of a wide photo; cropping alone removes them."""
     photo = Image.new("RGB", (360, 180), "red")
     photo.paste(Image.new("RGB", (280, 180), "blue"), (40, 0))
     for fit, seen in (("squeeze-crop", (255, 0, 0)), ("crop", (0, 0, 255))):
@@ -75,7 +75,7 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
         ({"mean": "half"}, "a number for each channel"),
     ],
 )
-def test_preprocessing_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_preprocessing_is_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         Preprocessing(**given)
 
@@ -93,7 +93,7 @@ def test_means_may_be_tensors() -> None:
         ({"module": "resnet18"}, "'module' of a Classifier is a module, not a str"),
     ],
 )
-def test_classifiers_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_classifiers_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         Classifier(**({"name": "mine", "module": nn.Linear(2, 2)} | given))
 
@@ -136,14 +136,14 @@ def test_a_single_output_is_a_yes_or_no() -> None:
 
 
 class Clamped(nn.Module):
-    """A sigmoid kept away from zero and one."""
+    """A sigmoid that is kept away from zero and one."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores).clamp(1e-6, 1 - 1e-6)
 
 
 class Doubled(nn.Module):
-    """What is no probability any more."""
+    """A sigmoid that is no probability any more."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return 2 * torch.sigmoid(scores)
@@ -160,9 +160,9 @@ class Doubled(nn.Module):
         (nn.Identity(), "softmax"),
     ],
 )
-def test_what_a_network_ends_in(last: nn.Module, activation: str) -> None:
+def test_outputs_that_are_probabilities_are_recognised(last: nn.Module, activation: str) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), last).eval()
     inputs = torch.randn(2, 3, 2, 2)
-    outputs, classifier = outputs_of(Classifier("a model", module), inputs)
+    outputs, classifier = run_classifier(Classifier("a model", module), inputs)
     assert torch.equal(outputs, module(inputs))
     assert classifier.activation == activation

@@ -1,4 +1,4 @@
-"""Programs of `torch.export`: a file or a factory's gives the maps of the module it was made of."""
+"""Programs of `torch.export` are explained as the module they were exported from."""
 
 import json
 import subprocess
@@ -26,20 +26,18 @@ def save(model: nn.Module, path: Path, images: Tensor, dynamic: object = None) -
     return path
 
 
-@pytest.mark.parametrize("dynamic", [None, DYNAMIC])
-def test_the_real_squeezenet_as_a_program(shared: Path, tmp_path: Path, dynamic: object) -> None:
+def test_the_real_squeezenet_as_a_program(shared: Path, tmp_path: Path) -> None:
     weights = shared / "models" / "squeezenet1_1_imagenet.safetensors"
     module = load_model("squeezenet1_1", weights=weights)
     images, classes = photographs(shared, module.preprocessing, 2)
-    example = images if dynamic else images[:1]
-    program = load_model(str(save(module.module, tmp_path / "net.pt2", example, dynamic)))
+    program = load_model(str(save(module.module, tmp_path / "net.pt2", images, DYNAMIC)))
     assert program.preprocessing.crop == 224
     assert_same_map(program, module.module, images[:1], int(classes[0]))
 
 
 @pytest.mark.parametrize("dynamic", [None, DYNAMIC])
 def test_several_images_and_targets(tmp_path: Path, dynamic: object) -> None:
-    """A program for one image is run on one after the other."""
+    """A program that was exported for one image is run on one image after the other."""
     model, images = small_network(), torch.randn(3, 3, 20, 20)
     example = images if dynamic else images[:1]
     program = load_model(str(save(model, tmp_path / "net.pt2", example, dynamic)))
@@ -88,7 +86,7 @@ def test_the_commands_take_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_damaged_program_is_one_sentence(tmp_path: Path) -> None:
-    """torch logs a traceback of its own, which a fresh process would print."""
+    """torch logs a traceback of its own, which would be printed by a fresh process."""
     (tmp_path / "text.pt2").write_text("hello")
     program = "from dmbp.cli import app; app()"
     run = [sys.executable, "-c", program, "doctor", str(tmp_path / "text.pt2")]
@@ -111,8 +109,8 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
     save(nn.Linear(4, 2), tmp_path / "flat.pt2", torch.zeros(1, 4))
     for name, sentence in [
         ("missing.pt2", "there is no model file"),
-        ("cut.pt2", "is damaged, or no program"),
-        ("text.pt2", "is damaged, or no program"),
+        ("cut.pt2", "is damaged, or not a program"),
+        ("text.pt2", "is damaged, or not a program"),
         ("eight.pt2", "was exported for batches of 8"),
         ("two.pt2", "takes 2 inputs"),
         ("wide.pt2", "takes images of 16×24 pixels"),

@@ -1,4 +1,4 @@
-"""Image classifiers of `transformers`: exact, with labels and a way to see photos of their own."""
+"""Image classifiers of `transformers`: exact, with their own labels and preprocessing."""
 
 import json
 import subprocess
@@ -15,11 +15,11 @@ from torch import nn
 import dmbp
 from dmbp.errors import ModelError
 from dmbp.models import hugging_face_classifier, load_model
-from dmbp.models.hugging_face import preprocessing_of
+from dmbp.models.hugging_face import read_preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import FLOAT64, relative
 
-import_torchvision()  # which transformers imports, and which may need a CPU build's help
+import_torchvision()  # transformers imports it, which may fail beside a CPU build of torch
 transformers: Any = pytest.importorskip("transformers")
 
 SIDE, CLASSES, TARGET = 32, 5, 3
@@ -50,8 +50,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_of(kind: str, **more: Any) -> nn.Module:
-    """A tiny network of a kind, its weights large enough that every part has a say."""
+def make_model(kind: str, **more: Any) -> nn.Module:
+    """Return a tiny network whose weights are large enough for every part to matter."""
     config = getattr(transformers, f"{kind}Config")(**MODELS[kind], num_labels=CLASSES, **more)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -64,7 +64,7 @@ def model_of(kind: str, **more: Any) -> nn.Module:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_kind_is_exact_and_its_terms_add_up(kind: str) -> None:
-    model = model_of(kind).double()
+    model = make_model(kind).double()
     images = torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64)
     explainer = dmbp.DMBP(model, iterations=3)
     d = explainer.explain(images, target=TARGET)
@@ -93,32 +93,32 @@ PROCESSORS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", PROCESSORS)
 def test_photos_are_prepared_as_the_processor_does(case: str) -> None:
-    """On another photo than the one that is looked at while the settings are read."""
+    """The photo is another one than the trial photo with which the settings are checked."""
     processor = PROCESSORS[case]()
-    found = preprocessing_of(processor)
+    found = read_preprocessing(processor)
     noise = Image.effect_noise((31, 47), 90).convert("RGB")
     photo = noise.resize((310, 470), Image.Resampling.BICUBIC)
     theirs = processor(photo, return_tensors="pt")["pixel_values"]
     ours = found.tensor(found.view(photo))
     levels = 255 * (ours - theirs).abs() * torch.tensor(found.std).view(-1, 1, 1)
-    assert float(levels.max()) <= 2.01  # kinds of rounding
+    assert float(levels.max()) <= 2.01  # two ways of rounding
 
 
 @pytest.mark.parametrize("name", ["Levit", "MobileViT", "EfficientNet", "Swin2SR"])
 def test_a_processor_with_rules_of_its_own_is_refused(name: str) -> None:
     processor = getattr(transformers, f"{name}ImageProcessor")()
-    with pytest.raises(ModelError, match="in a way that dmbp does not know; return a"):
-        preprocessing_of(processor)
+    with pytest.raises(ModelError, match="in a way that dmbp does not support; return a"):
+        read_preprocessing(processor)
 
 
 def test_labels_and_kinds_of_classes() -> None:
     processor = transformers.ViTImageProcessor(size={"height": SIDE, "width": SIDE})
     labels = dict(enumerate(["cat", "dog", "bird", "fish", "horse"]))
-    named = hugging_face_classifier(model_of("ViT", id2label=labels), processor)
+    named = hugging_face_classifier(make_model("ViT", id2label=labels), processor)
     assert named.classes == tuple(labels.values())
     assert named.activation == "softmax"
     assert (named.preprocessing.fit, named.preprocessing.crop) == ("squeeze", SIDE)
-    several = model_of("ViT", problem_type="multi_label_classification")
+    several = make_model("ViT", problem_type="multi_label_classification")
     plain = hugging_face_classifier(several, processor, name="mine")
     assert (plain.name, plain.classes, plain.activation) == ("mine", None, "sigmoid")
 
@@ -140,15 +140,15 @@ def bare():
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     labels = dict(enumerate(["cat", "dog", "bird", "fish", "horse"]))
-    model_of("ViT", id2label=labels).save_pretrained("a-folder")
+    make_model("ViT", id2label=labels).save_pretrained("a-folder")
     processor = transformers.ViTImageProcessor(size={"height": SIDE, "width": SIDE})
     processor.save_pretrained("a-folder")
     Path("hub_models.py").write_text(FACTORY)
     Image.effect_noise((60, 40), 90).convert("RGB").save("photo.jpg")
-    # In a process of its own: here torchvision has been imported already.
+    # In a process of its own, because torchvision has already been imported in this one.
     command = [Path(sys.executable).with_name("dmbp"), "explain", "photo.jpg", "--iterations", "2"]
-    asked = ["--model", "hub_models:make", "--target", "fish"]
-    done = subprocess.run([*command, *asked], capture_output=True, text=True)
+    options = ["--model", "hub_models:make", "--target", "fish"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     record = json.loads(Path("dmbp-out/photo.json").read_text())
     assert record["targets"][0]["name"] == "fish"

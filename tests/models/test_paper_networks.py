@@ -15,7 +15,7 @@ from dmbp.models.paper_networks import caffe_resnet50, caffe_vgg16, keras_resnet
 
 
 def split_norms(module: nn.Module) -> dict[str, Tensor]:
-    """A state dict whose batch norms are split, statistics and scale, its input BGR."""
+    """Return a state dict as Caffe's: batch norms split into statistics and scale, input BGR."""
     found: dict[str, Tensor] = {}
     for key, value in module.state_dict().items():
         part = "0" if "running" in key or "num_batches" in key else "1"
@@ -25,7 +25,7 @@ def split_norms(module: nn.Module) -> dict[str, Tensor]:
 
 
 def without_dropout(module: nn.Module) -> dict[str, Tensor]:
-    """A state dict whose classifier is numbered 0, 2, 4 and made of convolutions, its input BGR."""
+    """Return a state dict as Caffe's: the classifier as convolutions 0, 2, 4, input BGR."""
     found: dict[str, Tensor] = {}
     for key, value in module.state_dict().items():
         key = key.replace("classifier.3", "classifier.2").replace("classifier.6", "classifier.4")
@@ -54,7 +54,7 @@ NAMES = ["resnet50-voc-caffe", "vgg16-voc-caffe"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_gives_the_network_it_was_made_of(
+def test_a_file_gives_the_network_it_was_saved_from(
     name: str, files: dict[str, tuple[Path, nn.Module]]
 ) -> None:
     path, made = files[name]
@@ -76,13 +76,13 @@ def test_the_architecture_is_caffes() -> None:
     assert caffe_vgg16().features[4](torch.zeros(1, 1, 7, 8)).shape[2:] == (4, 4)
 
 
-def test_dmbp_takes_the_network_as_it_is(files: dict[str, tuple[Path, nn.Module]]) -> None:
+def test_the_network_can_be_linearised(files: dict[str, tuple[Path, nn.Module]]) -> None:
     module = load_model(NAMES[0], weights=files[NAMES[0]][0]).module
     net = dmbp.linearize(module, torch.rand(1, 3, 67, 96), target=3)
     assert len(net.sites) == 49
 
 
-def test_photos_are_seen_whole_and_scaled_to_255(
+def test_photos_are_kept_whole_and_scaled_to_255(
     files: dict[str, tuple[Path, nn.Module]],
 ) -> None:
     seen = load_model(NAMES[0], weights=files[NAMES[0]][0]).preprocessing
@@ -93,7 +93,7 @@ def test_photos_are_seen_whole_and_scaled_to_255(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_files_are_refused_in_a_sentence(
+def test_files_of_other_networks_are_refused(
     name: str, files: dict[str, tuple[Path, nn.Module]]
 ) -> None:
     with pytest.raises(WeightsError, match="give the file that TorchRay distributes"):

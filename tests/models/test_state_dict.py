@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
-from dmbp.models.state_dict import fit, read_state
+from dmbp.models.state_dict import load_state_dict, read_state_dict
 
 
 def make_network() -> nn.Module:
@@ -40,11 +40,11 @@ def test_checkpoints_in_their_usual_wrappers(tmp_path: Path, wrapper: str, prefi
     saved = make_network().state_dict()
     checkpoint = WRAPPERS[wrapper]({prefix + name: tensor for name, tensor in saved.items()})
     torch.save(checkpoint, tmp_path / "a.pth")
-    state = read_state(tmp_path / "a.pth")
+    state = read_state_dict(tmp_path / "a.pth")
     assert same_tensors(dict(state), saved)
     module = make_network()
     assert not same_tensors(module.state_dict(), saved)
-    fit(module, state, "a.pth")
+    load_state_dict(module, state, "a.pth")
     assert same_tensors(module.state_dict(), saved)
 
 
@@ -54,18 +54,18 @@ def test_a_network_that_is_part_of_another(prefix: str) -> None:
     saved = make_network().state_dict()
     state = {prefix + name: tensor for name, tensor in saved.items()}
     module = make_network()
-    fit(module, state | {"criterion.weight": torch.ones(3)}, "a.ckpt")
+    load_state_dict(module, state | {"criterion.weight": torch.ones(3)}, "a.ckpt")
     assert same_tensors(module.state_dict(), saved)
     twice = state | {f"average.{name}": tensor for name, tensor in saved.items()}
     with pytest.raises(WeightsError, match="does not fit"):
-        fit(module, twice, "two.ckpt")
+        load_state_dict(module, twice, "two.ckpt")
 
 
 def test_half_precision_files_keep_the_modules_precision(tmp_path: Path) -> None:
     saved = make_network().half().state_dict()
     save_file(saved, tmp_path / "half.safetensors")
     module = make_network()
-    fit(module, read_state(tmp_path / "half.safetensors"), "half.safetensors")
+    load_state_dict(module, read_state_dict(tmp_path / "half.safetensors"), "half.safetensors")
     loaded = module.state_dict()["0.weight"]
     assert loaded.dtype == torch.float32
     assert torch.equal(loaded, saved["0.weight"].float())
@@ -73,8 +73,9 @@ def test_half_precision_files_keep_the_modules_precision(tmp_path: Path) -> None
 
 def test_weights_of_another_architecture() -> None:
     state = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).state_dict()
+    other = nn.Sequential(nn.Linear(2, 2), nn.Identity(), nn.Linear(2, 2))
     with pytest.raises(WeightsError) as caught:
-        fit(nn.Sequential(nn.Linear(2, 2), nn.Identity(), nn.Linear(2, 2)), state, "a.pth")
+        load_state_dict(other, state, "a.pth")
     assert "a.pth does not fit the model: 2 keys are missing, first '2.weight'" in str(caught.value)
     assert "2 are unexpected, first '1.weight'" in str(caught.value)
 
@@ -82,7 +83,7 @@ def test_weights_of_another_architecture() -> None:
 def test_weights_of_another_shape() -> None:
     state = make_network().state_dict() | {"0.weight": torch.zeros(4, 1, 3, 3)}
     with pytest.raises(WeightsError, match=r"'0.weight' is \(4, 1, 3, 3\) in the file"):
-        fit(make_network(), state, "grey.pth")
+        load_state_dict(make_network(), state, "grey.pth")
 
 
 def test_files_that_hold_no_weights(tmp_path: Path) -> None:
@@ -105,4 +106,4 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
         ("script.pth", "is a TorchScript program, not a file of weights; save those with"),
     ]:
         with pytest.raises(WeightsError, match=sentence):
-            read_state(tmp_path / name)
+            read_state_dict(tmp_path / name)

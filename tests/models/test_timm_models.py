@@ -1,4 +1,4 @@
-"""timm's models by name: its preprocessing, files of weights, and what goes wrong."""
+"""timm's models by name: preprocessing, files of weights, and error messages."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models import load_model
-from dmbp.models.timm_models import preprocessing_of
+from dmbp.models.timm_models import read_preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 
 import_torchvision()
@@ -19,7 +19,7 @@ timm: Any = pytest.importorskip("timm")
 
 SMALL = "resnet10t.c3_in1k"
 
-# A crop of 0.875 and bilinear, one of 0.95 and bicubic, mean and std of a half, a squeezed photo.
+# Crops of 0.875 (bilinear) and 0.95 (bicubic), a mean and std of one half, a squeezed photo.
 PUBLISHED = [
     "resnet10t.c3_in1k",
     "resnet50.a1_in1k",
@@ -37,7 +37,7 @@ def test_preprocessing_is_timms(name: str) -> None:
         pretrained_cfg = timm.get_pretrained_cfg(name).to_dict()
 
     photo = Image.effect_noise((500, 333), 60).convert("RGB")
-    preprocessing = preprocessing_of(Named(), name)
+    preprocessing = read_preprocessing(Named(), name)
     ours = preprocessing.tensor(preprocessing.view(photo))[0]
     theirs = create_transform(**resolve_data_config({}, model=Named()), is_training=False)(photo)
     assert ours.shape == theirs.shape
@@ -62,7 +62,7 @@ def test_a_fine_tuned_head_is_recognised(tmp_path: Path) -> None:
     assert classifier.classes is None
 
 
-def test_what_goes_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> None:
         raise OSError("An error happened. Please check your connection")
 

@@ -1,4 +1,4 @@
-"""The model in the box: whole, recognising, and honest when damaged."""
+"""The embedded model is small, recognises the sample photos, and notices a damaged file."""
 
 from pathlib import Path
 
@@ -7,22 +7,21 @@ import torch
 
 from dmbp.data import sample_photos
 from dmbp.errors import WeightsError
-from dmbp.models import DEFAULT, load_model, model_names
-from dmbp.models import voc160 as embedded
+from dmbp.models import DEFAULT, load_model, model_names, voc160
 
 LARGEST_FILE = 8_000_000
 
 
 def test_it_comes_first_and_is_small() -> None:
     assert model_names()[0] == DEFAULT == "voc160"
-    file = Path(embedded.__file__).parent / embedded.FILE
+    file = Path(voc160.__file__).parent / voc160.FILE
     assert file.stat().st_size <= LARGEST_FILE
     assert file.with_suffix(".md").exists()
 
 
 @pytest.mark.parametrize("size", [(160, 213), (181, 160), (97, 99)])
 def test_it_takes_photos_of_any_size(size: tuple[int, int]) -> None:
-    """As `fit = "whole"` makes them: odd sides are halved alike on both ways of a block."""
+    """`fit = "whole"` makes odd sides, which both branches of a block have to halve alike."""
     assert load_model(DEFAULT).module(torch.zeros(1, 3, *size)).shape == (1, 20)
 
 
@@ -38,13 +37,13 @@ def test_it_recognises_the_samples(name: str) -> None:
 
 
 def test_a_damaged_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    content = bytearray((Path(embedded.__file__).parent / embedded.FILE).read_bytes())
+    content = bytearray((Path(voc160.__file__).parent / voc160.FILE).read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "weights").mkdir()
-    (tmp_path / embedded.FILE).write_bytes(content)
-    monkeypatch.setattr(embedded, "files", lambda _: tmp_path)
-    with pytest.raises(WeightsError, match="model in the box is damaged"):
+    (tmp_path / voc160.FILE).write_bytes(content)
+    monkeypatch.setattr(voc160, "files", lambda _: tmp_path)
+    with pytest.raises(WeightsError, match="embedded model is damaged"):
         load_model(DEFAULT)
-    (tmp_path / embedded.FILE).unlink()
-    with pytest.raises(WeightsError, match="model in the box is missing"):
+    (tmp_path / voc160.FILE).unlink()
+    with pytest.raises(WeightsError, match="embedded model is missing"):
         load_model(DEFAULT)

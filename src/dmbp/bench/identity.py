@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from dmbp.bench.plan import Task
 from dmbp.errors import DMBPError
 from dmbp.models import Classifier, Preprocessing, load_model
-from dmbp.models.classifier import outputs_of
+from dmbp.models.classifier import run_classifier
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def task_classifier(task: Task, device: str) -> Classifier:
 def _classifier(task: Task, device: str) -> Classifier:
     classifier = load_model(task.model, weights=task.weights, classes=task.classes)
     classifier.module.to(device).requires_grad_(False)
-    noise = classifier.placed(_noise(classifier.preprocessing))
-    outputs, classifier = outputs_of(classifier, noise)
+    noise = classifier.move_inputs(_noise(classifier.preprocessing))
+    outputs, classifier = run_classifier(classifier, noise)
     if task.classes is not None:  # else the names are the model's own
         classifier.check_classes(outputs[0])
     if task.fit is None:

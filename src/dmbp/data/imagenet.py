@@ -1,22 +1,23 @@
-"""ImageNet's validation set (ILSVRC2012), in the two layouts people have it in.
+"""ImageNet's validation set (ILSVRC2012), in the two layouts in which it is distributed.
 
 By synset: a folder for each of the thousand synsets, `n01440764/ILSVRC2012_val_….JPEG`. Classes
-are numbered by the sorted synsets, as models of ImageNet number them.
+are numbered by the sorted synsets, as ImageNet models number them.
 
-Flat: all photos in one folder, and beside them a list of what is on each, one of
+Flat: all photos are in one folder, beside a list of their classes, which is one of
 
     val.txt                                  ILSVRC2012_val_00000001.JPEG 65
     ILSVRC2012_validation_ground_truth.txt   490                    in the order of the photos
 
-The second, of the official development kit, counts from one in an order of its own; `synsets.txt`
-in the same folder has to say which, a synset a line.
+The second list comes from the official development kit. It counts from one, in an order that has to
+be given by `synsets.txt` in the same folder, one synset a line.
 """
 
+import random
 import re
 from pathlib import Path
 
 from dmbp.data.photo import photo_names
-from dmbp.data.sample import Sample, samples_in
+from dmbp.data.sample import Label, Sample, samples_in
 from dmbp.errors import PhotoError
 
 CLASSES = 1000
@@ -25,31 +26,44 @@ GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
 def read_imagenet(root: Path) -> list[Sample]:
-    """Every photo of the validation set with its class."""
+    """Return every photo of the validation set with its class."""
     if not root.is_dir():
         raise PhotoError(f"{root} is not a folder")
     folders = sorted(p for p in root.iterdir() if p.is_dir() and SYNSET.fullmatch(p.name))
     if folders:
-        return _by_synset(root, folders)
+        return _read_by_synset(root, folders)
     photos = photo_names(root)
     if not photos:
         raise PhotoError(f"{root} has neither folders of synsets (n01440764, …) nor photos")
     if (root / "val.txt").is_file():
-        return _listed(root, photos)
+        return _read_val_list(root, photos)
     if (root / GROUND_TRUTH).is_file():
-        return _official(root, photos)
+        return _read_ground_truth(root, photos)
     raise PhotoError(
-        f"{root} has photos but no list of what is on them: put val.txt or {GROUND_TRUTH} there"
+        f"{root} has photos but no list of their classes: put val.txt or {GROUND_TRUTH} there"
     )
 
 
-def _by_synset(root: Path, folders: list[Path]) -> list[Sample]:
-    known = _synsets(root / "synsets.txt") if (root / "synsets.txt").is_file() else None
-    names = sorted(known) if known is not None else [folder.name for folder in folders]
-    if known is None and len(names) != CLASSES:
+def read_imagenet_5k(root: Path) -> list[Sample]:
+    """Return five photos of each class, drawn at random with a fixed seed."""
+    classes: dict[Label, list[Sample]] = {}
+    for sample in read_imagenet(root):
+        classes.setdefault(sample.labels[0], []).append(sample)
+    draw = random.Random(0)
+    return [
+        sample
+        for label in sorted(classes, key=str)
+        for sample in draw.sample(classes[label], min(5, len(classes[label])))
+    ]
+
+
+def _read_by_synset(root: Path, folders: list[Path]) -> list[Sample]:
+    listed = _read_synsets(root / "synsets.txt") if (root / "synsets.txt").is_file() else None
+    names = sorted(listed) if listed is not None else [folder.name for folder in folders]
+    if listed is None and len(names) != CLASSES:
         raise PhotoError(
             f"{root} has {len(names)} folders of synsets, not {CLASSES}: put synsets.txt there, "
-            f"all {CLASSES} of them, a synset a line"
+            f"with all {CLASSES} synsets, one a line"
         )
     number = {name: index for index, name in enumerate(names)}
     for folder in folders:
@@ -61,8 +75,8 @@ def _by_synset(root: Path, folders: list[Path]) -> list[Sample]:
     return samples
 
 
-def _listed(root: Path, photos: list[str]) -> list[Sample]:
-    """By a list of file and class, counted from zero over the sorted synsets."""
+def _read_val_list(root: Path, photos: list[str]) -> list[Sample]:
+    """Read a list of files and classes, which are numbered from zero over the sorted synsets."""
     path = root / "val.txt"
     classes: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
@@ -76,37 +90,37 @@ def _listed(root: Path, photos: list[str]) -> list[Sample]:
     return [Sample(photo, root, photo, (classes[photo],)) for photo in photos]
 
 
-def _official(root: Path, photos: list[str]) -> list[Sample]:
-    """By the development kit's list, whose numbers count from one in the order of synsets.txt."""
+def _read_ground_truth(root: Path, photos: list[str]) -> list[Sample]:
+    """Read the development kit's list, which numbers classes from one, as synsets.txt does."""
     truth = _lines(root / GROUND_TRUTH)
     if not (root / "synsets.txt").is_file():
         raise PhotoError(
-            f"{root / GROUND_TRUTH} counts classes in an order of its own: put synsets.txt there, "
-            "all synsets in that order, a synset a line"
+            f"{root / GROUND_TRUTH} numbers classes in an order of its own: put synsets.txt there, "
+            "with all synsets in that order, one a line"
         )
     if len(truth) != len(photos):
         raise PhotoError(
-            f"{root / GROUND_TRUTH} has {len(truth)} lines for {len(photos)} photos: it goes by "
-            "the order of all of them"
+            f"{root / GROUND_TRUTH} has {len(truth)} lines for {len(photos)} photos: it needs one "
+            "line for each photo of the whole validation set, in their order"
         )
-    order = _synsets(root / "synsets.txt")
+    order = _read_synsets(root / "synsets.txt")
     number = {name: index for index, name in enumerate(sorted(order))}
     samples: list[Sample] = []
     for photo, line in zip(photos, truth, strict=True):
         if not line.isdecimal() or not 1 <= int(line) <= len(order):
-            raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo}, no class")
+            raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo}, not a class")
         samples.append(Sample(photo, root, photo, (number[order[int(line) - 1]],)))
     return samples
 
 
-def _synsets(path: Path) -> list[str]:
-    """Synsets, one at the start of each line."""
-    found = [line.split()[0] for line in _lines(path)]
-    wrong = [name for name in found if not SYNSET.fullmatch(name)]
-    if wrong or len(found) != CLASSES or len(set(found)) != CLASSES:
-        what = f"{wrong[0]!r} is no synset" if wrong else f"it has {len(set(found))} synsets"
-        raise PhotoError(f"{path} is not a list of ImageNet's {CLASSES} synsets: {what}")
-    return found
+def _read_synsets(path: Path) -> list[str]:
+    """Read the synsets that stand at the start of each line."""
+    synsets = [line.split()[0] for line in _lines(path)]
+    wrong = [name for name in synsets if not SYNSET.fullmatch(name)]
+    if wrong or len(synsets) != CLASSES or len(set(synsets)) != CLASSES:
+        problem = f"{wrong[0]!r} is no synset" if wrong else f"it has {len(set(synsets))} synsets"
+        raise PhotoError(f"{path} is not a list of ImageNet's {CLASSES} synsets: {problem}")
+    return synsets
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,8 +1,8 @@
-"""Photographs as people have them: any mode, any size, rotated by a flag, sometimes broken.
+"""Photo files as upright RGB images, whatever their mode, size or orientation flag.
 
-Sample photos, read from scikit-image at run time (the `demo` extra): none are shipped here.
-
-The cat (Stefan van der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the
+`read_photo` refuses a file that is broken, tiny or huge with a `PhotoError`. `sample_photos` takes
+its pictures from scikit-image at run time (the `demo` extra), because none are shipped with dmbp:
+the cat (Stefan van der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the
 motorcycle (Daniel Scharstein, Middlebury stereo data).
 """
 
@@ -21,27 +21,39 @@ from dmbp.errors import PhotoError
 
 SMALLEST_SIDE = 16
 LARGEST_PIXELS = 150_000_000
-"""Above any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
+"""More than any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
 
+SAMPLE_SIDE = 320
+"""Height and width of the collage among the sample photos."""
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def photo_names(folder: Path) -> list[str]:
-    """The names of the photos in a folder, sorted."""
-    return sorted(name for name in os.listdir(folder) if name.lower().endswith(ENDINGS))
+    """Return the names of the photos in a folder, sorted."""
+    return sorted(name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES))
 
 
 def photo_paths(given: Sequence[Path]) -> list[Path]:
-    """The files given, and for a folder the photos in it, by name."""
+    """Replace every folder among `given` by the photos in it.
+
+    Args:
+        given: Paths of files and folders.
+
+    Returns:
+        The files in the order given; the photos of a folder are sorted by name.
+
+    Raises:
+        PhotoError: If a folder has no photos. Folders inside it are not searched.
+    """
     found: list[Path] = []
     for path in given:
         if path.is_dir():
             inside = [path / name for name in photo_names(path)]
             if not inside:
                 raise PhotoError(
-                    f"there are no photos in the folder {path} itself; those in folders inside it "
-                    "are not looked for"
+                    f"there are no photos in the folder {path} itself; folders inside it are not "
+                    "searched"
                 )
             found += inside
         else:
@@ -50,24 +62,38 @@ def photo_paths(given: Sequence[Path]) -> list[Path]:
 
 
 def read_photo(path: Path) -> Image.Image:
-    """An upright RGB image."""
-    with size_unremarked():
+    """Read a photo.
+
+    Greyscale, 16-bit, floating-point, palette and CMYK images become RGB, transparent pixels turn
+    white, and the rotation in the Exif data is applied.
+
+    Args:
+        path: The file.
+
+    Returns:
+        An upright RGB image.
+
+    Raises:
+        PhotoError: If there is no such file, it cannot be decoded, a side is shorter than 16
+            pixels, or it has more than 150 megapixels.
+    """
+    with without_size_warnings():
         return decode_photo(path)
 
 
 @contextmanager
-def size_unremarked() -> Generator[None]:
-    """Leave it to us to say what is too large, and Pillow silent."""
+def without_size_warnings() -> Generator[None]:
+    """Silence Pillow's warning about large images, because photos have a limit of our own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
 
 
 def decode_photo(path: Path) -> Image.Image:
-    """As `read_photo`, for threads, inside one `size_unremarked` around all of them.
+    """Read a photo as `read_photo` does, without touching the filters of warnings.
 
-    Filters of warnings belong to the whole process: threads that each set their own and put back
-    what they found would leave others' behind.
+    For use in threads, with one `without_size_warnings` around all of them: the filters belong to
+    the whole process, and threads that each set and restored them would leave some behind.
     """
     try:
         if not path.exists():
@@ -100,7 +126,7 @@ def _too_large(path: Path) -> str:
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return _from_grey(numpy.asarray(image).astype(numpy.float64) / 65535)
-    if image.mode in ("I", "F"):  # no fixed range: black is the darkest pixel, white the brightest
+    if image.mode in ("I", "F"):  # without a fixed range, the darkest pixel becomes black
         values = numpy.asarray(image).astype(numpy.float64)
         return _from_grey((values - values.min()) / max(float(numpy.ptp(values)), 1e-12))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
@@ -114,20 +140,23 @@ def _from_grey(brightness: numpy.ndarray) -> Image.Image:
     return Image.fromarray(numpy.round(brightness * 255).astype(numpy.uint8)).convert("RGB")
 
 
-SIDE = 320
-
-
 def sample_photos() -> dict[str, tuple[Image.Image, tuple[str, ...]]]:
-    """Sample photos by name, each with the VOC classes it is worth asking about.
+    """Return the sample photos by name, each with the VOC classes worth explaining on it.
 
-    The collage shows a cat beside a person: what speaks for one speaks against the other.
+    The collage shows a cat beside a person: evidence for one is evidence against the other.
+
+    Returns:
+        For each name an RGB image and the names of its classes.
+
+    Raises:
+        PhotoError: If scikit-image is not installed.
     """
     data = _scikit_image_data()
     cat = Image.fromarray(data.chelsea())
     astronaut = Image.fromarray(data.astronaut())
     motorcycle = Image.fromarray(data.stereo_motorcycle()[0])
     return {
-        # The whole face of each, squeezed a little to fit half a square.
+        # Both faces are whole, and squeezed a little to fit half a square.
         "collage": (
             _side_by_side(cat.crop((130, 0, 370, 300)), astronaut.crop((128, 0, 384, 512))),
             ("cat", "person"),
@@ -148,8 +177,9 @@ def _scikit_image_data() -> Any:
 
 
 def _side_by_side(left: Image.Image, right: Image.Image) -> Image.Image:
-    """Two photos, a square together."""
-    square = Image.new("RGB", (SIDE, SIDE))
-    for photo, start in ((left, 0), (right, SIDE // 2)):
-        square.paste(photo.resize((SIDE // 2, SIDE), Image.Resampling.BICUBIC), (start, 0))
+    """Return one square image with the two photos as its halves."""
+    square = Image.new("RGB", (SAMPLE_SIDE, SAMPLE_SIDE))
+    for photo, start in ((left, 0), (right, SAMPLE_SIDE // 2)):
+        half = photo.resize((SAMPLE_SIDE // 2, SAMPLE_SIDE), Image.Resampling.BICUBIC)
+        square.paste(half, (start, 0))
     return square

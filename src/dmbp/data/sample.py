@@ -1,9 +1,8 @@
-"""One photograph of a dataset, and what is known to be on it.
+"""A labelled photo of a dataset, and the two layouts that any photos can be brought into.
 
-A CSV of photos: a column `file`, relative to the CSV, and a column `label`.
-
-A label is a class's number or name; a photo with several has several lines, or labels separated by
-semicolons.
+A folder dataset has one folder of photos for each class. A manifest is a CSV file with a column
+`file`, relative to the CSV, and a column `label`, a class's number or name; a photo of several
+classes has several lines, or labels separated by semicolons.
 """
 
 import csv
@@ -11,20 +10,62 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmbp.data.photo import photo_names
-from dmbp.data.voc import VocImage
 from dmbp.errors import PhotoError
 
 Label = int | str
 """A class: its number in the model's outputs, or its name."""
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
+
+
+@dataclass(frozen=True)
+class VocObject:
+    """An annotated object; its box is in pixels of the photo."""
+
+    name: str
+    box: Box
+    difficult: bool
+
+
+@dataclass(frozen=True)
+class VocImage:
+    """A photo, its width and height, and the objects annotated on it."""
+
+    path: Path
+    size: tuple[int, int]
+    objects: tuple[VocObject, ...]
+
+    def classes(self, *, difficult: bool = True) -> list[str]:
+        """Return the names of the classes on the photo, each once, in the order of annotation.
+
+        If `difficult` is false, classes that only have difficult objects are left out.
+        """
+        names = [item.name for item in self.objects if difficult or not item.difficult]
+        return list(dict.fromkeys(names))
+
+    def boxes(self, name: str, *, side: int) -> list[Box]:
+        """Return the boxes of a class after the photo is squeezed to `side` × `side` pixels."""
+        across, down = (side / length for length in self.size)
+        return [
+            (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+            for box in (item.box for item in self.objects if item.name == name)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A photo by the name its dataset has for it, with the classes on it, each once.
+    """A photo and the classes on it.
 
-    `file` is its path from `folder`, an object that samples share: whole paths of fifty thousand
-    photos would be most of what a driver holds. `annotation` has the objects and their boxes, where
-    someone drew them.
+    Samples of one folder share its `Path`: the full paths of fifty thousand photos would take most
+    of the memory of the process that runs a benchmark.
+
+    Args:
+        name: The photo's name within its dataset.
+        folder: A folder above the photo.
+        file: The photo's path relative to `folder`.
+        labels: The classes on the photo, each once.
+        annotation: The objects and their boxes, if the dataset has any.
     """
 
     name: str
@@ -35,18 +76,29 @@ class Sample:
 
     @property
     def path(self) -> Path:
-        """Where the photo lies."""
+        """The photo's path."""
         return self.folder / self.file
 
 
 def samples_in(folder: Path, label: Label) -> list[Sample]:
-    """The photos in the folder of a class."""
+    """Return the photos in a folder, all with the same label."""
     labels = (label,)
     return [Sample(f"{folder.name}/{file}", folder, file, labels) for file in photo_names(folder)]
 
 
+def read_folder(root: Path) -> list[Sample]:
+    """Return the photos in the folders inside `root`, labelled with the names of the folders."""
+    if not root.is_dir():
+        raise PhotoError(f"{root} is not a folder")
+    classes = sorted(path for path in root.iterdir() if path.is_dir())
+    samples = [sample for folder in classes for sample in samples_in(folder, folder.name)]
+    if not samples:
+        raise PhotoError(f"{root} has no folders with photos, one folder for each class")
+    return samples
+
+
 def read_manifest(path: Path) -> list[Sample]:
-    """The photos of a manifest, in its order."""
+    """Return the photos that a CSV manifest lists, in its order."""
     labels: dict[str, list[Label]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -61,16 +113,14 @@ def read_manifest(path: Path) -> list[Sample]:
                 texts = [text.strip() for text in (row["label"] or "").split(";")]
                 if not row["file"] or not all(texts):
                     raise PhotoError(f"line {reader.line_num} of {path} lacks a file or a label")
-                labels.setdefault(row["file"], []).extend(_label(text) for text in texts)
+                labels.setdefault(row["file"], []).extend(_parse_label(text) for text in texts)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PhotoError(f"cannot read {path}: {error}") from error
     if not labels:
         raise PhotoError(f"{path} lists no photos")
     folder = path.parent
-    return [
-        Sample(file, folder, file, tuple(dict.fromkeys(found))) for file, found in labels.items()
-    ]
+    return [Sample(file, folder, file, tuple(dict.fromkeys(of))) for file, of in labels.items()]
 
 
-def _label(text: str) -> Label:
+def _parse_label(text: str) -> Label:
     return int(text) if text.removeprefix("-").isdecimal() else text

@@ -1,68 +1,84 @@
-"""PASCAL VOC in its official layout: images, and the objects annotated on them.
+"""PASCAL VOC in its official layout, the second dataset of the paper.
 
-The paper's second dataset. A class counts for an image whatever its difficult flag, as in TorchRay;
-`VocImage.classes(difficult=False)` leaves out those with difficult instances only.
+A photo is `JPEGImages/NAME.jpg`, its objects are in `Annotations/NAME.xml`, and the validation set
+is listed in `ImageSets/Main/val.txt`. By default a class counts for a photo whatever its difficult
+flag, as in TorchRay.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from dmbp.data.sample import Sample, VocImage, VocObject
 from dmbp.errors import PhotoError
 
-Box = tuple[float, float, float, float]
 
+def read_voc_samples(root: Path, *, difficult: bool = True) -> list[Sample]:
+    """Return the photos of a VOC folder with the classes on them.
 
-@dataclass(frozen=True)
-class VocObject:
-    """One annotated object; its box is left, top, right and bottom in pixels of the photo."""
-
-    name: str
-    box: Box
-    difficult: bool
-
-
-@dataclass(frozen=True)
-class VocImage:
-    """A photo, its width and height, and what is on it."""
-
-    path: Path
-    size: tuple[int, int]
-    objects: tuple[VocObject, ...]
-
-    def classes(self, *, difficult: bool = True) -> list[str]:
-        """The names on the photo, each once, in the order of annotation."""
-        names = [item.name for item in self.objects if difficult or not item.difficult]
-        return list(dict.fromkeys(names))
-
-    def boxes(self, name: str, *, side: int) -> list[Box]:
-        """The boxes of a class once the photo is squeezed to `side` × `side` pixels."""
-        across, down = (side / length for length in self.size)
-        return [
-            (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
-            for box in (item.box for item in self.objects if item.name == name)
-        ]
+    If the folder has a list of its validation set, only the photos on that list are returned. If
+    `difficult` is false, classes that only have difficult objects on a photo do not count, and
+    photos without any other class are left out.
+    """
+    images = _validation_images(root, read_voc(root))
+    samples = [
+        Sample(
+            image.path.stem,
+            image.path.parent,
+            image.path.name,
+            tuple(image.classes(difficult=difficult)),
+            image,
+        )
+        for image in images
+    ]
+    labelled = [sample for sample in samples if sample.labels]
+    if not labelled:
+        raise PhotoError(f"no photo of {root} has an object that counts")
+    return labelled
 
 
 def read_voc(root: Path) -> list[VocImage]:
-    """Every annotated photo of a VOC2012 folder, in the order of their names."""
+    """Return every annotated photo of a VOC folder, sorted by name.
+
+    Args:
+        root: The folder that has `Annotations` and `JPEGImages`, such as `VOCdevkit/VOC2012`.
+
+    Returns:
+        The photos with their annotated objects; no photo is opened.
+
+    Raises:
+        PhotoError: If there are no annotations, or one of them cannot be read.
+    """
     annotations = sorted((root / "Annotations").glob("*.xml"))
     if not annotations:
         raise PhotoError(f"{root} is not a VOC folder: there are no files in {root}/Annotations")
-    return [_read(path, root / "JPEGImages") for path in annotations]
+    return [_read_annotation(path, root / "JPEGImages") for path in annotations]
 
 
-def _read(annotation: Path, photos: Path) -> VocImage:
+def _validation_images(root: Path, images: list[VocImage]) -> list[VocImage]:
+    path = root / "ImageSets" / "Main" / "val.txt"
+    if not path.is_file():
+        return images
+    try:
+        names = set(path.read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhotoError(f"cannot read {path}: {error}") from error
+    listed = [image for image in images if image.path.stem in names]
+    if not listed:
+        raise PhotoError(f"none of the photos that {path} lists is annotated in {root}")
+    return listed
+
+
+def _read_annotation(annotation: Path, photos: Path) -> VocImage:
     try:
         tree = ElementTree.parse(annotation).getroot()
         size = (int(_text(tree, "size/width")), int(_text(tree, "size/height")))
-        objects = tuple(_object(item) for item in tree.iter("object"))
+        objects = tuple(_parse_object(item) for item in tree.iter("object"))
     except (ElementTree.ParseError, ValueError, OSError) as error:
         raise PhotoError(f"{annotation} is not a VOC annotation: {error}") from error
     return VocImage(photos / f"{annotation.stem}.jpg", size, objects)
 
 
-def _object(item: ElementTree.Element) -> VocObject:
+def _parse_object(item: ElementTree.Element) -> VocObject:
     left, top, right, bottom = (
         float(_text(item, f"bndbox/{edge}")) for edge in ("xmin", "ymin", "xmax", "ymax")
     )

@@ -1,4 +1,21 @@
-"""Models by name, from files and from users' own code."""
+"""Models: how a name, a file or a user's own module becomes a `Classifier`.
+
+`load_model(name)` in `registry.py` decides by the name which of these modules builds the model:
+
+    classifier.py          `Classifier` and `Preprocessing`, which all of them return
+    voc160.py              the small embedded model, used by default
+    paper_networks.py      the paper's VOC networks and their stand-ins
+    torchvision_models.py  torchvision's architectures, with published weights or a file's
+    timm_models.py         timm's architectures, `timm:NAME`
+    exported_program.py    programs of `torch.export`, `net.pt2`
+    onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
+    factory.py             a user's own model, `package.module:factory`
+    hugging_face.py        classifiers of `transformers`, to be returned by such a factory
+    state_dict.py          weights from a file into a module
+
+To add a model that everybody can name, write a function `(weights: Path | None) -> Classifier` and
+add it to `MODELS` in `registry.py`; a new kind of model file is a line in `FILES` there.
+"""
 
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.hugging_face import hugging_face_classifier

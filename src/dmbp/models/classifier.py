@@ -1,4 +1,4 @@
-"""A classifier one can ask about: a module, how photos become its input, what it puts out."""
+"""What every model becomes: a module, how photos become its input, and what its outputs mean."""
 
 from dataclasses import dataclass, field, replace
 from types import UnionType
@@ -24,12 +24,21 @@ GREY_STD = (0.226,)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a photo becomes an input: RGB in [0, 1], grey where `mean` has one number; mean and std.
+    """How a photo becomes a model's input: resized, cropped, scaled to [0, 1] and normalised.
 
-    `fit` is what of the photo is seen: "crop", its short side made `resize` pixels and the central
-    `crop` × `crop` of that; "squeeze", all of it, made `crop` × `crop`; "squeeze-crop", all of it
-    made `resize` × `resize` and the centre of that; "whole", all of it, its short side made `crop`
-    pixels.
+    Args:
+        resize: Length in pixels to which a photo is resized before it is cropped.
+        crop: Side length of the input in pixels.
+        fit: Which part of the photo the model sees. "crop" makes the short side `resize` pixels
+            long and takes the central `crop` × `crop` of it; "squeeze" resizes the whole photo to
+            `crop` × `crop`; "squeeze-crop" resizes it to `resize` × `resize` and takes the centre;
+            "whole" makes the short side `crop` pixels long and keeps all of it.
+        mean: Subtracted from each channel: three numbers for RGB, or one for grey images.
+        std: What each channel is divided by after that, as many positive numbers.
+        interpolation: Pillow's filter for resizing.
+
+    Raises:
+        InputError: If a setting is not one of these.
     """
 
     resize: int = 256
@@ -64,11 +73,14 @@ class Preprocessing:
 
     @staticmethod
     def for_channels(channels: int | None) -> "Preprocessing":
-        """The usual; of one channel in grey, with the mean of the colours' numbers."""
+        """Return ImageNet's preprocessing, for grey images if there is one channel.
+
+        The mean and std of grey images are those of ImageNet's three channels, averaged.
+        """
         return Preprocessing(mean=GREY_MEAN, std=GREY_STD) if channels == 1 else Preprocessing()
 
-    def described(self) -> dict[str, str | int | list[float]]:
-        """As plain values for a file or a report."""
+    def as_dict(self) -> dict[str, str | int | list[float]]:
+        """Return all settings as plain values, for a file or a report."""
         return {
             "fit": self.fit,
             "resize": self.resize,
@@ -79,27 +91,41 @@ class Preprocessing:
         }
 
     def view(self, photo: Image.Image) -> Image.Image:
-        """The part of the photo that the model sees, at the size it sees it, grey if it is."""
-        view = self._part(photo)
+        """Return the part of a photo that the model sees, at the size it sees it.
+
+        Args:
+            photo: An RGB image.
+
+        Returns:
+            An RGB image; its channels are equal if the model takes grey images.
+        """
+        view = self._resize_and_crop(photo)
         return view.convert("L").convert("RGB") if len(self.mean) == 1 else view
 
-    def _part(self, photo: Image.Image) -> Image.Image:
+    def _resize_and_crop(self, photo: Image.Image) -> Image.Image:
         if self.fit == "squeeze":
             return photo.resize((self.crop, self.crop), self.interpolation)
         if self.fit == "whole":
-            longer = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
-            return photo.resize((longer[0], longer[1]), self.interpolation)
+            sides = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
+            return photo.resize((sides[0], sides[1]), self.interpolation)
         # Rounded as torchvision does: a pixel more or less shifts the whole photo.
-        shorter = photo.size if self.fit == "squeeze-crop" else [min(photo.size)] * 2
-        scales = zip(photo.size, shorter, strict=True)
-        sides = [int(self.resize * side / short) for side, short in scales]
+        divisors = photo.size if self.fit == "squeeze-crop" else [min(photo.size)] * 2
+        scales = zip(photo.size, divisors, strict=True)
+        sides = [int(self.resize * side / divisor) for side, divisor in scales]
         width, height = (max(self.crop, side) for side in sides)
         resized = photo.resize((width, height), self.interpolation)
         left, top = (round((side - self.crop) / 2) for side in (width, height))
         return resized.crop((left, top, left + self.crop, top + self.crop))
 
     def tensor(self, view: Image.Image) -> Tensor:
-        """A view as the model's input, (1, 3, height, width), or (1, 1, height, width)."""
+        """Return a view as the model's input.
+
+        Args:
+            view: What `view` returned.
+
+        Returns:
+            A float32 tensor (1, 3, height, width), or (1, 1, height, width) for grey images.
+        """
         view = view.convert("L") if len(self.mean) == 1 else view
         pixels = torch.from_numpy(numpy.asarray(view, dtype=numpy.float32) / 255)
         pixels = pixels.reshape(view.height, view.width, len(self.mean))
@@ -117,11 +143,20 @@ def _numbers(name: str, given: Any) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Classifier:
-    """A module with all that is needed to ask it about a photo.
+    """A model with everything that is needed to run it on a photo and to name its outputs.
 
-    `activation` turns outputs into probabilities: softmax where one class is right, sigmoid where
-    several may be, "none" where they are probabilities already. Without `classes` the classes are
-    known by number. `weights` is the file they came from, where one was given.
+    Args:
+        name: What to call the model in reports.
+        module: The network, in evaluation mode.
+        preprocessing: How a photo becomes its input.
+        classes: The names of the classes in the order of the outputs. Without them, classes are
+            known by number.
+        activation: What turns outputs into probabilities: "softmax" if exactly one class is right,
+            "sigmoid" if several may be, "none" if the outputs are probabilities already.
+        weights: The file that the weights came from, if one was given.
+
+    Raises:
+        InputError: If an argument has the wrong type.
     """
 
     name: str
@@ -152,42 +187,52 @@ class Classifier:
                 f"classes are a list of names in the outputs' order, not {names!r:.60}"
             )
 
-    def placed(self, inputs: Tensor) -> Tensor:
-        """Inputs where the module's parameters are, in their precision."""
-        kinds = (p for p in self.module.parameters() if p.is_floating_point())
-        parameter = next(kinds, None)
+    def move_inputs(self, inputs: Tensor) -> Tensor:
+        """Return inputs on the device and in the precision of the module's parameters."""
+        parameters = (p for p in self.module.parameters() if p.is_floating_point())
+        parameter = next(parameters, None)
         return inputs if parameter is None else inputs.to(parameter.device, parameter.dtype)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """The probability of every class, over the last dimension."""
+        """Return the probability of every class; classes are the last dimension of `outputs`."""
         return activation_function(self.activation)(outputs)
 
     def is_exclusive(self, outputs: Tensor) -> bool:
-        """Whether one class rules out the others; a single output is a yes or no."""
+        """Return whether one class rules out the others; a single output is a yes or no."""
         return self.activation == "softmax" and outputs.shape[-1] > 1
 
     def check_classes(self, outputs: Tensor) -> None:
-        """Refuse class names that are more or fewer than `outputs` (classes,)."""
+        """Raise a TargetError unless there are as many class names as `outputs` (classes,)."""
         if self.classes is not None and len(self.classes) != len(outputs):
             single = "a single output, which says yes or no: name what yes stands for"
-            what = single if len(outputs) == 1 else f"{len(outputs)} outputs"
-            raise TargetError(f"{len(self.classes)} class names were given for a model with {what}")
+            count = single if len(outputs) == 1 else f"{len(outputs)} outputs"
+            raise TargetError(
+                f"{len(self.classes)} class names were given for a model with {count}"
+            )
 
     def class_name(self, index: int) -> str:
-        """What to call a class."""
+        """Return a class's name, or "class 3" if it has none."""
         if self.classes is None or index >= len(self.classes):
             return f"class {index}"
         return self.classes[index]
 
     def class_index(self, text: str, outputs: Tensor) -> int:
-        """The class meant by a number, a name, or a word of its name.
+        """Return the index of the class that a user means.
 
-        Of several classes with that word ("cat" among ImageNet's), the one with the highest of
-        `outputs` (classes,) is meant.
+        Args:
+            text: A class's number, its name, or a word of its name, in upper or lower case.
+            outputs: The model's outputs (classes,) for the photo. If several names have the word,
+                such as "cat" in ImageNet, the class with the highest output is meant.
+
+        Returns:
+            The index of the class in `outputs`.
+
+        Raises:
+            TargetError: If no class fits, or several classes have exactly this name.
         """
         count = len(outputs)
         if text.strip().removeprefix("-").isdecimal():
-            return _in_range(int(text), count)
+            return _check_range(int(text), count)
         if self.classes is None:
             raise TargetError(
                 f"the model's classes have no names, so {text!r} cannot be looked up: give a "
@@ -195,11 +240,11 @@ class Classifier:
             )
         wanted = text.strip().lower()
         names = [name.lower() for name in self.classes]
-        called = [k for k, name in enumerate(names) if name == wanted]
-        if len(called) > 1:
-            numbers = ", ".join(map(str, called))
+        exact = [k for k, name in enumerate(names) if name == wanted]
+        if len(exact) > 1:
+            numbers = ", ".join(map(str, exact))
             raise TargetError(f"the classes {numbers} are all called {text!r}: give the number")
-        matching = called or [
+        matching = exact or [
             k for k, name in enumerate(names) if wanted in name.replace("-", " ").split()
         ]
         if not matching:
@@ -208,14 +253,18 @@ class Classifier:
         return max(matching, key=lambda k: float(outputs[k]))
 
 
-def _in_range(index: int, count: int) -> int:
+def _check_range(index: int, count: int) -> int:
     if not 0 <= index < count:
         raise TargetError(f"class {index} is out of range: the model has classes 0 to {count - 1}")
     return index
 
 
-def outputs_of(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
-    """What a model puts out, and the classifier, which then knows if these are probabilities."""
+def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
+    """Run a model and detect whether its outputs are probabilities already.
+
+    Returns:
+        The outputs, and the classifier, with activation "none" if they are probabilities.
+    """
     with ProbabilityTracker() as watch:
         outputs = Linearizer(classifier.module).outputs(inputs)
     if watch.produced(outputs):

@@ -1,7 +1,8 @@
-"""A user's own model: `package.module:factory`, a function without arguments, or what it returns.
+"""A user's own model, named `package.module:factory` on the command line.
 
-It returns an `nn.Module` or a program of `torch.export`, or a `dmbp.models.Classifier` of one where
-preprocessing or class names matter.
+The name refers to a function without arguments, or directly to what such a function returns: an
+`nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` around one of these, which
+also says how photos are prepared and what the classes are called.
 """
 
 import sys
@@ -18,60 +19,37 @@ from torch.export import ExportedProgram
 from dmbp.errors import ModelError
 from dmbp.linear.model.wrappers import force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.hugging_face import labels_of
-from dmbp.models.program_file import program_classifier
-from dmbp.models.state_dict import fit, read_state
+from dmbp.models.exported_program import program_classifier
+from dmbp.models.hugging_face import read_labels
+from dmbp.models.state_dict import load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
-    """What the factory makes, with the weights of a file if one is given."""
-    found = _find(name)
-    is_made = isinstance(found, nn.Module | ExportedProgram | Classifier)
-    classifier = _classifier(found if is_made else _call(found, name), name)
+    """Return what the factory makes, with the weights of a file if one is given.
+
+    Raises:
+        ModelError: If the module cannot be imported, or the factory is missing, raises an exception
+            or returns something else.
+        WeightsError: If the weights do not fit.
+    """
+    found = _import_attribute(name)
+    is_model = isinstance(found, nn.Module | ExportedProgram | Classifier)
+    classifier = _as_classifier(found if is_model else _call(found, name), name)
     if weights is not None:
-        fit(classifier.module, read_state(weights), str(weights))
+        load_state_dict(classifier.module, read_state_dict(weights), str(weights))
     force_eval(classifier.module)
     return classifier
 
 
-def _classifier(made: Any, name: str) -> Classifier:
-    module: Any = made.module if isinstance(made, Classifier) else made
-    if isinstance(module, ExportedProgram):
-        program = program_classifier(module, name)
-        return replace(made, module=program.module) if isinstance(made, Classifier) else program
-    if not isinstance(module, nn.Module):
-        raise ModelError(
-            f"{name} returned a {type(made).__name__}, not an nn.Module or a dmbp.models.Classifier"
-        )
-    if isinstance(made, Classifier):
-        return made
-    preprocessing = Preprocessing.for_channels(_channels(module))
-    return Classifier(name, module, preprocessing, classes=labels_of(module))
-
-
-def _channels(module: nn.Module) -> int:
-    """The channels that a network's first convolution reads."""
-    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
-    first = next(convolutions, None)
-    return 3 if first is None else first.in_channels
-
-
-def _find(name: str) -> Any:
+def _import_attribute(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ModelError(f"{name!r} is not of the form package.module:factory")
-    if module_name.endswith(".py") or "/" in module_name:
-        file = Path(module_name).with_suffix("")
-        inside = not file.is_absolute() and ".." not in file.parts
-        where = "" if inside else f" in the folder {file.parent}"
-        written = ".".join(file.parts) if inside else file.name
-        raise ModelError(
-            f"{name!r} names a file; write the module's name{where}, {written}:{attribute}"
-        )
+    _check_no_file(module_name, attribute, name)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    if torch.version.cuda is None:  # where transformers cannot import torchvision without help
+    if torch.version.cuda is None:  # transformers cannot import torchvision beside a CPU build
         with suppress(ImportError):
             import_torchvision()
     try:
@@ -79,19 +57,53 @@ def _find(name: str) -> Any:
     except ImportError as error:
         raise ModelError(f"cannot import {module_name!r}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{module_name!r} raised {_said(error)} on import") from error
+        raise ModelError(f"{module_name!r} raised {_describe(error)} on import") from error
     factory = getattr(module, attribute, None)
     if not callable(factory) and not isinstance(factory, ExportedProgram | Classifier):
         raise ModelError(f"{module_name!r} has no function {attribute!r}")
     return factory
 
 
+def _check_no_file(module_name: str, attribute: str, name: str) -> None:
+    """Raise an error if a path stands where the name of a module belongs."""
+    if not module_name.endswith(".py") and "/" not in module_name:
+        return
+    file = Path(module_name).with_suffix("")
+    is_inside = not file.is_absolute() and ".." not in file.parts
+    where = "" if is_inside else f" in the folder {file.parent}"
+    dotted = ".".join(file.parts) if is_inside else file.name
+    raise ModelError(f"{name!r} names a file; write the module's name{where}, {dotted}:{attribute}")
+
+
 def _call(factory: Any, name: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{name} raised {_said(error)}") from error
+        raise ModelError(f"{name} raised {_describe(error)}") from error
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _as_classifier(model: Any, name: str) -> Classifier:
+    module: Any = model.module if isinstance(model, Classifier) else model
+    if isinstance(module, ExportedProgram):
+        program = program_classifier(module, name)
+        return replace(model, module=program.module) if isinstance(model, Classifier) else program
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{name} returned a {type(model).__name__}, not an nn.Module or a "
+            "dmbp.models.Classifier"
+        )
+    if isinstance(model, Classifier):
+        return model
+    preprocessing = Preprocessing.for_channels(_input_channels(module))
+    return Classifier(name, module, preprocessing, classes=read_labels(module))
+
+
+def _input_channels(module: nn.Module) -> int:
+    """Return the number of channels that a network's first convolution reads."""
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
+    first = next(convolutions, None)
+    return 3 if first is None else first.in_channels

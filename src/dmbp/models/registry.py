@@ -1,12 +1,23 @@
-"""Every model that can be asked for by name."""
+"""Every model that has a name: `load_model` turns what `--model` was given into a `Classifier`.
+
+    net.pt2, net.onnx          a file that holds a whole model      `FILES`
+    timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
+    resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
+    package.module:factory     a user's own function                factory.py
+    voc160, resnet50-voc, …    a model of our own                   `MODELS`
+    resnet50, …                a torchvision architecture           torchvision_models.py
+
+The first line that fits the name is used.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from dmbp.errors import ModelError, WeightsError, suggestion
-from dmbp.models import voc160 as embedded
+from dmbp.models import voc160
 from dmbp.models.classifier import Classifier
+from dmbp.models.exported_program import program_file_classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.onnx.file import onnx_file_classifier
 from dmbp.models.paper_networks import (
@@ -16,7 +27,6 @@ from dmbp.models.paper_networks import (
     vgg16_voc_caffe_classifier,
     vgg16_voc_classifier,
 )
-from dmbp.models.program_file import program_file_classifier
 from dmbp.models.timm_models import PREFIX, timm_classifier, untrained_timm
 from dmbp.models.torchvision_models import (
     torchvision_classifier,
@@ -25,41 +35,54 @@ from dmbp.models.torchvision_models import (
 )
 
 Loader = Callable[[Path | None], Classifier]
+"""Makes a classifier with the weights of a file or folder, or with its own if that is None."""
 
-DEFAULT = embedded.NAME
+DEFAULT = voc160.NAME
 
 MODELS: Mapping[str, Loader] = {
-    embedded.NAME: embedded.embedded_classifier,
+    voc160.NAME: voc160.embedded_classifier,
     "resnet50-keras": keras_resnet50_classifier,
     "resnet50-voc": resnet50_voc_classifier,
     "vgg16-voc": vgg16_voc_classifier,
     "resnet50-voc-caffe": resnet50_voc_caffe_classifier,
     "vgg16-voc-caffe": vgg16_voc_caffe_classifier,
 }
-"""Models of our own, beside torchvision's; a new one is one file and one line here."""
+"""Models of our own by name. To add one, write a `Loader` in this folder and add a line here."""
 
 FILES: Mapping[str, Callable[[Path], Classifier]] = {
     ".pt2": program_file_classifier,
     ".onnx": onnx_file_classifier,
 }
-"""Files that hold a whole model, by their ending."""
+"""Readers of files that hold a whole model, by suffix."""
 
 PUBLISHED = ("IMAGENET", "DEFAULT")
-"""How names of torchvision's weights begin; a user's function, who may not need torchvision, has
-another name."""
+"""How the names of torchvision's weights begin. A user's factory may run without torchvision, so
+torchvision is imported only for a name like these."""
 
 
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """The model called `name`: ours, torchvision's, `timm:…`, a file, or a user's own.
+    """Load a model by name, as the option `--model` of every command does.
 
-    A user's is `package.module:factory`. Of torchvision's, `resnet50:IMAGENET1K_V1` names one of
-    the weights that it publishes.
+    Args:
+        name: One of `model_names()`; `timm:NAME`; torchvision's architecture with weights it
+            publishes, such as `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
+            `package.module:factory`.
+        weights: A file of weights, or a folder for the models that need several. Without it the
+            model's own weights are used, and downloaded if necessary.
+        classes: A text file of class names, one a line, in the order of the outputs.
+
+    Returns:
+        The model in evaluation mode, with its preprocessing and class names.
+
+    Raises:
+        ModelError: If there is no such model, or it cannot be built.
+        WeightsError: If weights are missing, unreadable, or do not fit the model.
     """
     architecture, _, published = name.partition(":")
     if Path(name).suffix in FILES:
-        classifier = _from_file(Path(name), weights)
+        classifier = _load_file(Path(name), weights)
     elif architecture == PREFIX and published:
         classifier = timm_classifier(published, weights)
     elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
@@ -73,35 +96,45 @@ def load_model(
     elif name in torchvision_names():
         classifier = torchvision_classifier(name, weights)
     else:
-        hint = _of_weights(name) or suggestion(name, model_names())
+        hint = _weights_file_hint(name) or suggestion(name, model_names())
         raise ModelError(f"there is no model {name!r}; {hint}")
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
 
 
-def _of_weights(name: str) -> str | None:
-    """What to do with a file of weights that is given for a model."""
-    if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
-        return None
-    return (
-        "a file of weights does not say which network they are of: give its architecture with "
-        f"--model, as resnet50 or my_module:make_model, and --weights {name}; or export the "
-        "network to a .pt2 or .onnx file"
-    )
+def model_names() -> list[str]:
+    """Return the names of our own models and of torchvision's classifiers."""
+    return [*MODELS, *torchvision_names()]
 
 
 def is_architecture(name: str) -> bool:
-    """Whether torchvision or timm makes the model, with or without weights."""
+    """Return whether torchvision or timm can build the model without weights."""
     return name in torchvision_names() or name.startswith(f"{PREFIX}:")
 
 
 def untrained_model(name: str) -> Classifier:
-    """An architecture of torchvision's or timm's with random weights."""
+    """Return an architecture of torchvision or timm with random weights.
+
+    Args:
+        name: A name for which `is_architecture` is true.
+
+    Returns:
+        The model in evaluation mode, with its usual preprocessing.
+    """
     if name.startswith(f"{PREFIX}:"):
         return untrained_timm(name.removeprefix(f"{PREFIX}:"))
     return untrained_torchvision(name)
 
 
-def _from_file(path: Path, weights: Path | None) -> Classifier:
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Read class names from a text file, one a line."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(f"cannot read class names from {path}: {error}") from error
+    return tuple(line.strip() for line in lines)
+
+
+def _load_file(path: Path, weights: Path | None) -> Classifier:
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
     if not path.is_file():
@@ -109,15 +142,12 @@ def _from_file(path: Path, weights: Path | None) -> Classifier:
     return FILES[path.suffix](path)
 
 
-def model_names() -> list[str]:
-    """Every name that `load_model` knows, beside timm's, files and a user's own."""
-    return [*MODELS, *torchvision_names()]
-
-
-def read_classes(path: Path) -> tuple[str, ...]:
-    """Class names from a text file, one a line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"cannot read class names from {path}: {error}") from error
-    return tuple(line.strip() for line in lines)
+def _weights_file_hint(name: str) -> str | None:
+    """Return advice if the name is that of a weights file, else None."""
+    if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+        return None
+    return (
+        "a file of weights does not say which network they belong to: give its architecture with "
+        f"--model, such as resnet50 or my_module:make_model, and --weights {name}; or export the "
+        "network to a .pt2 or .onnx file"
+    )

@@ -1,4 +1,4 @@
-"""Weights from a file into a module, or a sentence that says why they do not fit."""
+"""Weights from a file into a module, or an error that says why they do not fit."""
 
 import pickle
 from collections.abc import Mapping
@@ -12,14 +12,21 @@ from torch import Tensor, nn
 from dmbp.errors import WeightsError
 from dmbp.process import silence_output
 
-State = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel's, torch.compile's, Lightning's
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 
 
-def read_state(path: Path) -> State:
-    """The tensors of a `.safetensors` file or of a `.pth` one, which is read without its code."""
+def read_state_dict(path: Path) -> StateDict:
+    """Read the tensors of a `.safetensors` file or of a `torch.save` file.
+
+    The wrappers of checkpoints and the prefixes of DataParallel, torch.compile and Lightning are
+    removed. No code in the file is executed.
+
+    Raises:
+        WeightsError: If there is no such file, or it does not hold a state dict.
+    """
     if path.is_dir():
         raise WeightsError(f"{path} is a folder, not a weights file")
     if not path.is_file():
@@ -28,73 +35,25 @@ def read_state(path: Path) -> State:
         if path.suffix == ".safetensors":
             found: Any = load_file(path)
         else:
-            with silence_output():  # a remark on what is no file of weights
+            with silence_output():  # torch warns about a file that has no weights
                 found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a foreign file makes the readers raise almost anything
+    except Exception as error:  # the readers raise almost anything for a foreign file
         if "TorchScript" in str(error):
             raise WeightsError(
-                f"{path} is a TorchScript program, not a file of weights; save those with "
+                f"{path} is a TorchScript program, not a file of weights; save the weights with "
                 "torch.save(model.state_dict(), ...)"
             ) from error
         if not isinstance(error, pickle.UnpicklingError) or "GLOBAL" not in str(error):
             raise WeightsError(f"{path} is not a file of weights that can be read") from error
         raise WeightsError(
-            f"{path} holds Python objects, not only weights; save it anew with "
+            f"{path} holds Python objects, not only weights; save it again with "
             "torch.save(model.state_dict(), ...)"
         ) from error
-    return _unwrapped(found, path)
+    return _unwrap(found, path)
 
 
-def part_for(module: nn.Module, state: State, *, optional: tuple[str, ...] = ()) -> State:
-    """Of a state, what is a module's where that is part of a larger one, such as `net.` of a file.
-
-    It has every key of the module, under one prefix alone; keys that begin as `optional` may lack.
-    """
-    needed = [key for key in module.state_dict() if not key.endswith("num_batches_tracked")]
-    needed = [key for key in needed if not any(map(key.startswith, optional))]
-    if not needed or needed[0] in state:
-        return state
-    prefixes = [key.removesuffix(needed[0]) for key in state if key.endswith(f".{needed[0]}")]
-    whole = [prefix for prefix in prefixes if all(prefix + key in state for key in needed)]
-    if len(whole) != 1:
-        return state
-    (only,) = whole
-    return {key.removeprefix(only): v for key, v in state.items() if key.startswith(only)}
-
-
-def fit(module: nn.Module, state: State, source: str, *, optional: tuple[str, ...] = ()) -> None:
-    """Load `state` into `module`; every key must match, but for `optional` prefixes."""
-    own = module.state_dict()
-    state = part_for(module, state, optional=optional)
-    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
-    unexpected = [k for k in state if k not in own and not k.endswith("num_batches_tracked")]
-    missing = [k for k in missing if not k.startswith(optional)] if optional else missing
-    unexpected = [k for k in unexpected if not k.startswith(optional)] if optional else unexpected
-    if missing or unexpected:
-        raise WeightsError(f"{source} does not fit the model: {_difference(missing, unexpected)}")
-    for key in own:
-        if key in state and own[key].shape != state[key].shape:
-            raise WeightsError(
-                f"{source} does not fit the model: {key!r} is {tuple(state[key].shape)} in the "
-                f"file and {tuple(own[key].shape)} in the model"
-            )
-    # Files often hold half precision; the module's own dtype is what it computes in.
-    matching = {k: v.to(own[k].dtype) for k, v in state.items() if k in own}
-    module.load_state_dict(matching, strict=False)
-
-
-def _difference(missing: list[str], unexpected: list[str]) -> str:
-    parts: list[str] = []
-    if missing:
-        parts.append(f"{len(missing)} keys are missing, first {missing[0]!r}")
-    if unexpected:
-        parts.append(f"{len(unexpected)} are unexpected, first {unexpected[0]!r}")
-        parts.append("a network of your own comes from --model my_module:make_model")
-    return "; ".join(parts)
-
-
-def _unwrapped(found: Any, path: Path) -> State:
-    """The state dict inside a checkpoint, without the prefix that a wrapper leaves."""
+def _unwrap(found: Any, path: Path) -> StateDict:
+    """Return the state dict inside a checkpoint, without the prefix that a wrapper leaves."""
     for key in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
@@ -107,3 +66,61 @@ def _unwrapped(found: Any, path: Path) -> State:
     ):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
+
+
+def load_state_dict(
+    module: nn.Module, state: StateDict, source: str, *, optional: tuple[str, ...] = ()
+) -> None:
+    """Load weights into a module; every key must match unless it has an `optional` prefix.
+
+    Raises:
+        WeightsError: If keys are missing or unexpected, or a tensor has another shape. `source`
+            names the weights in the message.
+    """
+    own = module.state_dict()
+    state = extract_state_dict(module, state, optional=optional)
+    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in state if k not in own and not k.endswith("num_batches_tracked")]
+    missing = [k for k in missing if not k.startswith(optional)] if optional else missing
+    unexpected = [k for k in unexpected if not k.startswith(optional)] if optional else unexpected
+    if missing or unexpected:
+        raise WeightsError(f"{source} does not fit the model: {_difference(missing, unexpected)}")
+    for key in own:
+        if key in state and own[key].shape != state[key].shape:
+            raise WeightsError(
+                f"{source} does not fit the model: {key!r} is {tuple(state[key].shape)} in the "
+                f"file and {tuple(own[key].shape)} in the model"
+            )
+    # Files often hold half precision; the module computes in the dtype it was created with.
+    matching = {k: v.to(own[k].dtype) for k, v in state.items() if k in own}
+    module.load_state_dict(matching, strict=False)
+
+
+def extract_state_dict(
+    module: nn.Module, state: StateDict, *, optional: tuple[str, ...] = ()
+) -> StateDict:
+    """Return a module's own weights out of those of a larger model, such as all under `net.`.
+
+    They are found if exactly one prefix has every key of the module, apart from keys with an
+    `optional` prefix; otherwise `state` is returned unchanged.
+    """
+    required = [key for key in module.state_dict() if not key.endswith("num_batches_tracked")]
+    required = [key for key in required if not any(map(key.startswith, optional))]
+    if not required or required[0] in state:
+        return state
+    prefixes = [key.removesuffix(required[0]) for key in state if key.endswith(f".{required[0]}")]
+    complete = [prefix for prefix in prefixes if all(prefix + key in state for key in required)]
+    if len(complete) != 1:
+        return state
+    (only,) = complete
+    return {key.removeprefix(only): v for key, v in state.items() if key.startswith(only)}
+
+
+def _difference(missing: list[str], unexpected: list[str]) -> str:
+    parts: list[str] = []
+    if missing:
+        parts.append(f"{len(missing)} keys are missing, first {missing[0]!r}")
+    if unexpected:
+        parts.append(f"{len(unexpected)} are unexpected, first {unexpected[0]!r}")
+        parts.append("give a network of your own with --model my_module:make_model")
+    return "; ".join(parts)

@@ -1,7 +1,8 @@
-"""timm's classifiers by name: `timm:resnet50.a1_in1k`, the extra `timm`.
+"""timm's classifiers by name, `timm:resnet50.a1_in1k` (the `timm` extra).
 
-Weights are those that timm downloads, or a file's, whose head may have any number of classes.
-Photos are prepared as timm says for the name: size, share of the crop, interpolation, mean and std.
+The weights are those that timm downloads, or those of a file, whose head may have any number of
+classes. Photos are prepared as timm prescribes for the name: size, share of the crop,
+interpolation, mean and std.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import nn
 
 from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
-from dmbp.models.state_dict import State, fit, part_for, read_state
+from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.process import silence_logging
 
@@ -31,47 +32,53 @@ _FITS: Mapping[str, Fit] = {"center": "crop", "squash": "squeeze"}
 
 
 def timm_classifier(name: str, weights: Path | None) -> Classifier:
-    """The model that timm has by that name, with the weights it publishes or a file's."""
-    timm = _import(name)
+    """Return a model of timm's, with the weights it publishes or those of a file.
+
+    Raises:
+        ModelError: If timm is not installed, has no such model, or prepares photos for it in a way
+            that `Preprocessing` cannot express.
+        WeightsError: If the weights cannot be downloaded, or the file does not fit.
+    """
+    timm = _import_timm(name)
     if weights is None:
-        module = _downloaded(timm, name)
+        module = _download(timm, name)
     else:
-        module = _from_file(timm, name, read_state(weights), str(weights))
+        module = _from_file(timm, name, read_state_dict(weights), str(weights))
     return Classifier(
-        f"{PREFIX}:{name}", module.eval(), preprocessing_of(module, name), _classes(module)
+        f"{PREFIX}:{name}", module.eval(), read_preprocessing(module, name), _class_names(module)
     )
 
 
 def untrained_timm(name: str) -> Classifier:
-    """A model of timm's with random weights."""
-    module = _made(_import(name), name).eval()
-    return Classifier(f"{PREFIX}:{name}", module, preprocessing_of(module, name))
+    """Return a model of timm's with random weights."""
+    module = _create(_import_timm(name), name).eval()
+    return Classifier(f"{PREFIX}:{name}", module, read_preprocessing(module, name))
 
 
-def preprocessing_of(module: nn.Module, name: str) -> Preprocessing:
-    """The preprocessing that timm publishes for a model of its own."""
+def read_preprocessing(module: nn.Module, name: str) -> Preprocessing:
+    """Return the preprocessing that timm publishes for one of its models."""
     from timm.data.config import resolve_data_config
 
     config: Any = resolve_data_config({}, model=module)
     channels, height, width = config["input_size"]
-    fits = _FITS.get(config["crop_mode"])
-    is_cut = fits == "squeeze" and config["crop_pct"] != 1
-    if channels != 3 or height != width or fits is None or is_cut:
+    fit = _FITS.get(config["crop_mode"])
+    is_cropped_square = fit == "squeeze" and config["crop_pct"] != 1
+    if channels != 3 or height != width or fit is None or is_cropped_square:
         raise ModelError(
-            f"timm prepares photos for {name} in a way that dmbp does not know: {config}"
+            f"timm prepares photos for {name} in a way that dmbp does not support: {config}"
         )
     return Preprocessing(
         resize=math.floor(height / config["crop_pct"]),
         crop=height,
-        fit=fits,
+        fit=fit,
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
         interpolation=_RESAMPLING[config["interpolation"]],
     )
 
 
-def _import(name: str) -> Any:
-    import_torchvision()  # timm imports it, which fails beside a CPU build of torch
+def _import_timm(name: str) -> Any:
+    import_torchvision()  # timm imports it, which would fail beside a CPU build of torch
     try:
         import timm
     except ImportError as error:
@@ -81,45 +88,45 @@ def _import(name: str) -> Any:
     return timm
 
 
-def _downloaded(timm: Any, name: str) -> nn.Module:
-    with silence_logging():  # of a download that is tried again and again
+def _download(timm: Any, name: str) -> nn.Module:
+    with silence_logging():  # the hub logs every attempt at a download
         try:
             return timm.create_model(name, pretrained=True)
-        except Exception as error:  # of the hub, the network, or a tag that does not exist
-            said = " ".join(str(error).split()).partition(". ")[0][:150]
+        except Exception as error:  # from the hub, the network, or an unknown tag
+            reason = " ".join(str(error).split()).partition(". ")[0][:150]
             raise WeightsError(
-                f"cannot download the weights of {PREFIX}:{name} ({said}); give a local file with "
-                "--weights"
+                f"cannot download the weights of {PREFIX}:{name} ({reason}); give a local file "
+                "with --weights"
             ) from error
 
 
-def _from_file(timm: Any, name: str, state: State, source: str) -> nn.Module:
-    module = _made(timm, name)
-    state = part_for(module, state)
-    classes = _classes_in(module, state)
+def _from_file(timm: Any, name: str, state: StateDict, source: str) -> nn.Module:
+    module = _create(timm, name)
+    state = extract_state_dict(module, state)
+    classes = _head_size(module, state)
     if classes not in (None, module.num_classes):
-        module = _made(timm, name, num_classes=classes)
-    fit(module, state, source)
+        module = _create(timm, name, num_classes=classes)
+    load_state_dict(module, state, source)
     return module
 
 
-def _made(timm: Any, name: str, **options: Any) -> Any:
-    """A model with random weights."""
+def _create(timm: Any, name: str, **options: Any) -> Any:
+    """Create a model with random weights."""
     try:
         return timm.create_model(name, pretrained=False, **options)
     except RuntimeError as error:
         raise ModelError(f"timm cannot make {name}: {error}") from error
 
 
-def _classes_in(module: Any, state: State) -> int | None:
-    """The number of classes of a file's head, where there is one with a bias."""
+def _head_size(module: Any, state: StateDict) -> int | None:
+    """Return the number of classes in a file's head, or None if it has no head with a bias."""
     head = module.pretrained_cfg.get("classifier")
     bias = state.get(f"{head}.bias") if isinstance(head, str) else None
     return None if bias is None else len(bias)
 
 
-def _classes(module: Any) -> tuple[str, ...] | None:
-    """ImageNet's names where timm knows that a model has those classes."""
+def _class_names(module: Any) -> tuple[str, ...] | None:
+    """Return ImageNet's class names if timm knows that the model has those classes."""
     from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(module)

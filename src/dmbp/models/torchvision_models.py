@@ -1,15 +1,12 @@
-"""Imports torchvision, also beside a CPU build of torch.
+"""torchvision's classifiers by name, with weights that it publishes or with those of a file.
 
-torchvision's wheel is built against CUDA torch. Beside a CPU build its import stops at "operator
-torchvision::nms does not exist". Declaring the two operators lets models and weights import; only
-its own image reader and NMS, which dmbp does not use, stay unavailable.
-
-torchvision's classifiers by name, with weights that it publishes or a file of one's own.
-
-Published weights go by torchvision's names, such as IMAGENET1K_V1; without a name, its default.
+Published weights have torchvision's names, such as IMAGENET1K_V1; without a name, its default is
+used. torchvision itself is imported by `import_torchvision`, because its wheel is built against a
+CUDA build of torch and its plain import fails beside a CPU build.
 """
 
 import pickle
+import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,74 +19,61 @@ from torch import nn
 
 from dmbp.errors import ModelError, WeightsError, require_known
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.state_dict import State, fit, part_for, read_state
+from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
 
 _libraries: list[torch.library.Library] = []
 
-
-def import_torchvision() -> Any:
-    """The torchvision package."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks about its missing image extension
-        try:
-            return import_module("torchvision")
-        except RuntimeError as error:
-            if "torchvision::nms" not in str(error):
-                raise
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)  # an operator lives as long as its library
-        _forget("torchvision")
-        return import_module("torchvision")
-
-
-def _forget(package: str) -> None:
-    """Drop a half-imported package, so that the next import starts over."""
-    import sys
-
-    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
-        del sys.modules[name]
-
-
-# Heads that help in training and do not touch the output in evaluation.
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+"""Prefixes of heads that are used in training and do not affect the output in evaluation."""
 
 
 def torchvision_names() -> list[str]:
-    """The classifiers that torchvision has."""
+    """Return the names of torchvision's classifiers."""
     models = import_torchvision().models
     return list(models.list_models(module=models))
 
 
 def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
-    """A torchvision model with weights it publishes, its default or those named, or a file's."""
+    """Return a torchvision model.
+
+    Args:
+        name: The architecture.
+        weights: A file of weights, or the name of weights that torchvision publishes; None stands
+            for torchvision's default weights.
+
+    Returns:
+        The model with the class names of ImageNet, if it has as many classes.
+
+    Raises:
+        ModelError: If torchvision has no such classifier.
+        WeightsError: If the weights do not exist, cannot be downloaded, or do not fit.
+    """
     require_known("model", name, torchvision_names(), error=ModelError)
     models = import_torchvision().models
     published = models.get_model_weights(name)
-    named = _named(published, weights)
+    named = _published_weights(published, weights)
     categories = tuple(published.DEFAULT.meta["categories"])
     if named is not None:
-        module = _downloaded(models, name, named)
-        return Classifier(name, module.eval(), _preprocessing(named), categories)
+        module = _download(models, name, named)
+        return Classifier(name, module.eval(), _read_preprocessing(named), categories)
     assert weights is not None
     module = _from_file(models, name, weights)
-    names = categories if _outputs(module) == len(categories) else None
-    return Classifier(name, module.eval(), _preprocessing(published.DEFAULT), names)
+    names = categories if _output_count(module) == len(categories) else None
+    return Classifier(name, module.eval(), _read_preprocessing(published.DEFAULT), names)
 
 
 def untrained_torchvision(name: str) -> Classifier:
-    """A torchvision model with random weights."""
+    """Return a torchvision model with random weights."""
     models = import_torchvision().models
-    preprocessing = _preprocessing(models.get_model_weights(name).DEFAULT)
+    preprocessing = _read_preprocessing(models.get_model_weights(name).DEFAULT)
     return Classifier(name, _build(models, name, {}).eval(), preprocessing)
 
 
-def _named(published: Any, weights: Path | None) -> Any:
-    """The published weights that are meant, if it is not a file."""
+def _published_weights(published: Any, weights: Path | None) -> Any:
+    """Return the published weights that are meant, or None if `weights` is a file."""
     if weights is None:
         return published.DEFAULT
-    # A plan's weights are a path from where it lies, so the last part is the name.
+    # A benchmark plan prepends its folder to the weights, so only the last part is the name.
     if weights.suffix or weights.exists() or weights.name != weights.name.upper():
         return None
     require_known(
@@ -98,36 +82,36 @@ def _named(published: Any, weights: Path | None) -> Any:
     return published[weights.name]
 
 
-def _downloaded(models: Any, name: str, weights: Any) -> nn.Module:
+def _download(models: Any, name: str, weights: Any) -> nn.Module:
     try:
         return models.get_model(name, weights=weights)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         folder = Path(torch.hub.get_dir()) / "checkpoints"
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightsError(
-            f"cannot download the weights of {name} ({said}); put {Path(weights.url).name} into "
+            f"cannot download the weights of {name} ({reason}); put {Path(weights.url).name} into "
             f"{folder}, or give a local file with --weights"
         ) from error
 
 
 def _from_file(models: Any, name: str, path: Path) -> nn.Module:
     module = _build(models, name, {})
-    state = part_for(module, read_state(path), optional=_AUXILIARY)
-    classes = _classes_in(module, state)
+    state = extract_state_dict(module, read_state_dict(path), optional=_AUXILIARY)
+    classes = _head_size(module, state)
     if classes is not None:
         module = _build(models, name, {"num_classes": classes})
-    fit(module, state, str(path), optional=_AUXILIARY)
+    load_state_dict(module, state, str(path), optional=_AUXILIARY)
     return module
 
 
 def _build(models: Any, name: str, options: dict[str, Any]) -> nn.Module:
     if name in ("googlenet", "inception_v3"):
-        options = {**options, "init_weights": False}  # slow, and overwritten by the file
+        options = {**options, "init_weights": False}  # slow, and overwritten by the file's weights
     return models.get_model(name, weights=None, **options)
 
 
-def _classes_in(module: nn.Module, state: State) -> int | None:
-    """The number of classes a fine-tuned file has, where it is not the architecture's own."""
+def _head_size(module: nn.Module, state: StateDict) -> int | None:
+    """Return the number of classes in a fine-tuned file, None if it is the usual one."""
     for key, tensor in reversed(module.state_dict().items()):
         if tensor.dim() == 0 or key.startswith(_AUXILIARY):
             continue
@@ -138,25 +122,53 @@ def _classes_in(module: nn.Module, state: State) -> int | None:
     return None
 
 
-def _outputs(module: nn.Module) -> int:
+def _output_count(module: nn.Module) -> int:
     return [t for t in module.state_dict().values() if t.dim() > 0][-1].shape[0]
 
 
-def _preprocessing(weights: Any) -> Preprocessing:
-    """The preprocessing that torchvision publishes with these weights."""
+def _read_preprocessing(weights: Any) -> Preprocessing:
+    """Return the preprocessing that torchvision publishes with these weights."""
     preset: Any = weights.transforms()
     resampling: dict[str, Image.Resampling] = {
         "bilinear": Image.Resampling.BILINEAR,
         "bicubic": Image.Resampling.BICUBIC,
     }
     return Preprocessing(
-        resize=_single(preset.resize_size),
-        crop=_single(preset.crop_size),
+        resize=_side(preset.resize_size),
+        crop=_side(preset.crop_size),
         mean=tuple(preset.mean),
         std=tuple(preset.std),
         interpolation=resampling[preset.interpolation.value],
     )
 
 
-def _single(size: int | Sequence[int]) -> int:
+def _side(size: int | Sequence[int]) -> int:
     return size if isinstance(size, int) else size[0]
+
+
+def import_torchvision() -> Any:
+    """Import torchvision, also beside a CPU build of torch.
+
+    Beside a CPU build the import stops at "operator torchvision::nms does not exist". Declaring two
+    operators lets models and weights be imported; only torchvision's image reader and NMS, which
+    dmbp does not use, stay unavailable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchvision warns that its image extension is missing
+        try:
+            return import_module("torchvision")
+        except RuntimeError as error:
+            if "torchvision::nms" not in str(error):
+                raise
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _libraries.append(library)  # an operator exists as long as its library does
+        _unload("torchvision")
+        return import_module("torchvision")
+
+
+def _unload(package: str) -> None:
+    """Drop a half-imported package, so that the next import starts over."""
+    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
+        del sys.modules[name]

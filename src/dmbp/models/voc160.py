@@ -1,24 +1,21 @@
-"""The embedded default classifier: a small ReLU residual network for the 20 PASCAL VOC classes.
+"""The embedded default model: a small ReLU residual network for the 20 PASCAL VOC classes.
 
-Convolution, batch norm, ReLU, one maximum pooling, average pooling, addition and one linear layer:
-around any input the network is exactly an affine map. It takes normalised RGB at 160×160 and
-returns one logit a class; the labels are not exclusive, so probabilities are their sigmoid.
+Its weights are shipped in the package, so `dmbp explain photo.jpg` works without a download; its
+model card is `weights/voc160.md`. The network takes normalised RGB at 160×160 and returns one logit
+for each class; classes are not exclusive, so probabilities are the logits' sigmoid. It consists of
+convolution, batch norm, ReLU, max pooling, average pooling, addition and one linear layer, so
+around any input it is exactly an affine map.
 
     >>> model = SmallResNet().eval()
     >>> model(torch.zeros(1, 3, INPUT_SIZE, INPUT_SIZE)).shape
     torch.Size([1, 20])
 
-The last stage keeps the resolution of the one before it (10×10 rather than 5×5): small objects
-stay apart, and it costs computation but no parameters. Shortcuts that halve the resolution average
+The last stage keeps the resolution of the one before it (10×10 rather than 5×5), which separates
+small objects and costs computation but no parameters. Shortcuts that halve the resolution average
 instead of skipping pixels, so no input pixel is dropped on the way.
 
 Residual learning: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
 Averaging shortcuts: He et al., "Bag of Tricks for Image Classification", CVPR 2019.
-
-The model in the box: a small network for the 20 PASCAL VOC classes, inside the package.
-
-It needs no download, so `dmbp explain photo.jpg` works on a machine without a network. Its card is
-`weights/voc160.md`.
 """
 
 import hashlib
@@ -32,7 +29,11 @@ from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.state_dict import fit, read_state
+from dmbp.models.state_dict import load_state_dict, read_state_dict
+
+NAME = "voc160"
+FILE = "weights/voc160.safetensors"
+SHA256 = "6fd26fc0c35bdf6e4726a96dcd9feeac559f429a102ae83f43bc5e9c335034a0"
 
 CLASSES = (
     "aeroplane",
@@ -65,6 +66,34 @@ STEM_WIDTH = 32
 STAGES = ((32, 2, 1), (64, 2, 2), (128, 4, 2), (192, 4, 1))
 
 
+def embedded_classifier(weights: Path | None) -> Classifier:
+    """Return the embedded model, with its own weights or those of another training run."""
+    module = SmallResNet()
+    if weights is None:
+        load_state_dict(module, load(_read_verified_weights()), "the embedded model")
+    else:
+        load_state_dict(module, read_state_dict(weights), str(weights))
+    # It was trained on whole photos squeezed to a square and on crops; a crop keeps shapes intact.
+    preprocessing = Preprocessing(resize=INPUT_SIZE, crop=INPUT_SIZE, mean=MEAN, std=STD)
+    return Classifier(NAME, module.eval(), preprocessing, CLASSES, activation="sigmoid")
+
+
+def _read_verified_weights() -> bytes:
+    """Return the embedded file's content after checking that it is the one that was shipped."""
+    try:
+        content = files("dmbp.models").joinpath(FILE).read_bytes()
+    except OSError as error:
+        raise WeightsError(
+            f"the embedded model is missing ({error}); install dmbp again"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise WeightsError(
+            f"the embedded model is damaged: {FILE} does not have the checksum it was shipped "
+            "with; install dmbp again"
+        )
+    return content
+
+
 class ResidualBlock(nn.Module):
     """Two 3×3 convolutions added to a shortcut: relu(f(x) + shortcut(x))."""
 
@@ -84,7 +113,7 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """Residual network of 3.9 million parameters; normalised RGB in, (batch, 20) logits out."""
+    """Residual network of 3.9 million parameters, from normalised RGB to (batch, 20) logits."""
 
     def __init__(
         self,
@@ -110,7 +139,7 @@ class SmallResNet(nn.Module):
         return self.fc(torch.flatten(self.avgpool(self.features(x)), 1))
 
     def features(self, x: Tensor) -> Tensor:
-        """The last feature map, (batch, 192, height / 16, width / 16), before it is averaged."""
+        """Return the last feature map before the mean, (batch, 192, height / 16, width / 16)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         return self.stages(x)
 
@@ -126,40 +155,7 @@ def _shortcut(channels_in: int, channels_out: int, *, stride: int) -> nn.Module:
         return nn.Identity()
     shortcut = nn.Sequential()
     if stride > 1:
-        shortcut.append(nn.AvgPool2d(stride, ceil_mode=True))  # as many as the convolution's
+        shortcut.append(nn.AvgPool2d(stride, ceil_mode=True))  # rounds up as the convolution does
     shortcut.append(nn.Conv2d(channels_in, channels_out, 1, bias=False))
     shortcut.append(nn.BatchNorm2d(channels_out))
     return shortcut
-
-
-NAME = "voc160"
-FILE = "weights/voc160.safetensors"
-SHA256 = "6fd26fc0c35bdf6e4726a96dcd9feeac559f429a102ae83f43bc5e9c335034a0"
-
-
-def embedded_classifier(weights: Path | None) -> Classifier:
-    """The embedded model; `weights` replaces its own, trained by the same recipe on other data."""
-    module = SmallResNet()
-    if weights is None:
-        fit(module, load(_verified()), "the model in the box")
-    else:
-        fit(module, read_state(weights), str(weights))
-    # Trained on whole photos squeezed to a square and on crops of them; a crop keeps its shape.
-    preprocessing = Preprocessing(resize=INPUT_SIZE, crop=INPUT_SIZE, mean=MEAN, std=STD)
-    return Classifier(NAME, module.eval(), preprocessing, CLASSES, activation="sigmoid")
-
-
-def _verified() -> bytes:
-    """The embedded file's content, if it is the one that was shipped."""
-    try:
-        content = files("dmbp.models").joinpath(FILE).read_bytes()
-    except OSError as error:
-        raise WeightsError(
-            f"the model in the box is missing ({error}); install dmbp anew"
-        ) from error
-    if hashlib.sha256(content).hexdigest() != SHA256:
-        raise WeightsError(
-            f"the model in the box is damaged: {FILE} does not have the checksum it was shipped "
-            "with; install dmbp anew"
-        )
-    return content

@@ -71,7 +71,7 @@ def diagnose(
     side = size or classifier.preprocessing.crop
     channels = len(classifier.preprocessing.mean)
     noise = torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, classifier.placed(noise), **(frozen or {}))
+    found = examine(classifier.module, classifier.move_inputs(noise), **(frozen or {}))
     return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
 
 

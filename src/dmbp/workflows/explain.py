@@ -71,7 +71,7 @@ class Explanation:
             "photo": self.question.name,
             "model": self.question.classifier.name,
             "weights": self.question.classifier.weights,
-            "preprocessing": self.question.classifier.preprocessing.described(),
+            "preprocessing": self.question.classifier.preprocessing.as_dict(),
             "predicted": self.question.about(self.question.best),
             "targets": [
                 {
@@ -278,7 +278,7 @@ def explain_all(
 
 def _described(classifier: Classifier) -> dict[str, Any]:
     """Which weights, and how photos become inputs."""
-    seen = classifier.preprocessing.described()
+    seen = classifier.preprocessing.as_dict()
     weights = {} if classifier.weights is None else {"weights": classifier.weights}
     return weights | {"photos": ", ".join(f"{name} {value}" for name, value in seen.items())}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dmbp.errors import InputError
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
-from dmbp.models.classifier import outputs_of
+from dmbp.models.classifier import run_classifier
 from dmbp.render.colour import Array
 from dmbp.render.pictures import picture
 
@@ -130,8 +130,8 @@ def predict(
     """Run the model on a photo and look up the classes wanted, or the top one."""
     view = classifier.preprocessing.view(photo)
     inputs = classifier.preprocessing.tensor(view)
-    inputs = classifier.placed(inputs)
-    all_outputs, classifier = outputs_of(classifier, inputs)
+    inputs = classifier.move_inputs(inputs)
+    all_outputs, classifier = run_classifier(classifier, inputs)
     outputs = all_outputs[0]
     classifier.check_classes(outputs)
     asked = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]

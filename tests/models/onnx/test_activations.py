@@ -1,4 +1,4 @@
-"""Activations that exporters write out are frozen as those they were: the maps are the module's."""
+"""Activations that exporters spell out are recognised, so the file is explained as the module."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +45,6 @@ def test_maps_are_the_modules(tmp_path: Path, name: str) -> None:
     images = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     read = read_classifier(path).module.double()
     maps = [dmbp.DMBP(net, iterations=10).attribute(images, target=1) for net in (read, model)]
-    assert relative(*maps) <= 1e-6  # constants of files are rounded to single precision
+    assert relative(*maps) <= 1e-6  # the file's constants are rounded to single precision
     sites = [dmbp.linearize(net, images, target=1).sites for net in (read, model)]
     assert len(sites[0]) == len(sites[1]) == 1

@@ -1,4 +1,4 @@
-"""Every operation against onnx's own reference, on one call or several."""
+"""Every operator against onnx's reference evaluator, on one call or several."""
 
 from typing import Any
 
@@ -8,7 +8,8 @@ import torch
 
 from dmbp.errors import ModelError
 from dmbp.models.onnx.file import read_model
-from dmbp.models.onnx.graph import OPERATIONS, OnnxModule, read_graph
+from dmbp.models.onnx.graph import OnnxModule, read_graph
+from dmbp.models.onnx.operators import OPERATORS
 from tests.tolerance import FLOAT32
 
 onnx = pytest.importorskip("onnx")
@@ -45,7 +46,7 @@ UNARY = (
 )
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow")
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-REDUCTIONS = tuple(name for name in OPERATIONS if name.startswith("Reduce"))
+REDUCTIONS = tuple(name for name in OPERATORS if name.startswith("Reduce"))
 
 Case = tuple[str, list[Any], dict[str, Any]]
 
@@ -142,7 +143,7 @@ CASES: list[Case] = [
 ]
 
 
-def one_operation(case: Case, opset: int = NEWEST, given: Any = X) -> Any:
+def one_node_model(case: Case, opset: int = NEWEST, given: Any = X) -> Any:
     name, others, attributes = case
     constants = {f"c{k}": value for k, value in enumerate(others) if not isinstance(value, str)}
     inputs = ["x", *(f"c{k}" if f"c{k}" in constants else "" for k in range(len(others)))]
@@ -166,11 +167,11 @@ def same_result(model: Any, given: Any = X) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_an_operation_is_that_of_onnx(case: Case) -> None:
-    same_result(one_operation(case))
+def test_an_operator_computes_what_onnx_does(case: Case) -> None:
+    same_result(one_node_model(case))
 
 
-IGNORED_ELSEWHERE: list[Case] = [
+UNSUPPORTED_SETTINGS: list[Case] = [
     ("CumSum", [numpy.array(1)], {"reverse": 1}),
     ("Selu", [], {"alpha": 1.2}),
     ("ArgMax", [], {"select_last_index": 1}),
@@ -186,20 +187,20 @@ IGNORED_ELSEWHERE: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize("case", IGNORED_ELSEWHERE, ids=lambda case: case[0])
-def test_no_setting_is_ignored(case: Case) -> None:
+@pytest.mark.parametrize("case", UNSUPPORTED_SETTINGS, ids=lambda case: case[0])
+def test_no_setting_is_ignored_silently(case: Case) -> None:
     with pytest.raises(ModelError, match=rf"{case[0]} .*supported"):
-        run(one_operation(case))
+        run(one_node_model(case))
 
 
 @pytest.mark.parametrize("name", ["forward", "training", "half", "Relu_2"])
-def test_any_name_will_do(name: str) -> None:
+def test_nodes_may_have_any_name(name: str) -> None:
     names = [name, "", ""]
     nodes = [
         onnx.helper.make_node("Relu", [given], [made], name=name)
         for given, made, name in zip("xab", "aby", names, strict=True)
     ]
-    model = one_operation(("Relu", [], {}))
+    model = one_node_model(("Relu", [], {}))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     same_result(model)
@@ -213,7 +214,7 @@ def test_numbers_divide_as_in_onnx() -> None:
         onnx.helper.make_node("Cast", ["s"], ["f"], to=1),
         onnx.helper.make_node("Mul", ["x", "f"], ["y"]),
     ]
-    model = one_operation(("Relu", [], {}))
+    model = one_node_model(("Relu", [], {}))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     numbers = {"n": numpy.array(-7), "d": numpy.array(2)}
@@ -232,31 +233,31 @@ def test_numbers_divide_as_in_onnx() -> None:
     ],
     ids=lambda case: case[0],
 )
-def test_older_spellings_give_settings_as_attributes(case: Case) -> None:
-    same_result(one_operation(case, opset=9))
+def test_older_operator_sets_have_settings_as_attributes(case: Case) -> None:
+    same_result(one_node_model(case, opset=9))
 
 
-def test_a_matrix_with_another_and_a_bias() -> None:
+def test_gemm() -> None:
     flat = noise(2, 6)
     for attributes in ({"transB": 1}, {"transB": 1, "alpha": 0.5, "beta": 2.0}):
-        same_result(one_operation(("Gemm", [noise(3, 6), noise(3)], attributes), given=flat), flat)
+        same_result(one_node_model(("Gemm", [noise(3, 6), noise(3)], attributes), given=flat), flat)
 
 
 def run(model: Any, given: Any = X) -> torch.Tensor:
     return OnnxModule(read_graph(model, "x", "y"))(torch.from_numpy(given))
 
 
-def test_softmax_was_once_over_all_from_an_axis_on() -> None:
-    """onnx's reference knows the newer meaning only."""
-    found = run(one_operation(("Softmax", [], {"axis": 2}), opset=9))
+def test_softmax_of_older_operator_sets_is_over_all_dimensions_from_an_axis_on() -> None:
+    """onnx's reference evaluator only knows the newer meaning."""
+    found = run(one_node_model(("Softmax", [], {"axis": 2}), opset=9))
     assert torch.allclose(found.sum((2, 3)), torch.ones(2, 4))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_neighbouring_channels_normalise(size: int) -> None:
-    """Worked out here: onnx's reference leaves all images but the first few as they are."""
+def test_local_response_normalisation(size: int) -> None:
+    """Computed here, because onnx's reference evaluator only normalises the first few images."""
     settings = {"size": size, "alpha": 0.1 * size, "beta": 0.5, "bias": 2.0}
-    found = run(one_operation(("LRN", [], settings)))
+    found = run(one_node_model(("LRN", [], settings)))
     before, after = (size - 1) // 2, size // 2
     squares = numpy.pad(X**2, ((0, 0), (before, after), (0, 0), (0, 0)))
     total = sum(squares[:, k : k + X.shape[1]] for k in range(size))
@@ -265,7 +266,7 @@ def test_neighbouring_channels_normalise(size: int) -> None:
 
 
 def test_every_row_of_the_table_is_tested() -> None:
-    """Those left are of no tensor: logic, constants made by shape, and what is tested above."""
+    """Operators without a case are listed here by name, so that a new row needs one."""
     elsewhere = {
         "Dropout",
         "Log",
@@ -280,9 +281,9 @@ def test_every_row_of_the_table_is_tested() -> None:
         "LRN",
     }
     made = {"ConstantOfShape", "Range", "Upsample"}
-    assert set(OPERATIONS) - {case[0] for case in CASES} == elsewhere | made
+    assert set(OPERATORS) - {case[0] for case in CASES} == elsewhere | made
 
 
-def test_the_file_is_read_as_it_was_written(tmp_path: Any) -> None:
-    onnx.save(one_operation(("Relu", [], {})), tmp_path / "net.onnx")
+def test_a_file_gives_the_same_result_as_the_model_in_memory(tmp_path: Any) -> None:
+    onnx.save(one_node_model(("Relu", [], {})), tmp_path / "net.onnx")
     same_result(read_model(tmp_path / "net.onnx"))

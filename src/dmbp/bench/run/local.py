@@ -31,7 +31,7 @@ from dmbp.bench.run.pool import IN_HAND, MOST_TRIES, Assignment
 from dmbp.bench.run.unit_runner import AHEAD, DECODERS, Photos, UnitRunner
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
-from dmbp.data.photo import size_unremarked
+from dmbp.data.photo import without_size_warnings
 from dmbp.errors import InputError, WorkerError
 from dmbp.models import Classifier
 
@@ -87,7 +87,7 @@ def run_in_process(
     station = UnitRunner(load)
     waiting: deque[tuple[Unit, Photos]] = deque()
     try:
-        with size_unremarked(), on_device(device):
+        with without_size_warnings(), on_device(device):
             for unit in units:
                 waiting.append((unit, station.photos(unit)))
                 if len(waiting) > AHEAD:
@@ -245,7 +245,7 @@ def work(line: Any, device: str, threads: int) -> None:
     )
     waiting: SimpleQueue[tuple[Unit, Photos]] = SimpleQueue()
     Thread(target=_listen, args=(line, station, waiting), daemon=True).start()
-    with size_unremarked(), on_device(device):
+    with without_size_warnings(), on_device(device):
         _say(line, READY)
         try:
             while True:

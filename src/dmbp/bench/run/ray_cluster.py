@@ -20,7 +20,7 @@ from dmbp.bench.run.pool import IN_HAND, MOST_TRIES, Assignment
 from dmbp.bench.run.unit_runner import DECODERS, UnitRunner, in_one_line
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
-from dmbp.data.photo import size_unremarked
+from dmbp.data.photo import without_size_warnings
 from dmbp.errors import InputError, WorkerError
 
 
@@ -45,7 +45,7 @@ class Worker:
         decoders = 1 if device == "cpu" else DECODERS  # a worker for each core has one
         self._station = UnitRunner(partial(task_classifier, device=device), decoders=decoders)
         self._one_at_a_time = Lock()
-        size_unremarked().__enter__()  # for as long as the process lives
+        without_size_warnings().__enter__()  # for as long as the process lives
 
     def ready(self) -> None:
         """Answers once the worker is there."""

@@ -90,7 +90,7 @@ class CellWorker:
         return self._together(group[:half]) + self._together(group[half:])
 
     def _scored(self, jobs: Sequence[Job], inputs: Tensor) -> list[ResultRow]:
-        inputs = self._classifier.placed(inputs.to(self._device))
+        inputs = self._classifier.move_inputs(inputs.to(self._device))
         target = [job.asked.index for job in jobs]
         started = time.perf_counter()
         maps = self._method(jobs[0].cell).attribute(inputs, target=target)

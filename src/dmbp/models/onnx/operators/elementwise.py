@@ -1,4 +1,4 @@
-"""Operations on each element, as torch's functions."""
+"""ONNX operators that work on each element: activations, arithmetic, comparisons, casts."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dmbp.models.onnx.call import Implementation, NodeCall
+from dmbp.models.onnx.operators.call import Implementation, NodeCall
 
 SIXTH = 1 / 6
 
@@ -18,7 +18,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Implementation:
 
 
 def _operand(call: NodeCall, position: int) -> Any:
-    """A bare number stays one: it fits every device and precision."""
+    """Return an input as a tensor; a bare number stays one and fits every device and precision."""
     value = call.inputs[position]
     return call.tensor(position) if isinstance(value, list) else value
 
@@ -27,22 +27,25 @@ def _binary(function: Callable[[Any, Any], Tensor]) -> Implementation:
     return lambda call: function(_operand(call, 0), _operand(call, 1))
 
 
-def _several(function: Callable[[Any, Any], Tensor]) -> Implementation:
-    """A function of two, over any number of inputs."""
+def _variadic(function: Callable[[Any, Any], Tensor]) -> Implementation:
+    """Apply a function of two operands over any number of inputs."""
     return lambda call: reduce(function, [_operand(call, k) for k in range(len(call.inputs))])
 
 
-_total = _several(lambda first, second: first + second)
+_sum = _variadic(lambda first, second: first + second)
 
 
-def _divided(first: Any, second: Any) -> Any:
+def _divide(first: Any, second: Any) -> Any:
     quotient = first / second
-    whole = [not torch.is_floating_point(torch.as_tensor(value)) for value in (first, second)]
-    return quotient.trunc().to(torch.int64) if all(whole) else quotient
+    integers = [not torch.is_floating_point(torch.as_tensor(value)) for value in (first, second)]
+    return quotient.trunc().to(torch.int64) if all(integers) else quotient
 
 
-def _clamped(first: Any, second: Any, *, side: str) -> Tensor:
-    """The larger or smaller of two; beside a number that is an activation's clipping."""
+def _maximum_or_minimum(first: Any, second: Any, *, side: str) -> Tensor:
+    """Return the larger (`side="min"`) or smaller (`side="max"`) of two operands.
+
+    If one of them is a number, the other is clamped, which is how exporters write activations.
+    """
     bounds = [value for value in (first, second) if not isinstance(value, Tensor)]
     if not bounds:
         return torch.maximum(first, second) if side == "min" else torch.minimum(first, second)
@@ -86,7 +89,7 @@ def _where(call: NodeCall) -> Tensor:
 
 
 def _cast(call: NodeCall) -> Tensor:
-    return call.tensor(0).to(call.precision(call.attribute("to")))
+    return call.tensor(0).to(call.torch_dtype(call.attribute("to")))
 
 
 def _swish(call: NodeCall) -> Tensor:
@@ -94,7 +97,7 @@ def _swish(call: NodeCall) -> Tensor:
     return F.silu(activation) if slope == 1 else activation * torch.sigmoid(slope * activation)
 
 
-ELEMENTS: Mapping[str, Implementation] = {
+ELEMENTWISE: Mapping[str, Implementation] = {
     **{
         name: _unary(function)
         for name, function in {
@@ -129,7 +132,7 @@ ELEMENTS: Mapping[str, Implementation] = {
     "Add": _binary(lambda first, second: first + second),
     "Sub": _binary(lambda first, second: first - second),
     "Mul": _binary(lambda first, second: first * second),
-    "Div": _binary(_divided),
+    "Div": _binary(_divide),
     "Pow": _binary(torch.pow),
     "Mod": _modulo,
     "Equal": _binary(lambda first, second: first == second),
@@ -140,10 +143,10 @@ ELEMENTS: Mapping[str, Implementation] = {
     "And": _binary(lambda first, second: first & second),
     "Or": _binary(lambda first, second: first | second),
     "Xor": _binary(lambda first, second: first ^ second),
-    "Max": _several(lambda first, second: _clamped(first, second, side="min")),
-    "Min": _several(lambda first, second: _clamped(first, second, side="max")),
-    "Sum": _total,
-    "Mean": lambda call: _total(call) / len(call.inputs),
+    "Max": _variadic(lambda first, second: _maximum_or_minimum(first, second, side="min")),
+    "Min": _variadic(lambda first, second: _maximum_or_minimum(first, second, side="max")),
+    "Sum": _sum,
+    "Mean": lambda call: _sum(call) / len(call.inputs),
     "Where": _where,
     "Clip": _clip,
     "Cast": _cast,

@@ -1,7 +1,4 @@
-"""Layers with weights, products of activations, and attention.
-
-Normalisations, and softmax.
-"""
+"""ONNX operators that are layers: convolutions, matrix products, attention, norms, softmax."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,21 +7,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dmbp.errors import ModelError
-from dmbp.models.onnx.call import Implementation, NodeCall
-from dmbp.models.onnx.windows import padded, windows
+from dmbp.models.onnx.operators.call import Implementation, NodeCall
+from dmbp.models.onnx.operators.pooling import pad_unevenly, sliding_windows
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_TRANSPOSED_CONVOLUTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _convolution(call: NodeCall) -> Tensor:
     activation, weight = call.tensor(0), call.tensor(1)
-    window = windows(call, activation, weight.shape[2:])
-    activation, padding = padded(activation, window, fill=0.0)
+    window = sliding_windows(call, activation, weight.shape[2:])
+    activation, padding = pad_unevenly(activation, window, fill=0.0)
     return _CONVOLUTIONS[weight.dim() - 2](
         activation,
         weight,
-        call.optional(2),
+        call.optional_tensor(2),
         stride=window.strides,
         padding=padding,
         dilation=window.dilations,
@@ -38,11 +35,14 @@ def _transposed_convolution(call: NodeCall) -> Tensor:
     pads = call.attribute("pads") or [0] * 2 * rank
     is_plain = pads[:rank] == pads[rank:] and "output_shape" not in call.attributes
     if not is_plain or call.attribute("auto_pad", "NOTSET") != "NOTSET":
-        raise ModelError("ConvTranspose of an ONNX file is supported with equal padding only")
-    return _TRANSPOSED[rank](
+        raise ModelError(
+            "ConvTranspose is supported in ONNX files only with equal padding on both sides and "
+            "without output_shape or auto_pad"
+        )
+    return _TRANSPOSED_CONVOLUTIONS[rank](
         call.tensor(0),
         weight,
-        call.optional(2),
+        call.optional_tensor(2),
         stride=call.attribute("strides") or 1,
         padding=pads[:rank],
         output_padding=call.attribute("output_padding") or 0,
@@ -52,7 +52,7 @@ def _transposed_convolution(call: NodeCall) -> Tensor:
 
 
 def _gemm(call: NodeCall) -> Tensor:
-    first, second, bias = call.tensor(0), call.tensor(1), call.optional(2)
+    first, second, bias = call.tensor(0), call.tensor(1), call.optional_tensor(2)
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
     first = first.t() if call.attribute("transA", 0) else first
     second = second if call.attribute("transB", 0) else second.t()
@@ -62,22 +62,25 @@ def _gemm(call: NodeCall) -> Tensor:
     return product if bias is None else product + beta * bias
 
 
-def _product(call: NodeCall) -> Tensor:
+def _matmul(call: NodeCall) -> Tensor:
     first, second = call.tensor(0), call.tensor(1)
-    # A matrix is a layer's weight; what both have a batch are activations.
+    # A matrix is a layer's weight; two operands with a batch dimension are activations.
     is_layer = second.dim() == 2 and first.dim() >= 2
     return F.linear(first, second.t()) if is_layer else torch.matmul(first, second)
 
 
 def _attention(call: NodeCall) -> Tensor:
     query, key, values = (call.tensor(k) for k in range(3))
-    if query.dim() != 4 or any(call.given(k) for k in (4, 5)) or call.attribute("softcap", 0.0):
-        raise ModelError("Attention of an ONNX file is supported on four dimensions only, plain")
+    if query.dim() != 4 or any(call.has_input(k) for k in (4, 5)) or call.attribute("softcap", 0.0):
+        raise ModelError(
+            "Attention is supported in ONNX files only on four dimensions, without past keys and "
+            "values and without softcap"
+        )
     return F.scaled_dot_product_attention(
         query,
         key,
         values,
-        attn_mask=call.optional(3),
+        attn_mask=call.optional_tensor(3),
         is_causal=bool(call.attribute("is_causal", 0)),
         scale=call.attribute("scale"),
         enable_gqa=query.shape[1] != key.shape[1],
@@ -88,7 +91,7 @@ LAYERS: Mapping[str, Implementation] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
     "Gemm": _gemm,
-    "MatMul": _product,
+    "MatMul": _matmul,
     "Einsum": lambda call: torch.einsum(
         call.attribute("equation"), *(call.tensor(k) for k in range(len(call.inputs)))
     ),
@@ -108,7 +111,7 @@ def _layer_norm(call: NodeCall) -> Tensor:
     activation = call.tensor(0)
     shape = list(activation.shape)[call.attribute("axis", -1) :]
     return F.layer_norm(
-        activation, shape, call.tensor(1), call.optional(2), call.attribute("epsilon", 1e-5)
+        activation, shape, call.tensor(1), call.optional_tensor(2), call.attribute("epsilon", 1e-5)
     )
 
 
@@ -121,7 +124,9 @@ def _rms_norm(call: NodeCall) -> Tensor:
 def _group_norm(call: NodeCall) -> Tensor:
     activation, weight, bias = (call.tensor(k) for k in range(3))
     groups, channels = call.attribute("num_groups"), activation.shape[1]
-    if call.version < 21:  # scale and bias of every group, of every channel since
+    if (
+        call.version < 21
+    ):  # older sets have a scale and bias for each group, newer ones for each channel
         weight, bias = (one.repeat_interleave(channels // groups) for one in (weight, bias))
     return F.group_norm(activation, groups, weight, bias, call.attribute("epsilon", 1e-5))
 
@@ -137,23 +142,23 @@ def _local_response_norm(call: NodeCall) -> Tensor:
     beta, bias = call.attribute("beta", 0.75), call.attribute("bias", 1.0)
     if size % 2:
         return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
-    # A window of even size reaches further back in torch, further on in ONNX.
+    # A window of even size has its extra channel before the centre in torch, after it in ONNX.
     turned = call.tensor(0).flip(1)
     return F.local_response_norm(turned, size, alpha, beta, bias).flip(1)
 
 
 def _softmax(function: Callable[[Tensor, int], Tensor]) -> Implementation:
-    def row(call: NodeCall) -> Tensor:
+    def implementation(call: NodeCall) -> Tensor:
         activation = call.tensor(0)
         if call.version >= 13:
             return function(activation, call.attribute("axis", -1))
-        axis = call.attribute("axis", 1)  # older sets flatten all from the axis on
+        axis = call.attribute("axis", 1)  # older sets flatten all dimensions from the axis on
         return function(activation.flatten(axis), -1).reshape(activation.shape)
 
-    return row
+    return implementation
 
 
-NORMS: Mapping[str, Implementation] = {
+NORMALISATIONS: Mapping[str, Implementation] = {
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,

@@ -1,9 +1,6 @@
-"""Operations that move elements, pick some of them, or make new ones by shape.
+"""ONNX operators on shapes: views, concatenation, slicing, gathering, padding, new tensors."""
 
-Sums, means, extremes and order over some dimensions.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dmbp.errors import ModelError
-from dmbp.models.onnx.call import Implementation, NodeCall
+from dmbp.models.onnx.operators.call import Implementation, NodeCall
 
 _PADDINGS = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
@@ -47,12 +44,12 @@ def _transpose(call: NodeCall) -> Tensor:
 
 
 def _squeeze(call: NodeCall) -> Tensor:
-    axes = _listed(call.setting(1, "axes"))
+    axes = _as_list(call.setting(1, "axes"))
     return call.tensor(0).squeeze(tuple(axes)) if axes else call.tensor(0).squeeze()
 
 
 def _unsqueeze(call: NodeCall) -> Tensor:
-    value, axes = call.tensor(0), _listed(call.setting(1, "axes"))
+    value, axes = call.tensor(0), _as_list(call.setting(1, "axes"))
     rank = value.dim() + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         value = value.unsqueeze(axis)
@@ -69,28 +66,28 @@ def _split(call: NodeCall) -> tuple[Tensor, ...]:
     if sizes is None:
         parts = call.attribute("num_outputs", call.attribute("outputs"))
         return value.split(-(-value.shape[axis] // parts), axis)
-    return value.split(_listed(sizes), axis)
+    return value.split(_as_list(sizes), axis)
 
 
 def _slice(call: NodeCall) -> Tensor:
     value = call.tensor(0)
-    starts, ends = (_listed(call.setting(k, n)) for k, n in ((1, "starts"), (2, "ends")))
-    axes = _listed(call.setting(3, "axes", list(range(len(starts)))))
-    steps = _listed(call.setting(4, "steps", [1] * len(starts)))
+    starts, ends = (_as_list(call.setting(k, n)) for k, n in ((1, "starts"), (2, "ends")))
+    axes = _as_list(call.setting(3, "axes", list(range(len(starts)))))
+    steps = _as_list(call.setting(4, "steps", [1] * len(starts)))
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        value = _sliced(value, slice(start, end, step), axis % value.dim())
+        value = _slice_dimension(value, slice(start, end, step), axis % value.dim())
     return value
 
 
-def _sliced(value: Tensor, part: slice, axis: int) -> Tensor:
+def _slice_dimension(value: Tensor, part: slice, axis: int) -> Tensor:
     if part.step > 0:
         return value[(slice(None),) * axis + (part,)]
-    kept = list(range(value.shape[axis]))[_backwards(part, value.shape[axis])]
+    kept = list(range(value.shape[axis]))[_backward_slice(part, value.shape[axis])]
     return value.index_select(axis, torch.tensor(kept, device=value.device))
 
 
-def _backwards(part: slice, size: int) -> slice:
-    """An end before the first element is none in Python."""
+def _backward_slice(part: slice, size: int) -> slice:
+    """Return the slice for Python, where an end before the first element is None."""
     return slice(part.start, None if part.stop < -size else part.stop, part.step)
 
 
@@ -98,21 +95,21 @@ def _gather(call: NodeCall) -> Tensor:
     value, index, axis = call.tensor(0), call.inputs[1], call.attribute("axis", 0)
     if not isinstance(index, Tensor | list):
         return value.select(axis, index)
-    found = _positive(call.tensor(1), value.shape[axis])
-    if found.dim() == 1:
-        return value.index_select(axis, found)
+    indices = _non_negative(call.tensor(1), value.shape[axis])
+    if indices.dim() == 1:
+        return value.index_select(axis, indices)
     axis %= value.dim()
-    picked = value.index_select(axis, found.flatten())
-    return picked.reshape(*value.shape[:axis], *found.shape, *value.shape[axis + 1 :])
+    selected = value.index_select(axis, indices.flatten())
+    return selected.reshape(*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :])
 
 
-def _positive(index: Tensor, size: Any) -> Tensor:
+def _non_negative(index: Tensor, size: Any) -> Tensor:
     return torch.where(index < 0, index + size, index)
 
 
 def _gather_elements(call: NodeCall) -> Tensor:
     value, axis = call.tensor(0), call.attribute("axis", 0)
-    return value.gather(axis, _positive(call.tensor(1), value.shape[axis]))
+    return value.gather(axis, _non_negative(call.tensor(1), value.shape[axis]))
 
 
 def _gather_nd(call: NodeCall) -> Tensor:
@@ -128,8 +125,8 @@ def _scatter_nd(call: NodeCall) -> Tensor:
 
 
 def _expand(call: NodeCall) -> Tensor:
-    value, sizes = call.tensor(0), _listed(call.setting(1, "shape"))
-    # A size of one leaves the value's own, also where that is larger.
+    value, sizes = call.tensor(0), _as_list(call.setting(1, "shape"))
+    # A size of one keeps the value's own size, even if that is larger.
     own = [1] * (len(sizes) - value.dim()) + list(value.shape)
     sizes = own[: len(own) - len(sizes)] + list(sizes)
     return value.expand([n if _is_one(size) else size for n, size in zip(own, sizes, strict=True)])
@@ -140,15 +137,15 @@ def _is_one(size: Any) -> bool:
 
 
 def _pad(call: NodeCall) -> Tensor:
-    value, pads = call.tensor(0), _listed(call.setting(1, "pads"))
-    axes = _listed(call.setting(3, "axes", list(range(value.dim()))))
+    value, pads = call.tensor(0), _as_list(call.setting(1, "pads"))
+    axes = _as_list(call.setting(3, "axes", list(range(value.dim()))))
     fill = call.setting(2, "value", 0.0) or 0.0
     sides: dict[int, Sequence[int]] = {
         axis % value.dim(): (pads[k], pads[k + len(axes)]) for k, axis in enumerate(axes)
     }
     first = min((axis for axis, pad in sides.items() if any(pad)), default=value.dim())
     if call.attribute("mode", "constant") != "constant" and first < value.dim():
-        first = min(first, 2)  # torch pads all of the last two or three dimensions, if by nothing
+        first = min(first, 2)  # torch wants padding for all spatial dimensions, if only by zero
     turned = [n for axis in reversed(range(first, value.dim())) for n in sides.get(axis, (0, 0))]
     mode = _PADDINGS[call.attribute("mode", "constant")]
     return F.pad(value, turned, mode, fill if mode == "constant" else None) if turned else value
@@ -157,7 +154,7 @@ def _pad(call: NodeCall) -> Tensor:
 def _constant_of_shape(call: NodeCall) -> Tensor:
     number = call.attribute("value", 0.0)
     kind = call.images.dtype if isinstance(number, float) else None
-    return torch.full(_listed(call.setting(0, "")), number, dtype=kind, device=call.images.device)
+    return torch.full(_as_list(call.setting(0, "")), number, dtype=kind, device=call.images.device)
 
 
 def _range(call: NodeCall) -> Tensor:
@@ -186,11 +183,11 @@ def _space_to_depth(call: NodeCall) -> Tensor:
     return blocks.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // size, width // size)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
-VIEWS: Mapping[str, Implementation] = {
+SHAPE_OPERATORS: Mapping[str, Implementation] = {
     "Shape": _shape,
     "Size": lambda call: call.tensor(0).numel(),
     "Reshape": _reshape,
@@ -206,64 +203,11 @@ VIEWS: Mapping[str, Implementation] = {
     "GatherND": _gather_nd,
     "ScatterND": _scatter_nd,
     "Expand": _expand,
-    "Tile": lambda call: call.tensor(0).tile(_listed(call.setting(1, "repeats"))),
+    "Tile": lambda call: call.tensor(0).tile(_as_list(call.setting(1, "repeats"))),
     "Pad": _pad,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
     "Trilu": _trilu,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-}
-
-
-def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Implementation:
-    def row(call: NodeCall) -> Tensor:
-        activation, axes = call.tensor(0), call.setting(1, "axes")
-        if not axes and axes != 0 and call.attribute("noop_with_empty_axes", 0):
-            return activation
-        listed = [axes] if isinstance(axes, int) else axes or list(range(activation.dim()))
-        return function(activation, listed, bool(call.attribute("keepdims", 1)))
-
-    return row
-
-
-def _product(value: Tensor, axes: list[int], keep: bool) -> Tensor:
-    rank = value.dim()
-    for axis in sorted((axis % rank for axis in axes), reverse=True):
-        value = value.prod(axis, keep)
-    return value
-
-
-def _largest_index(function: Callable[..., Tensor]) -> Implementation:
-    return lambda call: function(
-        call.tensor(0), dim=call.attribute("axis", 0), keepdim=bool(call.attribute("keepdims", 1))
-    )
-
-
-def _top(call: NodeCall) -> Any:
-    count = call.setting(1, "k")
-    return torch.topk(
-        call.tensor(0),
-        count[0] if isinstance(count, list) else count,
-        dim=call.attribute("axis", -1),
-        largest=bool(call.attribute("largest", 1)),
-    )
-
-
-REDUCTIONS: Mapping[str, Implementation] = {
-    "ReduceMean": _reduction(lambda value, axes, keep: value.mean(axes, keep)),
-    "ReduceSum": _reduction(lambda value, axes, keep: value.sum(axes, keep)),
-    "ReduceMax": _reduction(lambda value, axes, keep: value.amax(axes, keep)),
-    "ReduceMin": _reduction(lambda value, axes, keep: value.amin(axes, keep)),
-    "ReduceL1": _reduction(lambda value, axes, keep: value.abs().sum(axes, keep)),
-    "ReduceL2": _reduction(
-        lambda value, axes, keep: torch.linalg.vector_norm(value, 2, axes, keep)
-    ),
-    "ReduceSumSquare": _reduction(lambda value, axes, keep: value.square().sum(axes, keep)),
-    "ReduceProd": _reduction(_product),
-    "ReduceLogSumExp": _reduction(lambda value, axes, keep: value.logsumexp(axes, keep)),
-    "ArgMax": _largest_index(torch.argmax),
-    "ArgMin": _largest_index(torch.argmin),
-    "TopK": _top,
-    "CumSum": lambda call: call.tensor(0).cumsum(call.setting(1, "axis")),
 }

@@ -1,6 +1,7 @@
-"""Operations on sizes: a file's arithmetic with shapes, in Python's numbers.
+"""ONNX operators on Python numbers: the arithmetic with which a file computes shapes.
 
-Rows give NotImplemented where a result would be no number and no vector; tensors take over there.
+An implementation returns NotImplemented if its result is neither a number nor a vector; the same
+operator on tensors then computes it.
 """
 
 import math
@@ -10,48 +11,48 @@ from typing import Any
 
 import torch
 
-from dmbp.models.onnx.call import SHORT, Implementation, NodeCall, OnnxValue
+from dmbp.models.onnx.operators.call import LONGEST_SHAPE, Implementation, NodeCall, OnnxValue
 
 PAIRS = [-1, 2]
-"""The one matrix that sizes become: an exporter turns the two ends of each padding around in it."""
+"""The only matrix that shapes become: exporters reverse the order of paddings in it."""
 
 _INTEGERS = (int, torch.SymInt)
 _FLOATS = (1, 10, 11, 16)
 
 
-def _spread(function: Callable[..., Any]) -> Implementation:
-    """A function of numbers, on vectors element by element; a single element meets all others."""
+def _elementwise(function: Callable[..., Any]) -> Implementation:
+    """Apply a function of numbers to vectors element by element, repeating single elements."""
 
-    def row(call: NodeCall) -> OnnxValue:
+    def implementation(call: NodeCall) -> OnnxValue:
         vectors = [len(value) for value in call.inputs if isinstance(value, list)]
         if not vectors:
             return function(*call.inputs)
         length = max(vectors) if 0 not in vectors else 0
-        columns = [_stretched(value, length) for value in call.inputs]
+        columns = [_repeated(value, length) for value in call.inputs]
         return [function(*numbers) for numbers in zip(*columns, strict=True)]
 
-    return row
+    return implementation
 
 
-def _stretched(value: OnnxValue, length: int) -> list[Any]:
+def _repeated(value: OnnxValue, length: int) -> list[Any]:
     listed = value if isinstance(value, list) else [value]
     return listed * length if len(listed) == 1 else listed
 
 
 def _quotient(first: Any, second: Any) -> Any:
     if isinstance(first, _INTEGERS) and isinstance(second, _INTEGERS):
-        return first // second if _is_size(first, second) else int(first / second)
+        return first // second if _are_unsigned(first, second) else int(first / second)
     return first / second
 
 
-def _is_size(*numbers: Any) -> bool:
-    """Whether numbers have no sign, in which Python's division would differ from ONNX's."""
+def _are_unsigned(*numbers: Any) -> bool:
+    """Return whether no number is negative; Python rounds negative quotients unlike ONNX."""
     return all(isinstance(number, torch.SymInt) or number >= 0 for number in numbers)
 
 
 def _modulo(call: NodeCall) -> OnnxValue:
-    of_floats = math.fmod if call.attribute("fmod", 0) else operator.mod
-    return _spread(of_floats)(call)
+    modulo = math.fmod if call.attribute("fmod", 0) else operator.mod
+    return _elementwise(modulo)(call)
 
 
 def _cast(call: NodeCall) -> OnnxValue:
@@ -77,8 +78,8 @@ def _slice(call: NodeCall) -> OnnxValue:
     values = call.inputs[0]
     starts, ends = call.setting(1, "starts"), call.setting(2, "ends")
     step = (call.setting(4, "steps") or [1])[0]
-    backwards_to_the_start = step < 0 and ends[0] < -len(values)
-    return values[starts[0] : None if backwards_to_the_start else ends[0] : step]
+    reaches_start = step < 0 and ends[0] < -len(values)
+    return values[starts[0] : None if reaches_start else ends[0] : step]
 
 
 def _concat(call: NodeCall) -> OnnxValue:
@@ -116,7 +117,7 @@ def _transpose(call: NodeCall) -> OnnxValue:
 
 def _constant_of_shape(call: NodeCall) -> OnnxValue:
     sizes, number = call.inputs[0], call.attribute("value", 0.0)
-    is_vector = len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= SHORT
+    is_vector = len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= LONGEST_SHAPE
     return [number] * sizes[0] if is_vector and not isinstance(number, float) else NotImplemented
 
 
@@ -126,28 +127,28 @@ def _product(call: NodeCall) -> OnnxValue:
     return [product] if call.attribute("keepdims", 1) else product
 
 
-NUMBERS: Mapping[str, Implementation] = {
-    "Identity": _spread(lambda number: number),
-    "Add": _spread(operator.add),
-    "Sub": _spread(operator.sub),
-    "Mul": _spread(operator.mul),
-    "Div": _spread(_quotient),
+SHAPE_ARITHMETIC: Mapping[str, Implementation] = {
+    "Identity": _elementwise(lambda number: number),
+    "Add": _elementwise(operator.add),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
+    "Div": _elementwise(_quotient),
     "Mod": _modulo,
-    "Pow": _spread(operator.pow),
-    "Neg": _spread(operator.neg),
-    "Abs": _spread(abs),
-    "Sqrt": _spread(math.sqrt),
-    "Floor": _spread(lambda number: float(math.floor(number))),
-    "Ceil": _spread(lambda number: float(math.ceil(number))),
-    "Min": _spread(lambda *numbers: min(numbers)),
-    "Max": _spread(lambda *numbers: max(numbers)),
-    "Equal": _spread(lambda first, second: bool(first == second)),
-    "Less": _spread(lambda first, second: bool(first < second)),
-    "Greater": _spread(lambda first, second: bool(first > second)),
-    "Not": _spread(operator.not_),
-    "And": _spread(lambda first, second: first and second),
-    "Or": _spread(lambda first, second: first or second),
-    "Where": _spread(lambda condition, yes, no: yes if condition else no),
+    "Pow": _elementwise(operator.pow),
+    "Neg": _elementwise(operator.neg),
+    "Abs": _elementwise(abs),
+    "Sqrt": _elementwise(math.sqrt),
+    "Floor": _elementwise(lambda number: float(math.floor(number))),
+    "Ceil": _elementwise(lambda number: float(math.ceil(number))),
+    "Min": _elementwise(lambda *numbers: min(numbers)),
+    "Max": _elementwise(lambda *numbers: max(numbers)),
+    "Equal": _elementwise(lambda first, second: bool(first == second)),
+    "Less": _elementwise(lambda first, second: bool(first < second)),
+    "Greater": _elementwise(lambda first, second: bool(first > second)),
+    "Not": _elementwise(operator.not_),
+    "And": _elementwise(lambda first, second: first and second),
+    "Or": _elementwise(lambda first, second: first or second),
+    "Where": _elementwise(lambda condition, yes, no: yes if condition else no),
     "Cast": _cast,
     "Gather": _gather,
     "Slice": _slice,

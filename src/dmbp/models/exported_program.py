@@ -1,0 +1,120 @@
+"""Programs of `torch.export`, in a `.pt2` file or in memory, as classifiers.
+
+    torch.export.save(torch.export.export(model.eval(), (images,)), "net.pt2")
+    dmbp explain photo.jpg --model net.pt2
+
+The weights are inside, and a program runs as it was exported: on images of its example's size, and
+on batches of any size if the batch was a dynamic dimension (`dynamic_shapes=({0: Dim.AUTO},)`),
+else on one image after the other. ONNX files are subject to the same limits, so `InputShape` and
+the functions that check it serve both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from dmbp.errors import ModelError
+from dmbp.linear.model.wrappers import OneAtATime, force_eval
+from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.process import silence_output
+
+
+def program_file_classifier(path: Path) -> Classifier:
+    """Return the classifier in a `.pt2` file."""
+    return program_classifier(_load_program(path), str(path))
+
+
+def program_classifier(program: ExportedProgram, source: str) -> Classifier:
+    """Return the classifier that a program is; `source` names it, also in error messages."""
+    user_inputs = program.graph_signature.user_inputs
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
+    return classifier_from_module(program.module(), check_input_shape(shapes, source), source)
+
+
+def _load_program(path: Path) -> ExportedProgram:
+    try:
+        with silence_output():  # torch's remarks about its own format
+            return torch.export.load(path)
+    except Exception as error:  # the reader raises almost anything for a foreign file
+        raise ModelError(
+            f"{path} is damaged, or not a program that torch.export.save wrote"
+        ) from error
+
+
+def _shape(value: Any) -> list[int | None]:
+    """Return the sizes of an example input, None for dynamic ones."""
+    sizes: Any = getattr(value, "shape", ())
+    return [size if isinstance(size, int) else size.node.maybe_as_int() for size in sizes]
+
+
+@dataclass(frozen=True)
+class InputShape:
+    """The shape of the images that an exported model takes; None stands for any size."""
+
+    batch: int | None
+    channels: int | None
+    height: int | None
+    width: int | None
+
+    def preprocessing(self) -> Preprocessing:
+        """Return ImageNet's preprocessing scaled to the model's side length."""
+        usual = Preprocessing.for_channels(self.channels)
+        side = self.height or self.width or usual.crop
+        return replace(usual, crop=side, resize=round(side * usual.resize / usual.crop))
+
+
+def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> InputShape:
+    """Return the shape of a model's input, given the shapes of all its inputs.
+
+    Raises:
+        ModelError: If the model does not take exactly one input of square photos.
+    """
+    if len(shapes) != 1:
+        raise ModelError(f"{source} takes {len(shapes)} inputs; dmbp explains models with one")
+    (shape,) = shapes
+    if len(shape) != 4 or shape[1] not in (None, 1, 3):
+        raise ModelError(
+            f"{source} takes inputs of shape {_format(shape)}, not photos of shape (batch, 3, "
+            "height, width)"
+        )
+    images = InputShape(*shape)
+    if None not in (images.height, images.width) and images.height != images.width:
+        raise ModelError(
+            f"{source} takes images of {images.height}×{images.width} pixels; on the command line "
+            "dmbp only makes square ones"
+        )
+    return images
+
+
+def classifier_from_module(module: nn.Module, images: InputShape, source: str) -> Classifier:
+    """Return a classifier for batches of any size around an exported module."""
+    if images.batch not in (None, 1):
+        raise ModelError(
+            f"{source} was exported for batches of {images.batch}; export it for one image, or "
+            "with a dynamic batch dimension"
+        )
+    batched = OneAtATime(module) if images.batch == 1 else module
+    force_eval(batched)
+    return Classifier(source, batched, images.preprocessing())
+
+
+class ChannelsLast(nn.Module):
+    """Wraps a model of images (batch, height, width, channels) to take torch's order instead."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the model's outputs for images (batch, channels, height, width)."""
+        return self.model(images.permute(0, 2, 3, 1))
+
+
+def _format(shape: Sequence[int | None]) -> str:
+    return "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"

@@ -1,0 +1,105 @@
+"""One ONNX node as its implementation sees it: inputs, attributes and the operator set's version.
+
+A value is a tensor, or Python numbers if the file computes with sizes: a number for what ONNX calls
+a scalar, a list for a vector. They are Python numbers because `torch.export` then sees shapes
+instead of tensors, and the graph takes a batch of any size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+OnnxValue = Any
+"""A tensor, a number, or a list of numbers."""
+
+LONGEST_SHAPE = 16
+"""A longer vector of integers cannot be a shape; it is an index, and stays a tensor."""
+
+
+@dataclass(frozen=True)
+class NodeCall:
+    """A node's inputs and attributes; new tensors get the device and precision of `images`."""
+
+    operator: str
+    inputs: Sequence[OnnxValue]
+    attributes: Mapping[str, Any]
+    version: int
+    images: Tensor
+    attributes_read: set[str] = field(default_factory=set[str])
+    """The attributes that the implementation has read so far."""
+
+    def has_input(self, position: int) -> bool:
+        """Return whether there is an input at this position."""
+        return position < len(self.inputs) and self.inputs[position] is not None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute and record that it was read."""
+        self.attributes_read.add(name)
+        return self.attributes.get(name, default)
+
+    def tensor(self, position: int) -> Tensor:
+        """Return an input as a tensor."""
+        return as_tensor(self.inputs[position], self.images)
+
+    def optional_tensor(self, position: int) -> Tensor | None:
+        """Return an input as a tensor, or None if it is missing."""
+        return self.tensor(position) if self.has_input(position) else None
+
+    def setting(self, position: int, name: str, default: Any = None) -> Any:
+        """Return numbers that newer operator sets have as an input, older ones as an attribute."""
+        if self.has_input(position):
+            return as_numbers(self.inputs[position])
+        return self.attribute(name, default)
+
+    def torch_dtype(self, onnx_type: int) -> torch.dtype:
+        """Return the dtype for an ONNX type; all floats get the precision of the images."""
+        dtype = _DTYPES[onnx_type]
+        return self.images.dtype if dtype == torch.float32 else dtype
+
+
+Implementation = Callable[[NodeCall], Any]
+"""Computes a node: a tensor, numbers, or a tuple for a node with several outputs."""
+
+
+def as_tensor(value: OnnxValue, images: Tensor) -> Tensor:
+    """Return a value as a tensor on the device of the images, floats in their precision."""
+    if isinstance(value, Tensor):
+        return value
+    first = value[0] if isinstance(value, list) and value else value
+    dtype = images.dtype if isinstance(first, float) else None
+    dtype = torch.int64 if isinstance(value, list) and not value else dtype
+    return torch.tensor(value, dtype=dtype, device=images.device)
+
+
+def as_numbers(value: OnnxValue) -> OnnxValue:
+    """Return a constant tensor as Python numbers."""
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def as_numbers_if_shape(value: OnnxValue) -> OnnxValue:
+    """Return a constant as Python numbers if it is a scalar or may be a shape, else unchanged."""
+    if not isinstance(value, Tensor) or value.dim() > 1:
+        return value
+    may_be_shape = not value.is_floating_point() and value.numel() <= LONGEST_SHAPE
+    return value.tolist() if may_be_shape or value.dim() == 0 else value
+
+
+_DTYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    4: torch.int32,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float32,
+    11: torch.float32,
+    12: torch.int64,
+    13: torch.int64,
+    16: torch.float32,
+}
+"""Dtypes by ONNX's number for a type; float32 stands for floats of any width."""
