@@ -26,9 +26,7 @@ from dmbp.models.exported_program import (
 )
 from dmbp.models.onnx.graph import OnnxGraph, OnnxModule, operator_name, read_graph
 from dmbp.models.onnx.operators import OPERATORS
-
-FLOATS = (1, 10, 11, 16)
-"""ONNX's numbers for float32, float16, float64 and bfloat16."""
+from dmbp.models.onnx.operators.call import FLOAT_TYPES
 
 SCORES = "logits"
 """The name of the output to explain if there are several."""
@@ -158,7 +156,7 @@ def find_input(model: Any, source: str) -> tuple[str, list[int | None]]:
         )
     (images,) = inputs
     kind = images.type.tensor_type
-    if kind.elem_type not in FLOATS:
+    if kind.elem_type not in FLOAT_TYPES:
         raise ModelError(
             f"{source} takes {_type_name(kind.elem_type)} at {images.name!r}, not floating point: "
             "export the network without its preprocessing"

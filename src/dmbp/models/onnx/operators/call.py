@@ -15,6 +15,9 @@ from torch import Tensor
 OnnxValue = Any
 """A tensor, a number, or a list of numbers."""
 
+FLOAT_TYPES = (1, 10, 11, 16)
+"""ONNX's numbers for float32, float16, float64 and bfloat16."""
+
 LONGEST_SHAPE = 16
 """A longer vector of integers cannot be a shape; it is an index, and stays a tensor."""
 

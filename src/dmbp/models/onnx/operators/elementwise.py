@@ -104,6 +104,7 @@ ELEMENTWISE: Mapping[str, Implementation] = {
             "Identity": lambda value: value,
             "Dropout": lambda value: value,
             "Relu": F.relu,
+            "Selu": F.selu,
             "Sigmoid": torch.sigmoid,
             "Tanh": torch.tanh,
             "Softplus": F.softplus,
@@ -157,7 +158,6 @@ ELEMENTWISE: Mapping[str, Implementation] = {
     "LeakyRelu": lambda call: F.leaky_relu(call.tensor(0), call.attribute("alpha", 0.01)),
     "Elu": lambda call: F.elu(call.tensor(0), call.attribute("alpha", 1.0)),
     "Celu": lambda call: F.celu(call.tensor(0), call.attribute("alpha", 1.0)),
-    "Selu": _unary(F.selu),
     "ThresholdedRelu": lambda call: F.threshold(call.tensor(0), call.attribute("alpha", 1.0), 0.0),
     "Gelu": lambda call: F.gelu(call.tensor(0), approximate=call.attribute("approximate", "none")),
 }

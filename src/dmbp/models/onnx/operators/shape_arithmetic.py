@@ -11,13 +11,18 @@ from typing import Any
 
 import torch
 
-from dmbp.models.onnx.operators.call import LONGEST_SHAPE, Implementation, NodeCall, OnnxValue
+from dmbp.models.onnx.operators.call import (
+    FLOAT_TYPES,
+    LONGEST_SHAPE,
+    Implementation,
+    NodeCall,
+    OnnxValue,
+)
 
 PAIRS = [-1, 2]
 """The only matrix that shapes become: exporters reverse the order of paddings in it."""
 
 _INTEGERS = (int, torch.SymInt)
-_FLOATS = (1, 10, 11, 16)
 
 
 def _elementwise(function: Callable[..., Any]) -> Implementation:
@@ -59,7 +64,7 @@ def _cast(call: NodeCall) -> OnnxValue:
     to = call.attribute("to")
 
     def convert(number: Any) -> Any:
-        if to in _FLOATS:
+        if to in FLOAT_TYPES:
             return torch.sym_float(number)
         return bool(number) if to == 9 else torch.sym_int(number)
 
