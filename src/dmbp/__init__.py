@@ -1,9 +1,35 @@
-"""dmbp explains what an image classifier saw.
+"""dmbp explains what an image classifier saw: which pixels speak for a class, and which against it.
 
-    >>> explainer = dmbp.DMBP(model)                       # any nn.Module
-    >>> maps = explainer.attribute(images, target=3)       # positive speaks for the class
+    >>> explainer = dmbp.DMBP(model)                       # any nn.Module in evaluation mode
+    >>> maps = explainer.attribute(images, target=3)       # positive pixels speak for class 3
     >>> maps.shape == images.shape
     True
+    >>> d = explainer.explain(images, target=3)            # everything: terms, maps, history
+    >>> d.plot("class3.png")
+
+Public names:
+
+    DMBP                the method, a Captum `Attribution`: attribute() returns maps, explain()
+                        a Decomposition, which load() reads back from a file
+    Settings            how a decomposition is learned: iterations, learning rate, reference …
+    methods()           every attribution method by name, with the same interface as DMBP
+    explain_func()      one of these methods as Quantus calls it
+    metrics             insertion, deletion, the pointing game, the re-initialisation check
+    linearize()         a model frozen at its inputs, as a LinearNetwork
+    Pieces              an option of linearize() and DMBP: smooth activations as k straight lines
+    DMBPError           base class of every error raised on purpose; dmbp.errors has the tree
+
+The code, from the bottom up; a folder imports only from those above it:
+
+    linear              captures a model and freezes it at an input: start at linear/network.py
+    engine              runs masked linear networks forwards and backwards, on CPUs and GPUs
+    decompose           learns the masks and reads out the terms
+    attribution         DMBP and the other methods, a file each
+    metrics             scores of attribution maps
+    models, data        classifiers, photographs and data sets
+    render              pictures and reports
+    workflows           what the commands do; `bench` runs many methods on many photographs
+    cli                 the command `dmbp`
 
 An implementation of "Generating Attribution Maps with Disentangled Masked Backpropagation"
 (Ruiz, Agudo and Moreno-Noguer, ICCV 2021).
@@ -36,8 +62,8 @@ __all__ = [
     "metrics",
 ]
 
-# Imported when first asked for: the core needs torch alone, methods need captum, and a command
-# that only lists names needs neither.
+# Names are imported on first use: the core needs only torch, the methods need captum, and a command
+# that merely lists names needs neither.
 _HOMES = {
     "DMBP": "dmbp.attribution",
     "DMBPError": "dmbp.errors",

@@ -1,4 +1,4 @@
-"""`python -m dmbp`: the command line."""
+"""Run the command line as `python -m dmbp`."""
 
 from dmbp.cli import app
 

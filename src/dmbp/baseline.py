@@ -1,7 +1,7 @@
-"""What pixels are compared with: attributions are a linear map times (x − reference).
+"""Baseline images, which pixels are compared with: an attribution is a linear map ⊙ (x − baseline).
 
-The paper's reference is zero. A blurred copy of x is what the insertion metric starts from, and
-removes only what a pixel adds to its surroundings.
+The paper's baseline is zero. A blurred copy of x is where the insertion metric starts, and measures
+only what a pixel adds to its surroundings. The public name of the setting is `reference`.
 """
 
 import math
@@ -15,17 +15,17 @@ from torch.nn import functional
 from dmbp.errors import InputError
 
 Baseline = Tensor | Literal["blur", "mean", "zero"] | None
-"""Zero (also None), a blurred copy, each channel's mean, or a tensor."""
+"""Zero (or None), a blurred copy of the input, each channel's mean, or a tensor."""
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
 
 def blur_weights(size: int = BLUR_SIZE, sigma: float = BLUR_SIGMA) -> Tensor:
-    """The 1-D kernel of the insertion metric's blur; the 2-D one is its outer product with itself.
+    """Return the insertion metric's 1-D blur kernel; the 2-D one is its outer product with itself.
 
-    RISE makes it by filtering a centred delta of `size` with a Gaussian under reflecting borders
-    (cut off at 4 sigma), so it is nearly a box: in 2-D the largest weight is 1.14 times the
-    smallest.
+    RISE filters a centred delta of `size` pixels with a Gaussian that is cut off at 4 sigma and
+    reflected at the borders. The result is nearly a box: in 2-D the largest weight is 1.14 times
+    the smallest.
     """
     radius = int(4 * sigma + 0.5)
     gaussian = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
@@ -40,14 +40,14 @@ def blur_weights(size: int = BLUR_SIZE, sigma: float = BLUR_SIGMA) -> Tensor:
 
 @cache
 @torch.inference_mode(False)
-def _weights_for(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The kernel where it is used: to copy it there each time is to wait for a GPU."""
+def _blur_weights_on(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the kernel on a device; copying it there every time would wait for the GPU."""
     return blur_weights().to(device, dtype)
 
 
 def blur(images: Tensor) -> Tensor:
-    """Images (batch, channel, height, width) blurred channel by channel, zeros outside."""
-    weights = _weights_for(images.dtype, images.device)
+    """Blur images (batch, channel, height, width) channel by channel, padded with zeros."""
+    weights = _blur_weights_on(images.device, images.dtype)
     channels = images.shape[1]
     down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
     across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
@@ -57,12 +57,16 @@ def blur(images: Tensor) -> Tensor:
 
 
 def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
-    """The reference as a tensor shaped like the inputs."""
+    """Return a reference as a tensor shaped like the inputs.
+
+    Raises:
+        InputError: The reference is unknown, not finite, or does not fit the inputs' shape.
+    """
     if reference is None or (isinstance(reference, str) and reference == "zero"):
         return torch.zeros_like(inputs)
     if isinstance(reference, Tensor):
         if not torch.isfinite(reference).all():
-            raise InputError("a reference contains NaN or infinity")
+            raise InputError("the reference contains NaN or infinity")
         try:
             return reference.to(inputs).expand_as(inputs)
         except RuntimeError as error:
@@ -71,7 +75,9 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
                 f"{tuple(inputs.shape)}"
             ) from error
     if reference not in ("blur", "mean"):
-        raise InputError(f"a reference is 'zero', 'blur', 'mean' or a tensor, not {reference!r}")
+        raise InputError(
+            f"reference must be 'zero', 'blur', 'mean', a tensor or None, not {reference!r}"
+        )
     if reference == "mean":
         average = inputs.flatten(2).mean(2) if inputs.dim() > 2 else inputs.mean(1, keepdim=True)
         return average.view(*average.shape, *(1,) * (inputs.dim() - 2)).expand_as(inputs)

@@ -1,22 +1,20 @@
-"""Every exception dmbp raises on purpose, in one tree.
+"""The exceptions that dmbp raises on purpose, and how their messages are put together.
 
     DMBPError
-    ├── TargetError             the class asked for does not exist, or does not fit the batch
-    ├── InputError              the input tensor, or an option, cannot be used
-    │   └── SiteError           no activation has the name that was given
+    ├── TargetError             the target class does not exist or does not fit the batch
+    ├── InputError              the input tensor or an option cannot be used
+    │   └── SiteError           no activation has the given name
     ├── ModelError              the model cannot be built, loaded or run
     │   ├── WeightsError        its weights cannot be read or do not fit
     │   └── CaptureError        it cannot be turned into a linear network
     │       ├── UnsupportedOperation    one of its operations has no freezing rule
     │       └── InexactCapture          the linear network does not reproduce the model
     ├── PhotoError              a photograph cannot be read
-    ├── WorkerError             processes or machines that should compute cannot be had
+    ├── WorkerError             a worker process or machine cannot be started or reached
     └── OutputError             a result cannot be written
 
-Each message is one sentence or two for the person in front of the screen: what was met, where,
-and what to do about it.
-
-Names people type, looked up in a table: what to say when one is not there.
+A message says in one or two sentences what went wrong, where, and what to do about it. A name that
+the caller misspelt is answered with the nearest names that exist (`require_known`).
 """
 
 from collections.abc import Iterable
@@ -24,7 +22,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 
 class DMBPError(Exception):
-    """Something the caller can put right; the message says how."""
+    """Base class of all errors that the caller can fix; the message says how."""
 
 
 class TargetError(DMBPError, ValueError):
@@ -36,7 +34,7 @@ class InputError(DMBPError, ValueError):
 
 
 class SiteError(InputError):
-    """No activation of the network has the name that was given."""
+    """No activation of the network has the given name."""
 
 
 class ModelError(DMBPError):
@@ -52,9 +50,13 @@ class CaptureError(ModelError):
 
 
 class UnsupportedOperation(CaptureError):
-    """An operation of the model has no freezing rule; `module` is the path of where it stands.
+    """An operation of the model has no freezing rule.
 
-    `others` are those that cannot be frozen either.
+    Args:
+        message: What is unsupported, where, and what to do about it.
+        operation: The operation's name, such as `aten.fft_rfft2.default`.
+        module: The path of the module that runs it, such as `stem.spectral`.
+        others: The model's other unsupported operations; the message counts them.
     """
 
     def __init__(
@@ -65,8 +67,9 @@ class UnsupportedOperation(CaptureError):
         module: str = "",
         others: "tuple[UnsupportedOperation, ...]" = (),
     ) -> None:
-        more = f" Nor can {len(others)} more: dmbp doctor names all." if others else ""
-        super().__init__(message + more)
+        count = len(others)
+        more = f" {count} more cannot be frozen either; run `dmbp doctor` to list them all."
+        super().__init__(message + (more if others else ""))
         self.operation = operation
         self.module = module
         self.others = others
@@ -81,7 +84,7 @@ class PhotoError(DMBPError):
 
 
 class WorkerError(DMBPError):
-    """Processes or machines that should compute cannot be had."""
+    """A worker process or machine cannot be started or reached."""
 
 
 class OutputError(DMBPError):
@@ -89,18 +92,18 @@ class OutputError(DMBPError):
 
 
 def one_line(error: DMBPError) -> str:
-    """What an error says, with what was noted on its way, in one line."""
+    """Return an error's message and the notes added to it, as one line."""
     return " ".join(" ".join([str(error), *getattr(error, "__notes__", [])]).split())
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an exception's message that says something."""
+    """Return the first line of an exception's message that is not blank, or else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 NEARLY_AS_CLOSE = 0.9
-"""As the closest name, for another to be meant as well."""
+"""A name is suggested beside the closest one if it is at least this share as similar."""
 
 
 def require_known(
@@ -113,7 +116,7 @@ def require_known(
 
 
 def suggestion(name: str, candidates: list[str]) -> str:
-    """The nearest names, or the whole list where it is short."""
+    """Return a hint: the names most similar to `name`, or else a list of the candidates."""
     lowered = {candidate.lower(): candidate for candidate in candidates}
     matches = get_close_matches(str(name).lower(), lowered, n=3)
     closeness = [SequenceMatcher(None, match, str(name).lower()).ratio() for match in matches]

@@ -1,9 +1,10 @@
-"""Single precision that is single precision.
+"""Numerical precision: what float32 means, which kernels run, and how exact is exact enough.
 
-On recent GPUs PyTorch runs float32 convolutions in TF32, with ten bits of mantissa. Learning masks
-multiplies such errors: batched and alone, the same image gave terms ten per cent apart after 50
-iterations (ResNet50, H200). Inside `full_precision()` float32 means float32, also where the caller
-has switched on `torch.autocast`: a model is explained in the precision of its weights.
+On recent GPUs PyTorch runs float32 convolutions in TF32, which has ten bits of mantissa. Learning
+masks amplifies such errors: after 50 iterations the terms of one image, explained alone and in a
+batch, differed by ten per cent (ResNet50, H200). Inside `full_precision()` float32 therefore means
+float32, even if the caller has enabled `torch.autocast`: a model is explained in the precision of
+its weights.
 """
 
 from collections.abc import Generator
@@ -17,28 +18,29 @@ from dmbp.process import temporarily_set
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 RUN_PRECISIONS = ("float32", "tf32", "bfloat16")
-"""What single precision may be rounded to where thousands of results are averaged."""
+"""Precisions that a float32 model may be run in when thousands of its outputs are averaged."""
 
 
 @contextmanager
-def reduced_precision(rougher: str, device: str) -> Generator[None]:
-    """Inside, single precision is rounded to another on a device, where that has it."""
-    bfloat16 = torch.autocast(device, torch.bfloat16) if rougher == "bfloat16" else nullcontext()
-    with _tf32(rougher != "float32"), bfloat16:
+def reduced_precision(precision: str, device: str) -> Generator[None]:
+    """Run float32 operations in `precision`, one of `RUN_PRECISIONS`, if the device supports it."""
+    bfloat16 = torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    with _allow_tf32(precision != "float32"), bfloat16:
         yield
 
 
 @contextmanager
 def full_precision() -> Generator[None]:
-    """Switch TF32 and the caller's autocast off, and back as they were on the way out."""
-    with _tf32(False), ExitStack() as stack:
+    """Disable TF32 and the caller's autocast inside, and restore both on exit."""
+    with _allow_tf32(False), ExitStack() as stack:
         for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
             stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 
-def _tf32(is_allowed: bool) -> AbstractContextManager[None]:
-    # The older switches: torch.export reads these, and stops where only the newer were set.
+def _allow_tf32(is_allowed: bool) -> AbstractContextManager[None]:
+    # These are PyTorch's older switches. torch.export reads them, and fails if only the newer ones
+    # are set.
     return temporarily_set(
         (backends.cudnn, "allow_tf32", is_allowed), (backends.cuda.matmul, "allow_tf32", is_allowed)
     )
@@ -46,17 +48,17 @@ def _tf32(is_allowed: bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def deterministic_kernels() -> Generator[None]:
-    """Of cuDNN's kernels, take those whose sums are the same each time.
+    """Use only cuDNN kernels that give the same sums every time.
 
-    Others add in whatever order threads arrive. Learning makes of the last bit of a gradient's sign
-    a different start, and of that per cents of a map (ResNet50 with random weights).
+    Other kernels add in whatever order their threads finish. Learning amplifies a difference in a
+    gradient's last bit to several per cent of a map (ResNet50 with random weights).
     """
     with temporarily_set((backends.cudnn, "deterministic", True)):
         yield
 
 
-# A capture is wrong by a lot or not at all: rounding through a hundred layers stays two orders of
-# magnitude under these in float32 and float64 (measured on torchvision's networks).
+# A capture is either exact or far off: rounding through a hundred layers stays two orders of
+# magnitude below these values in float32 and float64 (measured on torchvision's networks).
 TOLERANCE = {
     torch.float64: 1e-10,
     torch.float32: 1e-4,
@@ -66,7 +68,10 @@ TOLERANCE = {
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """The largest error of any image, relative to that image's largest output."""
+    """Return the largest error of any image, relative to that image's largest output.
+
+    Tensors of different shapes have an infinite error.
+    """
     if found.shape != expected.shape:
         return float("inf")
     rows = expected.shape[0] if expected.dim() else 1

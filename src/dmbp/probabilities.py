@@ -1,4 +1,4 @@
-"""From a model's outputs to probabilities."""
+"""Probabilities from a model's outputs, and whether a model's outputs are probabilities already."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -10,44 +10,50 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dmbp.errors import InputError, require_known
 
 Activation = Literal["softmax", "sigmoid", "none"] | Callable[[Tensor], Tensor]
-"""By name, or a function of outputs (…, classes)."""
+"""An activation's name, or a function of outputs (…, classes)."""
 
 
 def _softmax(outputs: Tensor) -> Tensor:
-    """Over the classes; a single output is a yes or no, and softmax would make it 1."""
+    """Softmax over the classes; a single output is yes or no, and softmax would always give 1."""
     return outputs.softmax(-1) if outputs.shape[-1] > 1 else outputs.sigmoid()
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": _softmax,  # one class is right
-    "sigmoid": torch.sigmoid,  # several may be
-    "none": lambda outputs: outputs,  # probabilities already
+    "sigmoid": torch.sigmoid,  # several classes may be right
+    "none": lambda outputs: outputs,  # the outputs are probabilities already
 }
 
 
 def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
-    """The function that an activation stands for."""
+    """Return an activation as a function.
+
+    Raises:
+        InputError: It is neither a known name nor a function.
+    """
     if callable(activation):
         return activation
     if not isinstance(activation, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"an activation is a name or a function, not {activation!r}")
+        raise InputError(f"activation must be a name or a function, not {activation!r}")
     require_known("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]
 
 
 aten = torch.ops.aten
 
-MAKING = {aten.sigmoid.default, aten.sigmoid_.default, aten._softmax.default}
-KEEPING = {aten.clamp.default, aten.clamp_.default, aten.clamp_min.default, aten.clamp_max.default}
-"""Operations whose results are probabilities; and those that leave them so, within bounds."""
+PRODUCING = {aten.sigmoid.default, aten.sigmoid_.default, aten._softmax.default}
+"""Operations whose results are probabilities."""
+
+BOUNDING = {aten.clamp.default, aten.clamp_.default, aten.clamp_min.default, aten.clamp_max.default}
+"""Operations whose results are probabilities if what they read is."""
 
 
 class ProbabilityTracker(TorchDispatchMode):
-    """Sees the last probabilities that are computed inside it.
+    """Remembers the last probabilities that are computed inside its context.
 
-    >>> with ProbabilityTracker() as watch:
+    >>> with ProbabilityTracker() as tracker:
     ...     outputs = torch.sigmoid(torch.zeros(1, 3)).clamp(0.1)[:, None].flatten(1)
-    >>> watch.produced(outputs), watch.produced(outputs * 2)
+    >>> tracker.produced(outputs), tracker.produced(outputs * 2)
     (True, False)
     """
 
@@ -58,15 +64,15 @@ class ProbabilityTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Compute, and keep what are probabilities."""
-        bounded = func in KEEPING and self.produced(args[0])
+        """Run an operation, and remember its result if that holds probabilities."""
+        bounded = func in BOUNDING and self.produced(args[0])
         result = func(*args, **(kwargs or {}))
-        if bounded or func in MAKING:
+        if bounded or func in PRODUCING:
             self._last = result
         return result
 
     def produced(self, outputs: Tensor) -> bool:
-        """Whether these numbers are those probabilities, in whatever shape."""
+        """Return whether `outputs` are the last probabilities, in whatever shape."""
         last = self._last
         if last is None or last.numel() != outputs.numel():
             return False

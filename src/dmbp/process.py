@@ -1,13 +1,13 @@
-"""What is of the whole process is changed by one thread at a time.
+"""Process-wide state, changed by one thread at a time and always restored.
 
-PyTorch's switches (TF32, deterministic kernels), warnings and logs are not a thread's own; a
-model's mode is the model's, and `torch.export` puts tensors that hold nothing in place of its
-parameters for a moment. Whoever changes one of these holds `PROCESS_LOCK` until all is as it was:
-explanations in several threads come one after the other, each as if it were alone.
+PyTorch's switches (TF32, deterministic kernels), Python's warnings and logs belong to the whole
+process, a model's mode belongs to every thread that uses the model, and `torch.export` briefly
+replaces a model's parameters with tensors that have no data. Code that changes any of these holds
+`PROCESS_LOCK` until everything is restored, so explanations in several threads run one after
+another, each as if it were alone.
 
-Other people's remarks, kept from the terminal: an error reaches the user as one sentence.
-
-Where `torch.export` fails it logs a warning and prints the whole graph to the standard error.
+Other libraries' output is silenced the same way, because an error should reach the user as one
+sentence: if `torch.export` fails, it logs a warning and prints the whole graph to standard error.
 """
 
 import io
@@ -23,27 +23,27 @@ PROCESS_LOCK = RLock()
 
 @contextmanager
 def temporarily_set(*switches: tuple[Any, str, Any]) -> Generator[None]:
-    """Switches, each (of what, name, value), are set inside, and as they were on the way out."""
+    """Set attributes, each given as (owner, name, value), and restore them on exit."""
     with PROCESS_LOCK:
-        before = [_setting(of, name) for of, name, _ in switches]
+        before = [_current_value(owner, name) for owner, name, _ in switches]
         try:
-            for of, name, value in switches:
-                setattr(of, name, value)
+            for owner, name, value in switches:
+                setattr(owner, name, value)
             yield
         finally:
-            for (of, name, _), value in zip(switches, before, strict=True):
-                setattr(of, name, value)
+            for (owner, name, _), value in zip(switches, before, strict=True):
+                setattr(owner, name, value)
 
 
-def _setting(of: Any, name: str) -> Any:
-    """What a switch is set to: of a reduction in half precision it may be a pair."""
-    value, split = getattr(of, name), getattr(of, f"{name}_split_k", None)
+def _current_value(owner: Any, name: str) -> Any:
+    """Return a switch's value; PyTorch sets its half-precision reductions by pairs."""
+    value, split = getattr(owner, name), getattr(owner, f"{name}_split_k", None)
     return value if split is None else (value, split)
 
 
 @contextmanager
 def silence_logging() -> Generator[None]:
-    """Nothing is logged but errors."""
+    """Log nothing but errors inside."""
     with PROCESS_LOCK:
         before = logging.root.manager.disable
         logging.disable(max(before, logging.WARNING))
@@ -55,7 +55,7 @@ def silence_logging() -> Generator[None]:
 
 @contextmanager
 def silence_output() -> Generator[None]:
-    """Neither a log, nor a warning, nor anything printed to the standard error."""
+    """Suppress logs, warnings and everything printed to standard error inside."""
     with silence_logging(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -265,7 +265,9 @@ def test_gradcam_of_a_layer_that_is_run_twice() -> None:
 
     behind, apart = (Twice(apart=apart).double().eval() for apart in (False, True))
     assert ours("gradcam", behind, images(), layer="a").shape == (3, 1, 16, 16)
-    with pytest.raises(InputError, match="'a' is run 2 times, and the last time does not see"):
+    with pytest.raises(
+        InputError, match="'a' runs 2 times, and its last run does not see the whole image"
+    ):
         ours("gradcam", apart, images(), layer="a")
 
 

@@ -48,11 +48,11 @@ def test_boxes_must_be_there() -> None:
 
 def test_boxes_that_are_none() -> None:
     assert pointing_game(peak(5, 9), [torch.tensor([[4.0, 6.0, 8.0, 12.0]])]).all()
-    with pytest.raises(InputError, match=r"a box is \(left, top, right, bottom\)"):
+    with pytest.raises(InputError, match=r"boxes must be a list of \(left, top, right, bottom\)"):
         pointing_game(peak(0, 0), [[(1.0, 2.0, 3.0)]])  # type: ignore[list-item]
     with pytest.raises(InputError, match="ends before it begins"):
         pointing_game(peak(0, 0), [[(5.0, 2.0, 3.0, 4.0)]])
-    with pytest.raises(InputError, match="tolerance is a distance"):
+    with pytest.raises(InputError, match="tolerance must be a distance"):
         pointing_game(peak(0, 0), [[(1.0, 2.0, 3.0, 4.0)]], tolerance=-3)
 
 

@@ -117,9 +117,9 @@ class BareWeight(nn.Module):
 
 def test_an_output_that_does_not_notice_is_refused() -> None:
     inputs = torch.randn(2, 3, 8, 8)
-    with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
+    with pytest.raises(ModelError, match=r"class 0 does not change when 'two'"):
         with_reinitialised_layer(TwoHeads().eval(), inputs)
-    with pytest.raises(ModelError, match=r"class 3 does not notice when 'one'"):
+    with pytest.raises(ModelError, match=r"class 3 does not change when 'one'"):
         with_reinitialised_layer(TwoHeads().eval(), inputs, layer="one")
     fresh = with_reinitialised_layer(TwoHeads().eval(), inputs, layer="conv")
     assert torch.equal(fresh.conv.bias, torch.zeros(4))
@@ -164,7 +164,7 @@ def test_a_program_whose_last_layer_cannot_be_drawn_afresh() -> None:
     for model in (normed.eval(), BareWeight().eval()):
         with pytest.raises(ModelError, match="has no plain weight to draw afresh"):
             with_reinitialised_layer(exported(model, inputs), inputs)
-    with pytest.raises(ModelError, match=r"class 0 does not notice when 'two'"):
+    with pytest.raises(ModelError, match=r"class 0 does not change when 'two'"):
         with_reinitialised_layer(exported(TwoHeads().eval(), inputs), inputs)
 
 

@@ -1,8 +1,9 @@
-"""Blur integrated gradients: gradients along the way from a blurred image to the sharp one.
+"""Blur integrated gradients: gradients on the path from a blurred image to the sharp one.
 
     a = −Σ_k ∇y(x_σₖ) ⊙ ∂x_σ/∂σ (σₖ) · Δσ           Σ a ≈ y(x) − y(x_σmax)
 
-x_σ is the image under a Gaussian of σ pixels, zero outside. The map is not multiplied by x again.
+x_σ is the image blurred by a Gaussian of σ pixels and padded with zeros. Unlike the other gradient
+methods, this one does not multiply by x.
 
     >>> BlurIG(model, steps=20).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -24,13 +25,23 @@ from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 
 DERIVATIVE_STEP = 0.01
-"""How far σ is moved to see how the image changes with it."""
+"""The step in σ of the finite difference ∂x_σ/∂σ."""
 
 
 class BlurIG(Method):
-    """Integrates from σ = 0 to `max_sigma` in `steps`.
+    """Gradients integrated from σ = 0 to `max_sigma`.
 
-    With `square_root`, as in the authors' package, σ is the root of that: it ends at √max_sigma.
+    Args:
+        model: The model to explain.
+        max_sigma: The largest blur, in pixels.
+        steps: How many points the integral is the sum of.
+        square_root: Take the square root of every σ, as the authors' package can: the largest blur
+            is then √max_sigma.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+
+    Raises:
+        InputError: `steps` or `max_sigma` is not positive.
     """
 
     runs_many_points = True
@@ -52,7 +63,7 @@ class BlurIG(Method):
         self.max_sigma, self.steps, self.square_root = max_sigma, steps, square_root
 
     def answer(self, question: Question) -> Tensor:
-        """The integral of some rows."""
+        """Return the integral for some rows."""
         if question.inputs.dim() != 4:
             raise InputError(
                 "blur_ig needs images of shape (batch, channel, height, width), not "
@@ -68,7 +79,7 @@ class BlurIG(Method):
         return total
 
     def sigmas(self) -> list[float]:
-        """The ends of all steps, from 0."""
+        """Return the σ at the ends of all steps, beginning with 0."""
         even = [self.max_sigma * k / self.steps for k in range(self.steps + 1)]
         return [math.sqrt(sigma) for sigma in even] if self.square_root else even
 
@@ -78,7 +89,7 @@ class BlurIG(Method):
 
 
 def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
-    """Images under a Gaussian of `sigma` pixels, cut off at 4 sigma, zero outside."""
+    """Blur images by a Gaussian of `sigma` pixels, cut off at 4 sigma and padded with zeros."""
     if sigma == 0:
         return images
     down, across = (_blur_matrix(size, sigma).to(images) for size in images.shape[-2:])
@@ -86,7 +97,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
 
 
 def _blur_matrix(size: int, sigma: float) -> Tensor:
-    """The blur of a line of `size` pixels as a matrix."""
+    """Return the blur of a line of `size` pixels as a (size, size) matrix."""
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
     kernel = torch.tensor(weights, dtype=torch.float64) / sum(weights)

@@ -1,10 +1,10 @@
-"""DeepLift with the Rescale rule: what changes between a baseline and the image, and through whom.
+"""DeepLift with the Rescale rule: how each pixel's change from a baseline changes the score.
 
     a = m ⊙ (x − x₀)        Σ a = y(x) − y(x₀), exactly
 
-m is the pullback of the network whose activations are replaced by their secants between image and
-baseline (`linear/secant.py`), so functional and reused activations count, where implementations by
-hooks raise or miss them.
+m is the pullback of the network whose activations are replaced by their secants between the
+baseline and the image (`linear/freeze/secants.py`). Functional and reused activations are therefore
+counted; implementations that use hooks miss them or raise an error.
 
     >>> DeepLift(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -20,13 +20,21 @@ from dmbp.baseline import baseline_for
 
 
 class DeepLift(LinearMapMethod):
-    """Multipliers of the Rescale rule, from a baseline of zero or the `baselines` given.
+    """Multipliers of the Rescale rule between a baseline and the image.
 
-    A `reference` changes what the multipliers are multiplied with, not where they start.
+    The baseline is zero or the `baselines` given to `attribute`. A `reference` changes only the
+    (x − reference) that the multipliers are multiplied by.
+
+    Args:
+        model: The model to explain.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
     """
 
     def linear_map(self, question: Question) -> Tensor:
-        """The multipliers of some rows."""
+        """Return the multipliers of some rows."""
         baselines = baseline_for(question.inputs, question.baselines)
         return question.linearizer.between(
             question.inputs, question.outputs, baselines, question.rows

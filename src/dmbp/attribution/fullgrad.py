@@ -1,18 +1,12 @@
-"""What the biases of a linear network contribute to the score, layer by layer.
+"""FullGrad: what the input and the bias of every layer contribute to the score, added up in place.
 
     y = ∇y · x + Σ_l ∇y_l · b_l
-
-b_l is what step l puts out where everything it reads is zero: a convolution's bias, batch norm's
-hidden shift, a constant that is added, the offset of a saturated activation.
-
-Srinivas and Fleuret, "Full-Gradient Representation for Neural Network Visualization", NeurIPS 2019.
-
-FullGrad: what the input and the bias of every layer contribute, added up where they are.
-
     a = ψ(∇y ⊙ x) + Σ_l Σ_c ψ(∇y_l ⊙ b_l)
 
-Together the parts make up the score exactly (`linear/biases.py`). ψ takes magnitudes, scales them
-to [0, 1] for each image and brings them to its size by bilinear interpolation with aligned corners.
+b_l is the output of step l of the linear network when everything it reads is zero: a convolution's
+bias, batch norm's hidden shift, an added constant, the offset of a saturated activation. With all
+of these counted, the parts add up to the score exactly. ψ takes magnitudes, scales them to [0, 1]
+for each image and resizes them to the image by bilinear interpolation with aligned corners.
 
     >>> FullGrad(model).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
@@ -34,34 +28,58 @@ from dmbp.linear.steps import Step
 from dmbp.precision import full_precision
 
 
+class FullGrad(Method):
+    """Contributions of the input and of all biases that have a height and a width; never negative.
+
+    Args:
+        model: The model to explain.
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+    """
+
+    def answer(self, question: Question) -> Tensor:
+        """Return the sum of all parts' maps for some rows."""
+        parts = full_gradient(self.network(question))
+        if question.inputs.dim() != 4:
+            raise InputError(
+                "fullgrad needs images of shape (batch, channel, height, width), not "
+                f"{tuple(question.inputs.shape)}"
+            )
+        size = question.inputs.shape[2:]
+        total = _normalise(parts.input_gradient * question.inputs).sum(1, keepdim=True)
+        for contribution in parts.contributions:
+            if contribution.dim() == 4:
+                maps = functional.interpolate(
+                    _normalise(contribution), size, mode="bilinear", align_corners=True
+                )
+                total = total + maps.sum(1, keepdim=True)
+        return total
+
+
+def _normalise(contribution: Tensor) -> Tensor:
+    """Return magnitudes scaled to [0, 1] over all channels and positions of an image."""
+    magnitude = contribution.abs()
+    flat = magnitude.flatten(1)
+    lowest, highest = (
+        edge.view(-1, *(1,) * (magnitude.dim() - 1)) for edge in (flat.amin(1), flat.amax(1))
+    )
+    # A part that is the same everywhere says nothing about where, and becomes zero.
+    return (magnitude - lowest) / (highest - lowest).clamp(min=1e-30)
+
+
 @dataclass(frozen=True)
 class FullGradient:
-    """The gradient in the input, and the contribution of each step's bias, shaped as its output.
+    """The score of every row, split into the input's part and those of the biases.
 
-    `constant` is the part of the score that no step adds (rows,): zero, unless a function of the
-    outputs is asked about.
+    `contributions` holds ∇y_l ⊙ b_l of each step with a bias, shaped like the step's output.
+    `constant` (rows,) is the part of the score that no step adds: zero, unless the target is a
+    function of the outputs.
     """
 
     input_gradient: Tensor
     contributions: tuple[Tensor, ...]
     constant: Tensor
-
-
-@torch.no_grad()
-def step_biases(net: LinearNetwork) -> dict[int, Tensor]:
-    """What each step that has a bias puts out where everything it reads is zero, by its output."""
-    results: dict[int, Any] = {0: net.inputs}
-    found: dict[int, Tensor] = {}
-
-    def at_step(step: Step, streams: list[Any]) -> list[Any]:
-        bias = step.apply({index: _zeros(results[index]) for index in step.reads})
-        results[step.output] = streams[0]
-        if isinstance(bias, Tensor) and bool(bias.any()):
-            found[step.output] = bias.expand(streams[0].shape)
-        return streams
-
-    net.propagate_steps([net.inputs], at_step)
-    return found
 
 
 @full_precision()
@@ -85,42 +103,27 @@ def full_gradient(net: LinearNetwork) -> FullGradient:
     return FullGradient(first, parts, net.constant)
 
 
-def _zeros(value: Any) -> Any:
+@torch.no_grad()
+def step_biases(net: LinearNetwork) -> dict[int, Tensor]:
+    """Return every step's bias that is not zero, by the index of the step's output."""
+    results: dict[int, Any] = {0: net.inputs}
+    found: dict[int, Tensor] = {}
+
+    def at_step(step: Step, streams: list[Any]) -> list[Any]:
+        bias = step.apply({index: _zeros_like(results[index]) for index in step.reads})
+        results[step.output] = streams[0]
+        if isinstance(bias, Tensor) and bool(bias.any()):
+            found[step.output] = bias.expand(streams[0].shape)
+        return streams
+
+    net.propagate_steps([net.inputs], at_step)
+    return found
+
+
+def _zeros_like(value: Any) -> Any:
+    """Return a step's result with zeros in place of its tensors."""
     if isinstance(value, Tensor):
         return torch.zeros_like(value)
     if isinstance(value, list | tuple):
-        return type(value)(_zeros(item) for item in value)
+        return type(value)(_zeros_like(item) for item in value)
     return value
-
-
-class FullGrad(Method):
-    """Contributions of the input and of all biases with a height and a width, never negative."""
-
-    def answer(self, question: Question) -> Tensor:
-        """The sum of all maps of some rows."""
-        parts = full_gradient(self.network(question))
-        if question.inputs.dim() != 4:
-            raise InputError(
-                "fullgrad needs images of shape (batch, channel, height, width), not "
-                f"{tuple(question.inputs.shape)}"
-            )
-        size = question.inputs.shape[2:]
-        total = _scaled(parts.input_gradient * question.inputs).sum(1, keepdim=True)
-        for contribution in parts.contributions:
-            if contribution.dim() == 4:
-                maps = functional.interpolate(
-                    _scaled(contribution), size, mode="bilinear", align_corners=True
-                )
-                total = total + maps.sum(1, keepdim=True)
-        return total
-
-
-def _scaled(contribution: Tensor) -> Tensor:
-    """Magnitudes from 0 to 1, over all channels and positions of an image."""
-    magnitude = contribution.abs()
-    flat = magnitude.flatten(1)
-    lowest, highest = (
-        edge.view(-1, *(1,) * (magnitude.dim() - 1)) for edge in (flat.amin(1), flat.amax(1))
-    )
-    # A part that is the same everywhere says nothing about where.
-    return (magnitude - lowest) / (highest - lowest).clamp(min=1e-30)

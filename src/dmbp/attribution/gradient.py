@@ -1,11 +1,10 @@
-"""Scores and gradients of a model at many points: what the path and sampling methods add up.
-
-Grad: the gradient of the score, times the image. The paper's ablation calls it ND.
+"""Gradient: the gradient of the score, times the image. The paper's ablation calls it ND.
 
     a = ∇y ⊙ (x − reference)
 
-Signed, unlike Captum's `Saliency`, which takes magnitudes. It is what autograd gives: a path that
-the model detaches does not count here, nor in the methods that add gradients up; it does in
+The map is signed, unlike that of Captum's `Saliency`, which takes magnitudes. The gradient is
+autograd's: a path that the model detaches does not count here, nor in the methods that average
+gradients over many points (`gradients_at_points`). It does count in
 `dmbp.linearize(model, images).pullback()` and in the methods built on it.
 
     >>> Gradient(model).attribute(images, target=3).shape
@@ -26,7 +25,11 @@ from dmbp.linear import Linearizer, TargetRows
 
 
 def scores(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
-    """The score of each row at its point (rows,); gradients pass."""
+    """Return the score of each row at its point, (rows,), with its graph.
+
+    Raises:
+        ModelError: Gradients are enabled, and the score does not depend on the points.
+    """
     found = rows.scores(linearizer.run(points))
     if torch.is_grad_enabled() and points.requires_grad and not found.requires_grad:
         raise ModelError(
@@ -37,27 +40,36 @@ def scores(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
 
 
 def gradients(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
-    """The gradient of each row's score in its point, by autograd through the model itself."""
+    """Return the gradient of each row's score at its point, by autograd through the model."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
         return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
 
 
 def gradients_at_points(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The gradients at several points of every row, run together as far as the batch allows.
+    """Yield the gradients at each of `points`, running as many points together as the batch allows.
 
-    Each of `points` is shaped like the question's inputs; so are the gradients, in their order.
+    A point has a value for every row: it is shaped like the question's inputs, and so is its
+    gradient.
     """
     rows = len(question.rows)
-    waiting = iter(points)
-    while chunk := list(islice(waiting, max(1, question.batch // rows))):
+    remaining = iter(points)
+    while chunk := list(islice(remaining, max(1, question.batch // rows))):
         repeated = question.rows.pick(list(range(rows)) * len(chunk))
         yield from gradients(question.linearizer, torch.cat(chunk), repeated).split(rows)
 
 
 class Gradient(LinearMapMethod):
-    """The gradient of the score in the pixels."""
+    """The gradient of the score with respect to the pixels.
+
+    Args:
+        model: The model to explain.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+    """
 
     def linear_map(self, question: Question) -> Tensor:
-        """∇y of some rows."""
+        """Return ∇y of some rows."""
         return gradients(question.linearizer, question.inputs, question.rows)

@@ -1,10 +1,12 @@
-"""Guided backpropagation: the gradient, of which only the positive part passes each activation.
+"""Guided backpropagation: the gradient, with only its positive part passed by each activation.
 
     >>> GuidedBackprop(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
 
-Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015. A
-rule at the sites of the linear network, so it holds for functional and reused activations alike.
+The rule is applied at the sites of the linear network, so functional and reused activations are
+covered too.
+
+Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015.
 """
 
 from typing import Any
@@ -19,16 +21,16 @@ from dmbp.linear.network import NO_SITES
 
 
 class _PositiveGradient(torch.autograd.Function):
-    """The identity; going back, negative gradients are held."""
+    """The identity; in the backward pass, negative gradients become zero."""
 
     @staticmethod
     def forward(ctx: Any, activation: Tensor) -> Tensor:
-        """Pass the activation on."""
+        """Return the activation unchanged."""
         return activation.view_as(activation)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Pass the positive part back."""
+        """Return the positive part of the gradient."""
         return gradients[0].clamp(min=0)
 
 
@@ -37,10 +39,18 @@ def _rectified(_: Site, streams: list[Tensor]) -> list[Tensor]:
 
 
 class GuidedBackprop(LinearMapMethod):
-    """The gradient with negative parts held at every activation."""
+    """The gradient with its negative part removed at every activation.
+
+    Args:
+        model: The model to explain.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+    """
 
     def linear_map(self, question: Question) -> Tensor:
-        """The guided gradient of some rows."""
+        """Return the guided gradient of some rows."""
         net = self.network(question)
         if not net.sites:
             raise CaptureError(NO_SITES)

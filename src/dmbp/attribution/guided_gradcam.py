@@ -1,4 +1,4 @@
-"""Guided GradCAM: guided backpropagation inside GradCAM's regions, their product.
+"""Guided GradCAM: the guided gradient times GradCAM's regions.
 
     >>> GuidedGradCAM(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -17,7 +17,15 @@ from dmbp.linear.model.wrappers import Model
 
 
 class GuidedGradCAM(LinearMapMethod):
-    """The product of both maps; `layer` is GradCAM's."""
+    """The product of guided backpropagation's map and GradCAM's.
+
+    Args:
+        model: The model to explain.
+        layer: The module whose output GradCAM weighs; by default the last stage.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+    """
 
     def __init__(
         self,
@@ -32,5 +40,5 @@ class GuidedGradCAM(LinearMapMethod):
         self._regions = GradCAM(model, layer=layer)
 
     def linear_map(self, question: Question) -> Tensor:
-        """The guided gradient of some rows, weighted by region."""
+        """Return the guided gradient of some rows, weighted by region."""
         return self._guided.linear_map(question) * self._regions.answer(question)

@@ -21,9 +21,20 @@ from dmbp.linear.model.wrappers import Model
 
 
 class IntegratedGradients(LinearMapMethod):
-    """Gradients averaged over `steps` points from the baseline (zero, or `baselines`) to the image.
+    """Gradients averaged over points on the line from a baseline to the image.
 
-    A `reference` changes what the average is multiplied with, not where the line starts.
+    The baseline is zero or the `baselines` given to `attribute`. A `reference` changes only the
+    (x − reference) that the average is multiplied by, not where the line starts.
+
+    Args:
+        model: The model to explain.
+        steps: How many points the average is taken over.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+
+    Raises:
+        InputError: `steps` is below 1.
     """
 
     runs_many_points = True
@@ -42,7 +53,7 @@ class IntegratedGradients(LinearMapMethod):
         self.steps = steps
 
     def linear_map(self, question: Question) -> Tensor:
-        """The average gradient of some rows."""
+        """Return the average gradient of some rows."""
 
         def score(points: Tensor, row: Tensor) -> Tensor:
             return scores(question.linearizer, points, question.rows.pick(row.tolist()))
@@ -56,4 +67,4 @@ class IntegratedGradients(LinearMapMethod):
             n_steps=self.steps,
             internal_batch_size=max(question.batch, rows),
         )
-        return average.to(question.inputs.dtype)  # Captum weighs its steps in float32
+        return average.to(question.inputs.dtype)  # Captum weights its steps in float32

@@ -1,7 +1,7 @@
-"""LPR: learn how gradients pass the activations, so that the map keeps what the score needs.
+"""LPR: learned propagation rules, which scale gradients so that the map keeps what the score needs.
 
-The authors published no code; this is our reading of their paper. A rule r for every element of
-every activation scales the gradient that passes back through it, and the resulting map, softly
+The authors published no code; this is our reading of their paper. Every element of every activation
+has a rule r, which scales the gradient that passes back through it. The resulting map, softly
 thresholded, masks the image:
 
     m(r)  = pullback through r                  r = 1 is the plain gradient
@@ -9,9 +9,10 @@ thresholded, masks the image:
     x(r)  = M ⊙ x + (1 − M) ⊙ background        a blurred copy, as for the insertion metric
     loss  = ((y(x(r)) − y(x)) / s)² + λ · mean M               s: deviation of the outputs
 
-The paper leaves the background open. With zero instead of a blurred copy the maps of a ResNet50 are
-no better than the gradient's (insertion 0.45 against 0.57 on ten photographs). The rules descend
-through the second derivative. The map m at the learned rules, times x, is the attribution.
+The paper leaves the background open. With zero instead of a blurred copy, the maps of a ResNet50
+are no better than the gradient's (insertion 0.45 against 0.57 on ten photographs). The rules are
+learned by gradient descent through the second derivative. The attribution is m at the learned
+rules, times x.
 
     >>> LPR(model, iterations=3).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -35,7 +36,22 @@ from dmbp.linear.network import NO_SITES
 
 
 class LPR(LinearMapMethod):
-    """Rules learned for `iterations` by Adam; `area` is λ and `softness` τ above."""
+    """The gradient under propagation rules that Adam learns for each image.
+
+    Args:
+        model: The model to explain.
+        iterations: How many steps of Adam; 0 gives the plain gradient.
+        learning_rate: Adam's learning rate.
+        area: λ above, the price of a large mask.
+        softness: τ above, how softly the map is thresholded.
+        background: What masked pixels show: None or "zero", "blur", "mean" or a tensor.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+
+    Raises:
+        InputError: One of the numbers is negative, or `learning_rate` or `softness` is zero.
+    """
 
     def __init__(
         self,
@@ -63,31 +79,34 @@ class LPR(LinearMapMethod):
 
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:
-        """The pullback of some rows under the rules they learned."""
+        """Return the pullback of some rows under the rules learned for them."""
         net = self.network(question)
         if not net.sites:
             raise CaptureError(NO_SITES)
         least = torch.promote_types(net.inputs.dtype, torch.float32)
         rules = {
-            site.name: torch.zeros(site.shape, dtype=least, device=net.inputs.device)
+            site.name: torch.zeros(
+                site.shape, dtype=least, device=net.inputs.device, requires_grad=True
+            )
             for site in net.sites
         }
-        for rule in rules.values():
-            rule.requires_grad_(True)
-        if self.iterations:
-            optimiser = torch.optim.Adam(list(rules.values()), lr=self.learning_rate)
-            for _ in range(self.iterations):
-                loss = self._loss(_pullback(net, rules, differentiable=True), question)
-                gradients = torch.autograd.grad(
-                    loss.sum(), list(rules.values()), allow_unused=True, materialize_grads=True
-                )
-                for rule, gradient in zip(rules.values(), gradients, strict=True):
-                    rule.grad = gradient
-                optimiser.step()
+        self._learn(rules, net, question)
         return _pullback(net, rules, differentiable=False)
 
+    def _learn(self, rules: dict[str, Tensor], net: LinearNetwork, question: Question) -> None:
+        """Lower the rows' loss by changing the rules in place."""
+        optimiser = torch.optim.Adam(list(rules.values()), lr=self.learning_rate)
+        for _ in range(self.iterations):
+            loss = self._loss(_pullback(net, rules, differentiable=True), question)
+            gradients = torch.autograd.grad(
+                loss.sum(), list(rules.values()), allow_unused=True, materialize_grads=True
+            )
+            for rule, gradient in zip(rules.values(), gradients, strict=True):
+                rule.grad = gradient
+            optimiser.step()
+
     def _loss(self, linear_map: Tensor, question: Question) -> Tensor:
-        """What each row loses by the mask, and what of the image the mask lets through."""
+        """Return each row's loss: how the mask changes the score, plus the price of its area."""
         inputs, outputs, rows = question.inputs, question.outputs, question.rows
         mask = self._mask(linear_map * inputs)
         background = question.reference(self.background) if inputs.dim() == 4 else None
@@ -98,7 +117,7 @@ class LPR(LinearMapMethod):
         return (change / scale.clamp(min=1e-6)) ** 2 + self.area * mask.flatten(1).mean(1)
 
     def _mask(self, attribution: Tensor) -> Tensor:
-        """Near one where an image's pixels are stronger than its average, near zero elsewhere."""
+        """Return a mask: near one at pixels above the image's average, near zero elsewhere."""
         pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
         flat = pixels.flatten(1)
         centred = flat - flat.mean(1, keepdim=True)
@@ -106,18 +125,18 @@ class LPR(LinearMapMethod):
         return torch.sigmoid(centred / (self.softness * deviation)).view_as(pixels)
 
 
-class Ruled(torch.autograd.Function):
-    """The identity; going back, the gradient is scaled by the rule."""
+class _ScaledGradient(torch.autograd.Function):
+    """The identity; in the backward pass, the gradient is multiplied by the rule."""
 
     @staticmethod
     def forward(ctx: Any, activation: Tensor, rule: Tensor) -> Tensor:
-        """Pass the activation on."""
+        """Return the activation unchanged."""
         ctx.save_for_backward(rule)
         return activation.view_as(activation)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Scale the gradient; the rule itself learns through the second derivative alone."""
+        """Scale the gradient; the rule itself is learned only through the second derivative."""
         (rule,) = ctx.saved_tensors
         return gradients[0] * rule, None
 
@@ -125,7 +144,7 @@ class Ruled(torch.autograd.Function):
 def _pullback(net: LinearNetwork, rules: dict[str, Tensor], *, differentiable: bool) -> Tensor:
     def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
         rule = 2 * torch.sigmoid(rules[site.name])
-        return [Ruled.apply(stream, rule.to(stream.dtype)) for stream in streams]
+        return [_ScaledGradient.apply(stream, rule.to(stream.dtype)) for stream in streams]
 
     inputs = net.inputs.detach().requires_grad_()
     (score,) = net.propagate([inputs], at_site)

@@ -1,19 +1,16 @@
-"""Every attribution method by name: the table that the command line and the tests read.
+"""Every attribution method by name: the table that the command line, the benchmark and tests read.
 
     >>> "deeplift" in methods()
     True
     >>> methods()["gradcam"](model).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
 
-To add one, write its file and one row here.
-
-Our methods as Quantus calls them: `explain_func(model=, inputs=, targets=, **kwargs)`.
+To add a method, write its file and add one row to `METHODS`. `explain_func` makes any of them
+callable as Quantus expects:
 
     >>> explain = explain_func("gradcam")
     >>> explain(model=model, inputs=images.numpy(), targets=[3]).shape
     (1, 1, 8, 8)
-
-Hand it to a metric of Quantus as `explain_func=dmbp.explain_func("dmbp")`.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,10 +43,15 @@ from dmbp.linear.model.wrappers import Model
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method with its settings: call it with a model, and with settings that override.
+    """A row of the method table: a method's class and the settings that this row gives it.
 
-    `short` is what the paper's tables call it. Methods of regions give one channel; those that are
-    `probabilistic` take the model's activation.
+    Args:
+        method: The class.
+        title: The name in tables and figures.
+        short: The abbreviation in the paper's tables.
+        settings: Keyword arguments of the class that this row sets.
+        regions: Whether maps have one channel, as those of methods that show regions do.
+        probabilistic: Whether the class takes the model's `activation`.
     """
 
     method: type[Method]
@@ -60,7 +62,15 @@ class MethodSpec:
     probabilistic: bool = False
 
     def __call__(self, model: Model, **settings: Any) -> Method:
-        """The method on a model."""
+        """Return the method for a model.
+
+        Args:
+            model: The model to explain.
+            **settings: Keyword arguments of the class, which override the row's.
+
+        Returns:
+            The method, ready for `attribute`.
+        """
         make: Any = self.method
         return make(model, **{**self.settings, **settings})
 
@@ -86,29 +96,48 @@ METHODS: Mapping[str, MethodSpec] = {
 
 
 def methods() -> Mapping[str, MethodSpec]:
-    """Every method by name; call one with a model."""
+    """Return every attribution method by name.
+
+    Returns:
+        A read-only mapping to `MethodSpec`. Calling one with a model returns a method, whose
+        `attribute` returns maps: `dmbp.methods()["gradcam"](model).attribute(images, target=3)`.
+    """
     return MappingProxyType(dict(METHODS))
 
 
-def parse_method_names(wanted: str) -> list[str]:
-    """The methods meant by "all" or by names separated by commas."""
-    if wanted == "all":
+def parse_method_names(text: str) -> list[str]:
+    """Return the methods named by "all" or by names separated by commas, each once.
+
+    Raises:
+        InputError: A name is unknown, or there is none.
+    """
+    if text == "all":
         return list(METHODS)
-    names = [name.strip().lower().replace("-", "_") for name in wanted.split(",") if name.strip()]
+    names = [name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip()]
     if not names:
-        raise InputError(f"no method is named; there are {', '.join(METHODS)}, and all")
+        raise InputError(f"no method is named; choose from {', '.join(METHODS)}, or all")
     for name in names:
         require_known("method", name, METHODS)
     return list(dict.fromkeys(names))
 
 
 def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray[Any]]:
-    """A function from (model, inputs, targets) to maps, as NumPy arrays.
+    """Return a method as the function that Quantus' metrics take as `explain_func`.
 
-    `settings` are the method's. What Quantus passes beside is ignored: the device is the model's.
+    Args:
+        method: A name from `dmbp.methods()`.
+        **settings: The method's settings.
+
+    Returns:
+        A function `(model, inputs, targets) -> maps` on NumPy arrays or tensors, whose maps are
+        NumPy arrays. It ignores further keywords, such as Quantus' `device`: inputs are moved to
+        the model's device.
+
+    Raises:
+        InputError: The method is unknown.
     """
     require_known("method", method, METHODS)
-    last: list[tuple[nn.Module, Method]] = []  # Quantus asks about one model many times
+    last: list[tuple[nn.Module, Method]] = []  # Quantus explains one model many times
 
     def explain(model: nn.Module, inputs: Any, targets: Any = None, **_: object) -> NDArray[Any]:
         if not last or last[0][0] is not model:

@@ -1,15 +1,16 @@
-"""RISE: how probable the class is when only random parts of the image are seen.
+"""RISE: how probable the class is when the model sees only random parts of the image.
 
-    a = (1 / Np) Σ_k p(mask_k ⊙ x) mask_k
+    a = (1 / (N · open)) Σ_k p(mask_k ⊙ x) mask_k
 
     >>> RISE(model, masks=50).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
 
-Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Black-box Models", BMVC
-2018. Masks are made as they are used, so memory does not grow with their number.
+Masks are drawn as they are used, so memory does not grow with their number. A map is a mean over
+thousands of masks, in which rounding errors average out: on GPUs the model therefore runs in TF32,
+PyTorch's own default for convolutions, in a third of the time.
 
-A map is a mean over thousands of masks, in which rounding averages out: on GPUs the model sees them
-in TF32, PyTorch's own default there, at a third of the time.
+Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Black-box Models", BMVC
+2018.
 """
 
 import math
@@ -29,8 +30,8 @@ from dmbp.probabilities import Activation, activation_function
 
 
 @dataclass(frozen=True)
-class Masking:
-    """How many masks, of how many cells a side, each open with probability `open`."""
+class RISEPreset:
+    """How many masks, how many cells a side, and the probability that a cell is open."""
 
     masks: int
     cells: int
@@ -39,22 +40,35 @@ class Masking:
 
 
 BLOCK = 128
-"""Masks drawn at a time; a number of its own, so that no batch size changes what is drawn."""
+"""How many masks are drawn at a time; fixed, so that the batch size does not change them."""
 
-PRESETS: Mapping[str, Masking] = {
-    "authors": Masking(6000, 8, 0.1, "softmax"),
-    "torchray": Masking(8000, 7, 0.5, "sigmoid"),
+PRESETS: Mapping[str, RISEPreset] = {
+    "authors": RISEPreset(6000, 8, 0.1, "softmax"),
+    "torchray": RISEPreset(8000, 7, 0.5, "sigmoid"),
 }
 
 
 class RISE(Method):
-    """Random masks weighted by the probability of the target: the regions it needs.
+    """Random masks, averaged with the target's probability as their weight.
 
-    A target that is a function of the outputs is handed the outputs, not probabilities.
+    A target that is a function of the outputs receives the outputs, not probabilities.
 
-    `preset` is "authors" (6000 masks of 8 × 8 cells, a tenth open) or "torchray" (8000, 7 × 7, half
-    open, sigmoid); what else is given overrides it. `precision` is what a model in single precision
-    is run in: "tf32", "bfloat16" by way of `torch.autocast`, or "float32".
+    Args:
+        model: The model to explain.
+        preset: "authors" (6000 masks of 8 × 8 cells, a tenth of them open, softmax) or "torchray"
+            (8000 masks of 7 × 7 cells, half of them open, sigmoid).
+        masks: How many masks; overrides the preset, as the next three do.
+        cells: How many cells a mask has along each side.
+        open: The probability that a cell is open.
+        activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
+        precision: What a float32 model is run in: "tf32", "bfloat16" (by `torch.autocast`) or
+            "float32".
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+
+    Raises:
+        InputError: A preset or precision is unknown, or a number is out of range.
     """
 
     runs_many_points = True
@@ -89,36 +103,36 @@ class RISE(Method):
 
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:
-        """The average mask of some rows, weighted by probability."""
+        """Return the average mask of some rows, weighted by probability."""
         inputs = question.inputs
         if inputs.dim() != 4:
             raise InputError(
                 "rise needs images of shape (batch, channel, height, width), not "
                 f"{tuple(inputs.shape)}"
             )
-        total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_wide(inputs))
-        rows_of: dict[int, list[int]] = {}  # an image asked about twice is masked once
+        total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_sum_dtype(inputs))
+        rows_of: dict[int, list[int]] = {}  # an image with several targets is masked only once
         for row, image in enumerate(question.rows.image):
             rows_of.setdefault(image, []).append(row)
         for block in self._masks(question.generator(), inputs):
             for rows in rows_of.values():
                 for masks in block.split(question.batch):
-                    outputs = self._seen(question, masks * inputs[rows[0]])
+                    outputs = self._run(question, masks * inputs[rows[0]])
                     for row in rows:
-                        asked = question.rows.pick([row] * len(masks))
-                        weight = asked.scores(outputs, self._activation).to(total.dtype)
+                        targets = question.rows.pick([row] * len(masks))
+                        weight = targets.scores(outputs, self._activation).to(total.dtype)
                         total[row] += torch.tensordot(weight, masks.to(total.dtype), 1)
         return (total / (self.masks * self.open)).to(inputs.dtype)
 
-    def _seen(self, question: Question, images: Tensor) -> Tensor:
-        """The model's outputs of masked images."""
+    def _run(self, question: Question, images: Tensor) -> Tensor:
+        """Return the model's outputs for masked images."""
         if images.dtype != torch.float32:
             return question.linearizer.run(images)
         with reduced_precision(self.precision, images.device.type):
             return question.linearizer.run_as_set(images)
 
     def _masks(self, generator: torch.Generator, inputs: Tensor) -> Iterator[Tensor]:
-        """All masks (some, 1, height, width), a block at a time."""
+        """Yield all masks in blocks (masks, 1, height, width)."""
         height, width = inputs.shape[2:]
         tall, wide = (math.ceil(side / self.cells) for side in (height, width))
         size = ((self.cells + 1) * tall, (self.cells + 1) * wide)
@@ -132,6 +146,6 @@ class RISE(Method):
             yield large[which, 0, down[:count, :, None], across[:count, None, :]][:, None]
 
 
-def _wide(inputs: Tensor) -> torch.dtype:
-    """Half precision has no room for a sum of thousands."""
+def _sum_dtype(inputs: Tensor) -> torch.dtype:
+    """Return at least float32, because half precision cannot hold a sum of thousands."""
     return torch.promote_types(inputs.dtype, torch.float32)

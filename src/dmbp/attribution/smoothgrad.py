@@ -23,10 +23,22 @@ from dmbp.linear.model.wrappers import Model
 
 
 class SmoothGrad(LinearMapMethod):
-    """Gradients averaged over `samples` copies with noise of `noise` times the image's range.
+    """Gradients averaged over noisy copies of the image.
 
-    The same noise, scaled, goes to every image, so that an image's map does not depend on its
+    Every image gets the same noise, scaled to its range, so that its map does not depend on its
     batch.
+
+    Args:
+        model: The model to explain.
+        samples: How many noisy copies are averaged.
+        noise: The noise's standard deviation, as a share of the image's range.
+        generator: Source of a new seed at every call; without one, every call draws the same.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        output: Which of several things that the model returns is explained: a name, a position or
+            a function of what it returns.
+
+    Raises:
+        InputError: `samples` is below 1 or `noise` is negative.
     """
 
     runs_many_points = True
@@ -48,7 +60,7 @@ class SmoothGrad(LinearMapMethod):
         self.noise = noise
 
     def linear_map(self, question: Question) -> Tensor:
-        """The average gradient of some rows."""
+        """Return the average gradient of some rows."""
         found = gradients_at_points(question, self._noisy(question))
         return torch.stack(list(found)).mean(0)
 

@@ -1,37 +1,26 @@
-"""How a class's probability changes while an image's pixels are put in or taken out, in order.
+"""Insertion and deletion: how a class's probability changes as pixels are replaced in order.
 
     area = (p₀/2 + p₁ + … + p_{n−1} + p_n/2) / n
 
-p_k is the probability once k/n of the pixels are replaced. All channels of a pixel go together,
-ordered by their sum, the strongest first. Of equal pixels the one further up, then further left,
-goes first, so a score depends on neither batch nor device, and a map that is the same everywhere is
-scored as that order. A map with NaN has no order and is refused.
+p_k is the probability once k/n of the pixels are replaced, and the area under this curve is the
+score. Insertion begins with a blurred image and puts the strongest pixels in first; deletion begins
+with the image and takes them out. RISE itself deletes to grey: `substrate="zero"`. Complementary
+insertion puts in first the pixels that speak most against the target, and scores the image's
+*other* classes.
 
-Petsiuk, Das and Saenko, "RISE", BMVC 2018; the settings are those of its evaluation.
+All channels of a pixel are replaced together; pixels are ordered by the sum over their channels,
+the strongest first. Equal pixels are ordered from top to bottom, then from left to right, so a
+score depends on neither batch nor device, and a constant map is scored in that order. A map that
+contains NaN has no order and is refused.
 
-The insertion metric (IM): how soon a blurred image is recognised as its strongest pixels go in.
-
-    >>> insertion(model, images, 3, torch.randn(images.shape)).shape
+    >>> maps = torch.randn(images.shape)
+    >>> insertion(model, images, 3, maps).shape, deletion(model, images, 3, maps).shape
+    (torch.Size([1]), torch.Size([1]))
+    >>> complementary_insertion(model, images, [[1, 4]], maps).shape
     torch.Size([1])
 
-Petsiuk, Das and Saenko, "RISE", BMVC 2018; `curve.py` says how the curve is made.
-
-The deletion metric: how soon an image is no longer recognised as its strongest pixels go.
-
-    >>> deletion(model, images, 3, torch.randn(images.shape)).shape
-    torch.Size([1])
-
-Petsiuk, Das and Saenko, "RISE", BMVC 2018. RISE itself deletes to grey: `substrate="zero"`.
-
-Complementary insertion (cIM): whether what speaks against a class shows the other ones.
-
-The pixels least in favour of the target go in first; the score is the mean over the image's *other*
-classes of the area under their curves.
-
-    >>> complementary_insertion(model, images, [[1, 4]], torch.randn(images.shape)).shape
-    torch.Size([1])
-
-Ruiz, Agudo and Moreno-Noguer, ICCV 2021, Section 4.
+Petsiuk, Das and Saenko, "RISE", BMVC 2018, whose evaluation's settings are the defaults.
+Complementary insertion: Ruiz, Agudo and Moreno-Noguer, ICCV 2021, Section 4.
 """
 
 from collections.abc import Sequence
@@ -53,15 +42,17 @@ STEPS = 28
 
 
 class CurveOptions(TypedDict, total=False):
-    """How a curve is made.
+    """Options of every curve and its area.
 
-    Pixels are replaced in `steps` (28) portions; where they are missing the image shows `substrate`
-    ("blur", as in RISE; "zero", "mean" or a tensor). Outputs become probabilities by `activation`
-    ("softmax", "sigmoid" or a function of (images, classes)), and at most `internal_batch_size`
-    (64) images are run together, which changes no score. A single output is a yes or no: softmax
-    reads it as sigmoid does. A target that is a function is handed the outputs, not probabilities.
-    `output` and `additional_forward_args` are as the methods take them: which of several things the
-    model returns is scored, and what it is given beside the images.
+    Args:
+        steps: In how many portions the pixels are replaced (28).
+        substrate: What the image shows in place of missing pixels: "blur" as in RISE (the default),
+            "zero", "mean" or a tensor.
+        activation: Turns outputs into probabilities: "softmax" (the default), "sigmoid", "none" or
+            a function of outputs (images, classes). Softmax treats a single output as sigmoid does.
+        internal_batch_size: How many images are run together at most (64); changes no score.
+        output: Which of several things that the model returns is scored, as the methods take it.
+        additional_forward_args: The model's other inputs, as the methods take them.
     """
 
     steps: int
@@ -83,9 +74,9 @@ def probability_curve(
     removing: bool,
     options: CurveOptions,
 ) -> Tensor:
-    """The target's probability after each step, (images, steps + 1).
+    """Return the target's probability after each step, (images, steps + 1).
 
-    Pixels are put into the substrate, or taken out of the image where `removing`.
+    Pixels are put into the substrate, or taken out of the image if `removing`.
     """
     for name in options:
         require_known("option", name, CurveOptions.__annotations__)
@@ -94,7 +85,7 @@ def probability_curve(
     activation = activation_function(options.get("activation", "softmax"))
     for name, value in (("steps", steps), ("internal_batch_size", batch)):
         if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"{name} must be a whole number from 1, not {value!r}")
+            raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
     rank = pixel_ranks(attribution, inputs)
     linearizer = Linearizer(model, output=options.get("output"))
     held = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
@@ -118,30 +109,51 @@ def probability_curve(
 
 
 def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:
-    """The strongest `fraction` of each image's pixels from `front`, the rest from `back`."""
+    """Take the strongest `fraction` of each image's pixels from `front` and the rest from `back`.
+
+    Args:
+        front: Images (images, channels, height, width).
+        back: Images of the same shape.
+        rank: Each pixel's place in the order, as `pixel_ranks` returns it.
+        fraction: A number from 0 to 1 for each image, (images,).
+
+    Returns:
+        The mixed images.
+    """
     count = torch.round(fraction.to(torch.float64) * rank[0].numel())
     return torch.where(rank < count.view(-1, 1, 1, 1), front, back)
 
 
 def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
-    """Each pixel's place in the order, (images, 1, height, width)."""
-    for name, given in (("inputs", inputs), ("an attribution", attribution)):
-        if not isinstance(given, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"{name} must be a tensor, not {type(given).__name__}")
+    """Rank each image's pixels by their attribution, the strongest first.
+
+    Args:
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        inputs: Images (images, channels, height, width).
+
+    Returns:
+        Each pixel's place in the order, from 0, (images, 1, height, width).
+
+    Raises:
+        InputError: The maps do not fit the images, or contain NaN or infinity.
+    """
+    for name, value in (("inputs", inputs), ("attribution", attribution)):
+        if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"{name} must be a tensor, not {type(value).__name__}")
     spatial = inputs.shape[2:]
     if inputs.dim() != 4:
         raise InputError(
-            "pixels have an order in images of shape (batch, channel, height, width), not "
+            "pixels can be ordered in images of shape (batch, channel, height, width), not "
             f"{tuple(inputs.shape)}"
         )
     fitting = attribution.dim() == 4 and attribution.shape[1] in (1, inputs.shape[1])
     if not fitting or (len(attribution), attribution.shape[2:]) != (len(inputs), spatial):
         raise InputError(
-            f"an attribution of shape {tuple(attribution.shape)} does not fit inputs of shape "
+            f"attribution of shape {tuple(attribution.shape)} does not fit inputs of shape "
             f"{tuple(inputs.shape)}"
         )
     if not torch.isfinite(attribution).all():
-        raise InputError("the attribution contains NaN or infinity, so its pixels have no order")
+        raise InputError("attribution contains NaN or infinity, so its pixels have no order")
     pixels = attribution.sum(1).flatten(1)
     order = pixels.argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order)
@@ -150,7 +162,14 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
 
 
 def area(curve: Tensor) -> Tensor:
-    """The area under curves (images, steps + 1), both ends counted half."""
+    """Return the area under each curve, with both ends counted half.
+
+    Args:
+        curve: Probabilities (images, steps + 1).
+
+    Returns:
+        The areas (images,).
+    """
     ends = (curve[:, 0] + curve[:, -1]) / 2
     return (curve.sum(1) - ends) / (curve.shape[1] - 1)
 
@@ -162,7 +181,23 @@ def insertion(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """The insertion score of every image, (images,); higher is better."""
+    """Return the area under each image's insertion curve; higher is better.
+
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        target: One target for each image, or one for all, as `attribute` takes it. A function of
+            the outputs receives the outputs, not probabilities.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        **options: See `CurveOptions`.
+
+    Returns:
+        The scores (images,).
+
+    Raises:
+        InputError: An option is unknown or out of range, or the maps do not fit the images.
+        TargetError: The target does not fit the model or the images.
+    """
     return area(insertion_curve(model, inputs, target, attribution, **options))
 
 
@@ -173,9 +208,22 @@ def insertion_curve(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """The target's probability after each step, (images, steps + 1).
+    """Return the target's probability as the strongest pixels are put into the substrate.
 
-    `attribution` is shaped like the inputs, or has one channel.
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        target: One target for each image, or one for all, as `attribute` takes it. A function of
+            the outputs receives the outputs, not probabilities.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        **options: See `CurveOptions`.
+
+    Returns:
+        The probability after each step, (images, steps + 1).
+
+    Raises:
+        InputError: An option is unknown or out of range, or the maps do not fit the images.
+        TargetError: The target does not fit the model or the images.
     """
     return probability_curve(model, inputs, target, attribution, removing=False, options=options)
 
@@ -187,7 +235,23 @@ def deletion(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """The deletion score of every image, (images,); lower is better."""
+    """Return the area under each image's deletion curve; lower is better.
+
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        target: One target for each image, or one for all, as `attribute` takes it. A function of
+            the outputs receives the outputs, not probabilities.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        **options: See `CurveOptions`.
+
+    Returns:
+        The scores (images,).
+
+    Raises:
+        InputError: An option is unknown or out of range, or the maps do not fit the images.
+        TargetError: The target does not fit the model or the images.
+    """
     return area(deletion_curve(model, inputs, target, attribution, **options))
 
 
@@ -198,7 +262,23 @@ def deletion_curve(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """The target's probability after each step, (images, steps + 1)."""
+    """Return the target's probability as the strongest pixels are taken out of the image.
+
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        target: One target for each image, or one for all, as `attribute` takes it. A function of
+            the outputs receives the outputs, not probabilities.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        **options: See `CurveOptions`.
+
+    Returns:
+        The probability after each step, (images, steps + 1).
+
+    Raises:
+        InputError: An option is unknown or out of range, or the maps do not fit the images.
+        TargetError: The target does not fit the model or the images.
+    """
     return probability_curve(model, inputs, target, attribution, removing=True, options=options)
 
 
@@ -209,20 +289,32 @@ def complementary_insertion(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """The complementary score of every image, (images,); higher is better.
+    """Return the mean area of the other classes' curves, weakest pixels first; higher is better.
 
-    `others` lists for every image the classes it shows beside the one that `attribution` is about.
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        others: For each image, the classes it shows besides the one that its map explains.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        **options: See `CurveOptions`.
+
+    Returns:
+        The scores (images,).
+
+    Raises:
+        InputError: An option is unknown or out of range, or the maps do not fit the images.
+        TargetError: An image has no other class, or a class does not exist.
     """
     try:
         distinct = [sorted({int(index) for index in classes}) for classes in others]
     except (TypeError, ValueError) as error:
         raise TargetError(
-            "the other classes are a list of class indices for every image, such as [[3], [1, 4]]"
+            "others must be a list of class indices for every image, such as [[3], [1, 4]]"
         ) from error
     if not all(distinct):
         raise TargetError(
             "complementary insertion needs at least one other class for every image; leave out "
-            "images that show one class only"
+            "images that show only one class"
         )
     signed = attribution if attribution.is_floating_point() else attribution.double()
     # The mean of areas is the area of the mean.

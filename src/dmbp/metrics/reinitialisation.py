@@ -1,20 +1,17 @@
-"""The last layer of a model, which is to forget: the last to run that has a weight matrix.
+"""The re-initialisation check: a map that stays the same when the model forgets explains nothing.
 
-    >>> last_layer(model, lambda: model(images))
-    '3'
-
-A program of `torch.export` runs no modules, but its graph reads their parameters, by the names they
-had, in the order in which they ran.
-
-The re-initialisation check: a map that stays the same when the model forgets explains nothing.
-
-The last layer's weights are drawn afresh from a normal distribution (of their own deviation, the
-bias zero); the score is Spearman's rank correlation between the maps before and after. Near zero
-the map depends on what the model has learned; near one it does not.
+The last layer's weights are drawn afresh from a normal distribution with their own standard
+deviation, and its bias is set to zero. The score is Spearman's rank correlation between the maps
+before and after: near zero, the map depends on what the model has learned; near one, it does not.
 
     >>> from dmbp.attribution import methods
     >>> reinitialisation(methods()["gradient"], model, images, 3).shape
     torch.Size([1])
+
+The last layer is the last one to run that has a weight matrix:
+
+    >>> last_layer(model, lambda: model(images))
+    '3'
 
 Adebayo et al., "Sanity Checks for Saliency Maps", NeurIPS 2018.
 """
@@ -33,64 +30,6 @@ from dmbp.linear import Linearizer, Target, TargetRows
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 
-WEIGHT = "weight"
-
-
-def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
-    """The name of the last layer; `run` runs the model."""
-    ran: list[str] = []
-
-    def watch(name: str, module: nn.Module) -> Callable[..., None]:
-        def remember(*_: object) -> None:
-            ran.extend(_layers(name, module))
-
-        return remember
-
-    handles = [m.register_forward_hook(watch(name, m)) for name, m in model.named_modules()]
-    try:
-        with torch.no_grad(), evaluating(model):
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not ran:
-        raise ModelError("the model has no layer with a weight, so none can be re-initialised")
-    return ran[-1]
-
-
-def layer_weight(model: nn.Module, name: str) -> nn.Parameter:
-    """The weight of a layer by its name."""
-    modules = dict(model.named_modules())
-    if name not in modules:
-        raise InputError(f"the model has no layer {name!r}; {suggestion(name, list(modules))}")
-    weight = getattr(modules[name], WEIGHT, None)
-    if not isinstance(weight, nn.Parameter):
-        raise ModelError(
-            f"{name or 'the model itself'!r} has no plain weight to draw afresh (is it "
-            "parametrised, or a tensor used in forward()?); name another layer with layer="
-        )
-    return weight
-
-
-def _layers(name: str, module: nn.Module) -> list[str]:
-    """The layers that run when a module does, itself or those in its graph, in their order."""
-    if isinstance(module, GraphModule) and (read := _read(module)):
-        return [f"{name}.{layer}".strip(".") for layer in read]
-    own = list(module.parameters(recurse=False))
-    parametrised = "parametrizations" in dict(module.named_children())
-    return [name] if parametrised or any(parameter.dim() > 1 for parameter in own) else []
-
-
-def _read(module: GraphModule) -> list[str]:
-    """The layers whose matrices a graph reads, by each operation that does."""
-    matrices = {name for name, tensor in module.named_parameters() if tensor.dim() > 1}
-    return [
-        str(parent.target).rpartition(".")[0]
-        for node in module.graph.nodes
-        for parent in node.all_input_nodes
-        if parent.op == "get_attr" and parent.target in matrices
-    ]
-
 
 def reinitialisation(
     method: Callable[..., Any],
@@ -103,26 +42,43 @@ def reinitialisation(
     output: Output = None,
     additional_forward_args: Any = None,
 ) -> Tensor:
-    """The rank correlation of each row's map with that of a re-initialised model, (rows,).
+    """Return the rank correlation of each map with that of a re-initialised model.
 
-    `method` makes an attribution method from a model: a row of `dmbp.methods()`, or a class such as
-    Captum's. `layer` names the layer that forgets, where it is not the last to run. An `output` is
-    handed to `method` too, and `additional_forward_args` to its `attribute`.
+    Args:
+        method: Makes an attribution method from a model: a value of `dmbp.methods()`, or a class
+            such as Captum's.
+        model: The model that the maps explain.
+        inputs: Images, or other inputs of the model.
+        target: The target, as `attribute` takes it. None is the unchanged model's top class, for
+            both models.
+        layer: The layer to re-initialise; by default the last one to run.
+        generator: Draws the new weights; without one, they are always the same.
+        output: Which of several things that the model returns is explained; also passed to
+            `method`.
+        additional_forward_args: The model's other inputs; also passed to `attribute`.
+
+    Returns:
+        The correlations (rows,): near zero if the map depends on what the model has learned.
+
+    Raises:
+        InputError: There is no such layer, or the maps contain NaN or infinity.
+        ModelError: The layer cannot be re-initialised, or some output does not depend on it.
     """
-    beside = {"output": output, "additional_forward_args": additional_forward_args}
-    asked = _by_image(_asked(model, inputs, **beside).rows(inputs, target=target)[2])
-    fresh = with_reinitialised_layer(model, inputs, layer=layer, generator=generator, **beside)
-    made = {} if output is None else {"output": output}
-    given = {k: v for k, v in beside.items() if k != "output" and v is not None}
+    extra = {"output": output, "additional_forward_args": additional_forward_args}
+    rows = _make_runner(model, inputs, **extra).rows(inputs, target=target)[2]
+    fresh = with_reinitialised_layer(model, inputs, layer=layer, generator=generator, **extra)
+    settings = {} if output is None else {"output": output}
+    arguments: dict[str, Any] = {"target": _targets_by_image(rows)}
+    if additional_forward_args is not None:
+        arguments["additional_forward_args"] = additional_forward_args
     before, after = (
-        method(net, **made).attribute(inputs, target=asked, **given)
-        for net in (_module(model), fresh)
+        method(net, **settings).attribute(inputs, **arguments) for net in (_as_module(model), fresh)
     )
     return rank_correlation(before, after)
 
 
-def _by_image(rows: TargetRows) -> Any:
-    """What the unchanged model is asked: where no target was given, its own top class."""
+def _targets_by_image(rows: TargetRows) -> Any:
+    """Return the targets of the unchanged model's rows, as `attribute` takes them."""
     images = sorted(set(rows.image))
     labels = [
         [label for k, label in zip(rows.image, rows.labels, strict=True) if k == wanted]
@@ -142,18 +98,30 @@ def with_reinitialised_layer(
     output: Output = None,
     additional_forward_args: Any = None,
 ) -> nn.Module:
-    """A copy of the model whose last layer has forgotten; without a generator, always the same.
+    """Return a copy of the model whose last layer has random weights.
 
-    Refused where some output does not notice, as of a model with two heads: name a `layer` then.
-    An exported program has the layers of the module it was exported from. `output` and
-    `additional_forward_args` are as the methods take them.
+    Args:
+        model: The model; an exported program has the layers of the module it was exported from.
+        inputs: Inputs to run the model on, to see which layer runs last.
+        layer: The layer to re-initialise; by default the last one to run.
+        generator: Draws the new weights; without one, they are always the same.
+        output: Which of several things that the model returns is compared, as the methods take it.
+        additional_forward_args: The model's other inputs, as the methods take them.
+
+    Returns:
+        The copy. The model itself is not changed.
+
+    Raises:
+        InputError: There is no such layer.
+        ModelError: The model cannot be copied, the layer has no plain weight, or some output does
+            not depend on it, as in a model with two heads.
     """
     try:
-        fresh = copy.deepcopy(_module(model))
+        fresh = copy.deepcopy(_as_module(model))
     except RuntimeError as error:
         raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
-    beside = (output, additional_forward_args)
-    run = _asked(fresh, inputs, *beside).outputs
+    extra = (output, additional_forward_args)
+    run = _make_runner(fresh, inputs, *extra).outputs
     name = last_layer(fresh, lambda: run(inputs)) if layer is None else layer
     weight = layer_weight(fresh, name)
     generator = generator or torch.Generator().manual_seed(0)
@@ -165,26 +133,29 @@ def with_reinitialised_layer(
         if isinstance(bias, nn.Parameter):
             bias.zero_()
     with evaluating(model), evaluating(fresh):
-        before, after = (_asked(net, inputs, *beside).outputs(inputs) for net in (model, fresh))
+        before, after = (
+            _make_runner(net, inputs, *extra).outputs(inputs) for net in (model, fresh)
+        )
     same = (before == after).all(0)
     if bool(same.any()):
+        which = f"{name!r}, the last layer to run," if layer is None else repr(name)
         raise ModelError(
-            f"class {int(same.int().argmax())} does not notice when {name!r}, the last layer to "
-            "run, is re-initialised; say which layer is to forget with layer="
+            f"the output for class {int(same.int().argmax())} does not change when {which} is "
+            "re-initialised; name the layer to re-initialise with layer="
         )
     return fresh
 
 
-def _asked(
+def _make_runner(
     model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
 ) -> Linearizer:
-    """What runs a model with its other inputs, and picks its output."""
-    held = ExtraInputs.of(additional_forward_args, images=len(inputs))
-    return Linearizer(model, output=output).holding(held)
+    """Return what runs a model with its other inputs and picks the wanted output."""
+    extra = ExtraInputs.of(additional_forward_args, images=len(inputs))
+    return Linearizer(model, output=output).holding(extra)
 
 
-def _module(model: Model) -> nn.Module:
-    """The model as a module; that of a program says that it trains, but has no modes."""
+def _as_module(model: Model) -> nn.Module:
+    """Return the model as a module; a program's has no modes, but claims to be in training."""
     if not isinstance(model, ExportedProgram):
         return model
     module = model.module()
@@ -193,18 +164,96 @@ def _module(model: Model) -> nn.Module:
     return module
 
 
-def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Spearman's correlation of two batches of maps, pixel by pixel, (images,).
+def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
+    """Return the name of the last layer to run that has a weight matrix; `run` runs the model.
 
-    Equal pixels share their mean rank. A map that is the same everywhere has no order to compare:
-    its correlation counts as 0.
+    Raises:
+        ModelError: No layer has a weight.
     """
-    known_form = first.dim() in (2, 4) and first.dim() == second.dim()
+    ran: list[str] = []
+
+    def watch(name: str, module: nn.Module) -> Callable[..., None]:
+        def remember(*_: object) -> None:
+            ran.extend(_layers_run(name, module))
+
+        return remember
+
+    handles = [m.register_forward_hook(watch(name, m)) for name, m in model.named_modules()]
+    try:
+        with torch.no_grad(), evaluating(model):
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not ran:
+        raise ModelError("the model has no layer with a weight, so none can be re-initialised")
+    return ran[-1]
+
+
+def _layers_run(name: str, module: nn.Module) -> list[str]:
+    """Return the layers that run when a module runs: itself, or those in its graph, in order."""
+    if isinstance(module, GraphModule) and (read := _layers_in_graph(module)):
+        return [f"{name}.{layer}".strip(".") for layer in read]
+    own = list(module.parameters(recurse=False))
+    parametrised = "parametrizations" in dict(module.named_children())
+    return [name] if parametrised or any(parameter.dim() > 1 for parameter in own) else []
+
+
+def _layers_in_graph(module: GraphModule) -> list[str]:
+    """Return the layers whose weight matrices a graph reads, in the order in which it reads them.
+
+    An exported program runs no modules, but its graph reads their parameters by their old names.
+    """
+    matrices = {name for name, tensor in module.named_parameters() if tensor.dim() > 1}
+    return [
+        str(parent.target).rpartition(".")[0]
+        for node in module.graph.nodes
+        for parent in node.all_input_nodes
+        if parent.op == "get_attr" and parent.target in matrices
+    ]
+
+
+def layer_weight(model: nn.Module, name: str) -> nn.Parameter:
+    """Return the weight of the layer with a given name.
+
+    Raises:
+        InputError: There is no such layer.
+        ModelError: Its weight is not a plain parameter.
+    """
+    modules = dict(model.named_modules())
+    if name not in modules:
+        raise InputError(f"the model has no layer {name!r}; {suggestion(name, list(modules))}")
+    weight = getattr(modules[name], "weight", None)
+    if not isinstance(weight, nn.Parameter):
+        raise ModelError(
+            f"{name or 'the model itself'!r} has no plain weight to draw afresh (is it "
+            "parametrised, or a tensor used in forward()?); name another layer with layer="
+        )
+    return weight
+
+
+def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Return Spearman's rank correlation between the pixels of two maps, for each image.
+
+    Equal pixels share their mean rank. A constant map has no order, so its correlation is 0.
+
+    Args:
+        first: Maps (images, channels, height, width), whose channels are added up, or vectors
+            (images, features).
+        second: Maps of the same size; the number of channels may differ.
+
+    Returns:
+        The correlations (images,), from −1 to 1.
+
+    Raises:
+        InputError: The shapes do not fit, or a map contains NaN or infinity.
+    """
+    is_supported = first.dim() in (2, 4) and first.dim() == second.dim()
     pixels = [
         (len(maps), maps.shape[1:] if maps.dim() == 2 else maps.shape[2:])
         for maps in (first, second)
     ]
-    if not known_form or pixels[0] != pixels[1]:
+    if not is_supported or pixels[0] != pixels[1]:
         raise InputError(
             f"maps of shape {tuple(first.shape)} and {tuple(second.shape)} cannot be compared"
         )
@@ -216,13 +265,14 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _pixels(maps: Tensor) -> Tensor:
+    """Return the sum over channels of each pixel, (images, pixels)."""
     if not torch.isfinite(maps).all():
         raise InputError("a map contains NaN or infinity, so its pixels have no order")
     return (maps.sum(1) if maps.dim() > 2 else maps).flatten(1)
 
 
 def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks (images, pixels) in double precision; equal values share their mean."""
+    """Return ranks (images, pixels) in double precision; equal values share their mean rank."""
     ranks = torch.empty(values.shape, dtype=torch.float64, device=values.device)
     for k, row in enumerate(values):
         _, inverse, count = row.unique(return_inverse=True, return_counts=True)

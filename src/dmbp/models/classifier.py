@@ -265,8 +265,8 @@ def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Clas
     Returns:
         The outputs, and the classifier, with activation "none" if they are probabilities.
     """
-    with ProbabilityTracker() as watch:
+    with ProbabilityTracker() as tracker:
         outputs = Linearizer(classifier.module).outputs(inputs)
-    if watch.produced(outputs):
+    if tracker.produced(outputs):
         classifier = replace(classifier, activation="none")
     return outputs, classifier
