@@ -12,7 +12,7 @@ import dmbp
 from dmbp.decompose.settings import Precision
 from dmbp.engine import select as choice
 from dmbp.engine.gpu.engine import GpuEngine
-from dmbp.engine.gpu.torch_site import TorchBackend
+from dmbp.engine.gpu.torch_backend import TorchBackend
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dmbp.engine.gpu.engine import GpuBackend
-from dmbp.engine.gpu.torch_site import TorchBackend
+from dmbp.engine.gpu.torch_backend import TorchBackend
 
 
 def backend(*, triton: bool) -> GpuBackend:

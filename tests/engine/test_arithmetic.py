@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from dmbp.engine.gpu.precision import sums_in_single_precision
+from dmbp.engine.gpu.half_precision import float32_accumulation
 
 MATMUL: Any = torch.backends.cuda.matmul
 HALVES = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
@@ -18,7 +18,7 @@ def switches() -> list[bool]:
 
 @pytest.mark.parametrize("given", [True, False, (False, False)])
 def test_switches_are_as_they_were(given: Any) -> None:
-    with sums_in_single_precision(allow_tf32=False):  # which also undoes what follows
+    with float32_accumulation(allow_tf32=False):  # which also undoes what follows
         MATMUL.allow_fp16_reduced_precision_reduction = given
         MATMUL.allow_fp16_accumulation = given is True
         before = switches()
@@ -28,7 +28,7 @@ def test_switches_are_as_they_were(given: Any) -> None:
 
 
 def _stumble() -> None:
-    with sums_in_single_precision(allow_tf32=True):
+    with float32_accumulation(allow_tf32=True):
         assert not any(getattr(MATMUL, name) for name in HALVES)
         assert not MATMUL.allow_fp16_accumulation
         assert torch.backends.cudnn.allow_tf32

@@ -1,7 +1,6 @@
 """Many iterations at once are that many, one after the other."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ def fused(plan: ExecutionPlan, logits: Any, **settings: Any) -> Engine:
 @pytest.fixture(autouse=True)
 def _few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the GPU engine's kept terms are full, and once half full."""
-    places = ["engine", "state", "torch_site", *(["triton.scores"] if find_spec("triton") else [])]
-    for place in places:
-        monkeypatch.setattr(f"dmbp.engine.gpu.{place}.HISTORY_SLOTS", 3)
+    monkeypatch.setattr("dmbp.engine.gpu.learning_state.HISTORY_SLOTS", 3)
 
 
 @pytest.mark.parametrize("make", [AutogradEngine, CpuEngine, plain, fused])

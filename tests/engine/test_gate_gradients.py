@@ -5,16 +5,17 @@ import torch
 from torch import Tensor
 
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine.gpu.state import LARGEST, SMALLEST, GradientRange
+from dmbp.engine.gpu.half_precision import FLOAT16_MAX, FLOAT16_UNDERFLOW, GradientRange
 from dmbp.engine.plan.kernels import Kernels
 from dmbp.engine.plan.streams import channels_last
 from tests.tolerance import relative
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu.triton import gates as triton_gates
-from dmbp.engine.gpu.triton.site import CLOSED_CODE, CODES
+from dmbp.engine.gpu.triton import gate_gradients as triton_gates
+from dmbp.engine.gpu.triton import mask_state
 
+CLOSED_CODE, CODES_PER_UNIT = mask_state.CLOSED_CODE.value, mask_state.CODES_PER_UNIT.value
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 PLAIN = Kernels()
@@ -33,7 +34,7 @@ def question(shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
 def test_where_masks_start(shape: tuple[int, ...], leaks: bool) -> None:
     gradient, slope, _ = question(shape)
     slope = slope * 0.9 + 0.1 if leaks else slope
-    logits, passed = triton_gates.started(gradient, slope, 2.0)
+    logits, passed = triton_gates.start_at_gate(gradient, slope, 2.0)
     expected, passed_before = PLAIN.start_at_gate(gradient, slope, 2.0)
     assert torch.equal(logits, expected)
     assert relative(passed, passed_before) <= 1e-6
@@ -45,31 +46,31 @@ def test_past_masks(shape: tuple[int, ...], leaks: bool) -> None:
     gradient, slope, logits = question(shape)
     slope = slope * 0.9 + 0.1 if leaks else slope
     expected = PLAIN.pass_gate(gradient, slope, logits)
-    assert relative(triton_gates.past(gradient, logits, slope, None), expected) <= 1e-6
+    assert relative(triton_gates.pass_gate(gradient, logits, slope, None), expected) <= 1e-6
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_past_masks_in_16_bits(shape: tuple[int, ...]) -> None:
     gradient, slope, logits = question(shape)
-    codes = triton_gates.encoded(logits, slope)
-    kept = channels_last((logits * CODES).round())
+    codes = mask_state.encode_logits(logits, slope)
+    kept = channels_last((logits * CODES_PER_UNIT).round())
     assert ((codes == CLOSED_CODE) == ~channels_last(slope)).all()
     assert (codes.float() - kept)[slope].abs().max() <= 1
-    expected = PLAIN.pass_gate(gradient, slope, codes.float() / CODES)
-    assert relative(triton_gates.past(gradient, codes, None, None), expected) <= 1e-6
+    expected = PLAIN.pass_gate(gradient, slope, codes.float() / CODES_PER_UNIT)
+    assert relative(triton_gates.pass_gate(gradient, codes, None, None), expected) <= 1e-6
 
 
-@pytest.mark.parametrize("largest", [1.0, 2 * LARGEST])
+@pytest.mark.parametrize("largest", [1.0, 2 * FLOAT16_MAX])
 @pytest.mark.parametrize("lost", [0.0, 0.5])
 def test_what_is_seen_on_the_way(largest: float, lost: float) -> None:
     gradient, slope, logits = question((2, 5, 7, 6))
     gradient = gradient.sign()
-    gradient[torch.rand(gradient.shape, device=DEVICE) < lost] = SMALLEST / 16
+    gradient[torch.rand(gradient.shape, device=DEVICE) < lost] = FLOAT16_UNDERFLOW / 16
     gradient[3, 2, 1, 0] = largest
     scales = torch.tensor([2.0, 1.0], device=DEVICE)
     ranges = [GradientRange(scales, OBJECTIVES["all"]) for _ in range(2)]
-    triton_gates.past(gradient, logits, slope, ranges[0])
-    ranges[1].see(gradient)
+    triton_gates.pass_gate(gradient, logits, slope, ranges[0])
+    ranges[1].record(gradient)
     found, expected = ranges
     assert torch.equal(found.counts, expected.counts)
     assert torch.equal(found.largest, expected.largest)

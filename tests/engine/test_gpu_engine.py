@@ -10,7 +10,7 @@ from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import AutogradEngine, CpuEngine, Engine, engine_for, plan_for
 from dmbp.engine.gpu.engine import GpuEngine
-from dmbp.engine.gpu.merging import merging_of
+from dmbp.engine.gpu.fusion import plan_fusion
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.precision import full_precision
@@ -108,7 +108,7 @@ def test_both_streams_at_once(model: type[nn.Module], objective: str) -> None:
 @pytest.mark.parametrize("model", NETWORKS)
 def test_recorded_iterations(model: type[nn.Module]) -> None:
     engine = assert_agree(network(model), "all", triton=True, iterations=8)
-    assert engine.is_recorded
+    assert engine.is_captured
 
 
 @pytest.mark.parametrize("model", [nets.ResidualNet, Pools])
@@ -260,17 +260,17 @@ def test_scales_follow_the_terms_in_kernels_too() -> None:
     plain, fused = (engine._learning for engine in engines)  # pyright: ignore[reportPrivateUsage]
     for engine, learning in zip(engines, (plain, fused), strict=True):
         engine.step()
-        learning.sizes.mul_(0.01)  # as if terms had grown a hundredfold
+        learning.initial_sizes.mul_(0.01)  # as if terms had grown a hundredfold
         engine.step()
-    assert (fused.scales < fused.starts).any()
+    assert (fused.scales < fused.initial_scales).any()
     assert torch.equal(fused.scales, plain.scales)
-    assert torch.equal(fused.products, plain.products)
+    assert torch.equal(fused.product_scales, plain.product_scales)
 
 
 def test_what_is_merged_into_a_site() -> None:
     plan = plan_for(network(nets.ResidualNet))
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
-    merging = merging_of([p.step for p in plan.steps], constant, pooling=True)
+    merging = plan_fusion([p.step for p in plan.steps], constant, pooling=True)
     sums = [merged for merged in merging.gates.values() if len(merged.terms) == 2]
     assert len(sums) == 2  # as many blocks
     assert all(merged.shift is not None for merged in sums)  # batch norms', folded and moved on

@@ -13,31 +13,31 @@ from dmbp.engine import plan_for
 from dmbp.engine.base import Logits, Terms
 from dmbp.engine.gpu import engine as gpu
 from dmbp.engine.gpu.engine import GpuEngine
-from dmbp.engine.gpu.lanes import Turn, turns
+from dmbp.engine.gpu.lanes import LaneSlot, assign_lanes
 from dmbp.linear import Linearizer
 from dmbp.precision import deterministic_kernels, full_precision
 from tests.engine.backends import backend
 
 
-def waited_for(found: Sequence[Turn]) -> list[set[int]]:
+def waited_for(found: Sequence[LaneSlot]) -> list[set[int]]:
     """All that has ended when a turn begins: on its lane, by events, and what those waited for."""
     last: dict[int, int] = {}
     all_before: list[set[int]] = []
     for place, turn in enumerate(found):
-        direct = {*turn.after, *([last[turn.lane]] if turn.lane in last else [])}
+        direct = {*turn.waits_for, *([last[turn.lane]] if turn.lane in last else [])}
         all_before.append(direct.union(*(all_before[other] for other in direct)))
         last[turn.lane] = place
     return all_before
 
 
 def test_a_chain_has_one_lane() -> None:
-    assert turns([[], [0], [1], [2]]) == [Turn(0)] * 4
+    assert assign_lanes([[], [0], [1], [2]]) == [LaneSlot(0)] * 4
 
 
 def test_a_branch_runs_beside() -> None:
     #  0 → 1 → 2 → 4 → 5, and 0 → 3 → 4
-    assert turns([[], [0], [1], [0], [2, 3], [4]]) == [
-        Turn(0), Turn(0), Turn(0), Turn(1, (0,)), Turn(0, (3,)), Turn(0),
+    assert assign_lanes([[], [0], [1], [0], [2, 3], [4]]) == [
+        LaneSlot(0), LaneSlot(0), LaneSlot(0), LaneSlot(1, (0,)), LaneSlot(0, (3,)), LaneSlot(0),
     ]  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def test_lanes_are_used_again() -> None:
     needs: list[list[int]] = [[]]
     for first in range(0, 12, 3):
         needs += [[place + first for place in needed] for needed in block]
-    assert {turn.lane for turn in turns(needs)} == {0, 1}
+    assert {turn.lane for turn in assign_lanes(needs)} == {0, 1}
 
 
 def test_with_no_lane_left_branches_queue_up() -> None:
-    found = turns([[], [0], [0], [0], [0], [1, 2, 3, 4]], lanes=2)
+    found = assign_lanes([[], [0], [0], [0], [0], [1, 2, 3, 4]], lanes=2)
     assert {turn.lane for turn in found} == {0, 1}
     assert waited_for(found)[5] == {0, 1, 2, 3, 4}
 
@@ -60,7 +60,7 @@ def test_with_no_lane_left_branches_queue_up() -> None:
 def test_nothing_begins_before_what_it_needs(seed: int, lanes: int) -> None:
     rng = random.Random(seed)
     needs = [rng.sample(range(place), min(place, rng.randint(0, 3))) for place in range(40)]
-    found = turns(needs, lanes=lanes)
+    found = assign_lanes(needs, lanes=lanes)
     assert max(turn.lane for turn in found) < lanes
     for needed, before in zip(needs, waited_for(found), strict=True):
         assert set(needed) <= before
@@ -132,12 +132,12 @@ def test_side_by_side_is_the_same_bit_for_bit(
         engine = engine_of(model, inputs, dtype)
         with full_precision(), deterministic_kernels():
             terms = engine.learn(30)
-        assert engine.is_recorded
+        assert engine.is_captured
         assert lanes_of(engine) > 2
         return engine.logits, terms
 
     logits, terms = learned()
-    monkeypatch.setattr(gpu, "FEW_ROWS", 0)
+    monkeypatch.setattr(gpu, "MAX_ROWS_FOR_LANES", 0)
     expected, expected_terms = learned()
     assert torch.equal(terms.positive, expected_terms.positive)
     assert torch.equal(terms.negative, expected_terms.negative)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dmbp.engine.gpu.triton.launch import leave_filters
+from dmbp.engine.gpu.triton.launch import protect_warning_filters
 
 
 def code_generator() -> Any:
@@ -17,7 +17,7 @@ def code_generator() -> Any:
 
 def test_filters_stay_when_compiling_ends_after_who_began_before() -> None:
     module, before = code_generator(), list(warnings.filters)
-    leave_filters(module)
+    protect_warning_filters(module)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         compiling = module.warnings.catch_warnings()
@@ -31,8 +31,8 @@ def test_filters_stay_when_compiling_ends_after_who_began_before() -> None:
 
 def test_it_may_still_warn() -> None:
     module = code_generator()
-    leave_filters(module)
-    leave_filters(module)
+    protect_warning_filters(module)
+    protect_warning_filters(module)
     with pytest.warns(UserWarning, match="from Triton"):
         module.warnings.warn("from Triton", stacklevel=1)
 
@@ -40,5 +40,5 @@ def test_it_may_still_warn() -> None:
 def test_tritons_own_generator_does() -> None:
     pytest.importorskip("triton")
     module = importlib.import_module("triton.compiler.code_generator")
-    leave_filters(module)
+    protect_warning_filters(module)
     assert getattr(module, "warnings", None) is not warnings

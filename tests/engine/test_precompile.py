@@ -19,8 +19,8 @@ pytest.importorskip("triton")
 
 from dmbp.engine.gpu.triton import launch as triton_launch
 from dmbp.engine.gpu.triton.backend import TritonBackend
-from dmbp.engine.gpu.triton.launch import FUSED, launch, rehearsing
-from dmbp.engine.gpu.triton.precompile import ask
+from dmbp.engine.gpu.triton.launch import FP_FUSION, compile_only, launch
+from dmbp.engine.gpu.triton.precompile import launch_common_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -43,7 +43,7 @@ def pooled() -> nn.Module:
 
 def asked() -> set[object]:
     """What was launched in a rehearsal: kernels, types of arguments, settings."""
-    rehearsal = triton_launch.thread.rehearsal
+    rehearsal = triton_launch.thread_state.compilations
     assert rehearsal is not None
     is_number = {(True, True), (True, False), (False, True), (False, False)}
     return {
@@ -69,10 +69,10 @@ def test_ahead(
         engine = GpuEngine(
             plan, logits, loss=loss, learning_rate=0.05, dtype=dtype, backend=TritonBackend()
         )
-        with rehearsing():
-            ask(loss, dtype=dtype, device=inputs.device, rows=rows)
+        with compile_only():
+            launch_common_kernels(loss, dtype=dtype, device=inputs.device, rows=rows)
             ahead = asked()
-        with rehearsing():
+        with compile_only():
             engine._iteration.run()  # pyright: ignore[reportPrivateUsage]
             engine.readout()
             needed = asked()
@@ -90,7 +90,7 @@ class Kernel:
         return self._launch
 
     def _launch(self, **settings: object) -> None:
-        assert settings == FUSED
+        assert settings == FP_FUSION
         self.launched += 1
 
 
@@ -116,31 +116,31 @@ class Slow(Kernel):
 def test_a_launch_waits_for_its_own_kernel_alone() -> None:
     slow, other = Slow(), Kernel()
     other.__name__ = "other"
-    with rehearsing(ahead=True):
+    with compile_only(background=True):
         launch(slow, (1,))
     launch(other, (1,))
     assert (other.launched, slow.is_compiled) == (1, False)
-    with rehearsing(ahead=True):
+    with compile_only(background=True):
         launch(slow, (1,))  # is on its way
     Timer(0.2, slow.may_end.set).start()
     launch(slow, (1,))
     assert slow.launched == 1
-    assert not triton_launch._ahead  # pyright: ignore[reportPrivateUsage]
+    assert not triton_launch._pending  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_rehearsal_waits_for_what_is_on_its_way() -> None:
     slow = Slow()
-    with rehearsing(ahead=True):
+    with compile_only(background=True):
         launch(slow, (1,))
     Timer(0.2, slow.may_end.set).start()
-    with rehearsing():
+    with compile_only():
         launch(slow, (1,))
     assert slow.is_compiled
 
 
 def test_a_rehearsal_is_of_one_thread() -> None:
     rehearsed, launched = Kernel(), Kernel()
-    with rehearsing():
+    with compile_only():
         launch(rehearsed, (1,))
         other = Thread(target=launch, args=(launched, (1,)))
         other.start()
@@ -152,4 +152,4 @@ def test_a_rehearsal_is_of_one_thread() -> None:
 
 def test_nothing_to_prepare_for_a_cpu() -> None:
     prepare(torch.zeros(1, 3, 8, 8), loss=OBJECTIVES["all"], precision="auto")
-    assert not triton_launch._ahead  # pyright: ignore[reportPrivateUsage]
+    assert not triton_launch._pending  # pyright: ignore[reportPrivateUsage]

@@ -14,12 +14,12 @@ from tests.engine.networks import Block, TwoBranches
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu.program import PlainInstruction
+from dmbp.engine.gpu.program import AffineInstruction
 from dmbp.engine.gpu.triton.backend import TritonBackend
 from dmbp.engine.gpu.triton.split_convolution import (
     SplitConvolution,
-    SplitOperation,
-    parts_where_faster,
+    SplitConvolutionOperation,
+    choose_summands,
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,7 +42,7 @@ def test_sum_of_parts(summands: int, kernel: tuple[int, int], stride: int, paddi
     assert len(found.summands) == summands
     with full_precision():
         expected = torch.conv2d(images.float(), weight.float(), None, *settings)
-    assert torch.allclose(found.whole(torch.float32), expected, atol=1e-2, rtol=1e-4)
+    assert torch.allclose(found.total(torch.float32), expected, atol=1e-2, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_left_whole(
     shape: tuple[int, ...], settings: tuple[list[int], list[int], list[int], int], rows: int
 ) -> None:
     device = torch.device(DEVICE)
-    assert parts_where_faster(shape, settings, rows=rows, size=(8, 8), device=device) == 1
+    assert choose_summands(shape, settings, rows=rows, size=(8, 8), device=device) == 1
 
 
 def test_fewer_tiles_more_parts() -> None:
     def parts(rows: int) -> int:
         shape, device = (64, 64, 3, 3), torch.device("cpu")
-        return parts_where_faster(shape, PLAIN, rows=rows, size=(8, 8), device=device)
+        return choose_summands(shape, PLAIN, rows=rows, size=(8, 8), device=device)
 
     # As many tiles as rows, on 132 processors.
     assert [parts(rows) for rows in (1, 33, 34, 66, 67)] == [8, 8, 4, 4, 1]
@@ -90,8 +90,10 @@ def test_engine_learns_the_same_masks(
         settings = {"loss": OBJECTIVES[objective], "learning_rate": 0.05}
         reference = AutogradEngine(plan, logits, **settings)
         engine = GpuEngine(plan, logits, **settings, dtype=torch.float16, backend=TritonBackend())
-        program = [part for part in engine._program if isinstance(part, PlainInstruction)]
-        assert sum(isinstance(part.operation, SplitOperation) for part in program) == count
+        program = [part for part in engine._program if isinstance(part, AffineInstruction)]
+        assert (
+            sum(isinstance(part.operation, SplitConvolutionOperation) for part in program) == count
+        )
         for _ in range(3):
             expected, found = reference.step(), engine.step()
             assert torch.allclose(found.positive, expected.positive, rtol=2e-3, atol=1e-3)

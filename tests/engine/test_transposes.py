@@ -7,15 +7,15 @@ from dmbp.precision import full_precision
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu.triton import windows as triton_columns
-from dmbp.engine.gpu.triton.windows import GatheredTranspose, is_for_gathering
+from dmbp.engine.gpu.triton import transposes as triton_columns
+from dmbp.engine.gpu.triton.transposes import GatheredTranspose, can_gather_transpose
 from dmbp.engine.plan.convolution import ConvolutionSettings
 from dmbp.engine.plan.streams import channels_last
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("at_once", [triton_columns.AT_ONCE, 1])
+@pytest.mark.parametrize("at_once", [triton_columns.MAX_COLUMN_ELEMENTS, 1])
 @pytest.mark.parametrize("channels", [1, 3, 70])
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding"),
@@ -34,7 +34,7 @@ def test_as_autograd_does(
     at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(triton_columns, "AT_ONCE", at_once)
+    monkeypatch.setattr(triton_columns, "MAX_COLUMN_ELEMENTS", at_once)
     settings: ConvolutionSettings = (stride, padding, [1, 1], 1)
     weight = torch.randn(6, channels, *kernel, device=DEVICE)
     images = torch.randn(3, channels, 13, 12, device=DEVICE, requires_grad=True)
@@ -49,6 +49,6 @@ def test_as_autograd_does(
 
 def test_what_it_is_for() -> None:
     weight = torch.zeros(8, 8, 3, 3)
-    assert is_for_gathering(weight, ([2, 2], [1, 1], [1, 1], 1))
-    assert not is_for_gathering(weight, ([2, 2], [1, 1], [2, 2], 1))
-    assert not is_for_gathering(weight, ([2, 2], [1, 1], [1, 1], 2))
+    assert can_gather_transpose(weight, ([2, 2], [1, 1], [1, 1], 1))
+    assert not can_gather_transpose(weight, ([2, 2], [1, 1], [2, 2], 1))
+    assert not can_gather_transpose(weight, ([2, 2], [1, 1], [1, 1], 2))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import plan_for
-from dmbp.engine.gpu.merging import merging_of
+from dmbp.engine.gpu.fusion import plan_fusion
 from dmbp.engine.plan.kernels import Kernels, Pooling, square_windows
 from dmbp.engine.plan.operations import GatherOperation
 from dmbp.engine.plan.streams import channels_last
@@ -18,9 +18,9 @@ from dmbp.linear.rules.choices import Gather
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu.state import start
+from dmbp.engine.gpu.learning_state import initial_state
 from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
-from dmbp.engine.gpu.triton.windows import unpooled, winners_of
+from dmbp.engine.gpu.triton.transposes import unpool, window_winners
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -57,7 +57,7 @@ def test_every_pixel_gets_of_the_windows_it_won(
     expected = [_scattered(images, pooling.index, part) for part in gradient.chunk(streams)]
     for index in (pooling.index, channels_last(pooling.index)):
         laid = replace(pooling, step=replace(pooling.step, function=Gather(index, 2)))
-        found = unpooled(channels_last(gradient), winners_of(laid, 10), laid, (11, 10))
+        found = unpool(channels_last(gradient), window_winners(laid, 10), laid, (11, 10))
         assert torch.allclose(found, torch.cat(expected), atol=1e-6)
 
 
@@ -72,11 +72,11 @@ def test_past_the_masks_of_winners(windows: tuple[int, int, int, bool], dtype: t
     """What winners get passes their masks; nobody else gets anything."""
     net = pooled(windows)
     plan = plan_for(net)
-    merging = merging_of([p.step for p in plan.steps], {0}, pooling=True)
+    merging = plan_fusion([p.step for p in plan.steps], {0}, pooling=True)
     (merged,) = merging.gates.values()
     assert merged.gate.site is not None
     logits = torch.randn(merged.gate.site.shape, device=DEVICE)
-    learning = start(OBJECTIVES["all"], 0.1, dtype=dtype, unit=1.0, tail=plan.tail)
+    learning = initial_state(OBJECTIVES["all"], 0.1, dtype=dtype, unit=1.0, tail=plan.tail)
     site = PooledTritonSite(merged, logits, learning)
     pooling, operation = pooling_of(net)
     gradient = torch.randn(4, *pooling.index.shape[1:], device=DEVICE)
@@ -84,4 +84,4 @@ def test_past_the_masks_of_winners(windows: tuple[int, int, int, bool], dtype: t
     assert isinstance(merged.gate.function, ElementwiseLine)
     slope = merged.gate.function.slope
     expected = Kernels().pass_gate(at_pixels, slope, site.logits)
-    assert torch.allclose(site.past(at_pixels, slope, None), expected, atol=1e-6)
+    assert torch.allclose(site.pass_gradient(at_pixels, slope, None), expected, atol=1e-6)

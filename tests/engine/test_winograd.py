@@ -8,13 +8,13 @@ from dmbp.precision import full_precision
 pytest.importorskip("triton")
 
 from dmbp.engine.gpu.triton import winograd as triton_winograd
-from dmbp.engine.gpu.triton.winograd import Winograd, is_for_winograd
+from dmbp.engine.gpu.triton.winograd import WinogradConvolution, should_use_winograd
 from dmbp.engine.plan.streams import channels_last
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("at_once", [triton_winograd.AT_ONCE, 1, 40_000])
+@pytest.mark.parametrize("at_once", [triton_winograd.MAX_WORKSPACE_ELEMENTS, 1, 40_000])
 @pytest.mark.parametrize(
     ("rows", "read", "channels", "size", "padding"),
     [(1, 3, 5, (4, 4), 1), (3, 33, 70, (7, 10), 1), (2, 64, 32, (9, 5), 0), (2, 5, 4, (3, 1), 2)],
@@ -31,14 +31,14 @@ def test_as_torch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Odd sides, channels that fill no tile, and more tiles than are kept at once."""
-    monkeypatch.setattr(triton_winograd, "AT_ONCE", at_once)
+    monkeypatch.setattr(triton_winograd, "MAX_WORKSPACE_ELEMENTS", at_once)
     images = torch.randn(rows, read, *size, device=DEVICE)
     weight = torch.randn(channels, read, 3, 3, device=DEVICE)
     bias = torch.randn(channels, device=DEVICE) if biased else None
     exact = [None if part is None else part.double() for part in (images, weight, bias)]
     expected = torch.conv2d(*exact, padding=padding)  # pyright: ignore[reportArgumentType]
     with full_precision():
-        found = Winograd(weight, bias, padding)(channels_last(images))
+        found = WinogradConvolution(weight, bias, padding)(channels_last(images))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
 
@@ -46,10 +46,10 @@ def test_as_torch_does(
 def test_what_it_is_for() -> None:
     weight = torch.zeros(64, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], 1)
-    assert is_for_winograd(weight, plain)
-    assert not is_for_winograd(weight[:, :, :, :2], plain)
-    assert not is_for_winograd(weight[:8], plain)
+    assert should_use_winograd(weight, plain)
+    assert not should_use_winograd(weight[:, :, :, :2], plain)
+    assert not should_use_winograd(weight[:8], plain)
     for other in (([2, 2], [1, 1], [1, 1], 1), ([1, 1], [1, 1], [2, 2], 1)):
-        assert not is_for_winograd(weight, other)
-    assert not is_for_winograd(weight, ([1, 1], [1, 0], [1, 1], 1))
-    assert not is_for_winograd(weight, ([1, 1], [1, 1], [1, 1], 2))
+        assert not should_use_winograd(weight, other)
+    assert not should_use_winograd(weight, ([1, 1], [1, 0], [1, 1], 1))
+    assert not should_use_winograd(weight, ([1, 1], [1, 1], [1, 1], 2))

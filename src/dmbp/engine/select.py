@@ -11,7 +11,7 @@ from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss
 from dmbp.engine.cpu.engine import CpuEngine
 from dmbp.engine.gpu.engine import GpuBackend, GpuEngine
-from dmbp.engine.gpu.torch_site import TorchBackend
+from dmbp.engine.gpu.torch_backend import TorchBackend
 from dmbp.engine.plan.kernels import Kernels
 from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.errors import InputError, require_known

@@ -1,19 +1,19 @@
-"""The engine for GPUs: half precision where it is harmless, few kernels, one CUDA graph a step.
+"""The engine for GPUs: 16-bit arithmetic where it is harmless, few kernels, and a CUDA graph.
 
-- Activations and gradients have 16 bits, in channels-last order, both streams in one batch. In
-  float16 both are scaled into its range (`precision.py`, `state.py`).
+- Activations and gradients have 16 bits, in channels-last memory, both streams in one batch. In
+  float16 both are scaled into its range (`half_precision.py`).
 - Everything that happens at a site is one kernel each way (`triton/site.py`), together with the
-  bias, sum or batch norm before it and the max-pooling after it (`merging.py`). On the way back the
-  loss touches one stream of each row, and only that one is computed.
-- What x alone determines is computed once, and so are the steps after the last site
+  bias, sum or batch norm before it and the max-pooling after it (`fusion.py`). On the way back the
+  paper's loss has a gradient in one stream of each row, and only that one is computed.
+- What depends on x alone is computed once, and so are the steps after the last site
   (`engine/plan/tail.py`).
-- The rest is convolutions, those of few pixels split into parts (`triton/split_convolution.py`),
-  and operations without a path of their own, which run as they are.
-- A whole iteration is recorded as a CUDA graph; for few rows, branches of the network run side by
-  side (`lanes.py`).
+- The rest is convolutions, which are split into parts if they have few pixels
+  (`triton/split_convolution.py`), and other affine operations, which run as PyTorch's.
+- A whole iteration is captured as a CUDA graph and replayed (`program.py`). For few rows,
+  independent branches of the network run side by side (`lanes.py`).
 
-Where masks start and how maps are read out is computed in the network's own precision. The back end
-(Triton, or plain PyTorch) is handed in.
+Initial masks and the read-out are computed in the network's own precision. The back end (Triton, or
+plain PyTorch) is passed in.
 """
 
 from collections.abc import Callable, Generator, Sequence, Set
@@ -25,25 +25,26 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.base import Logits, Loss, OnIteration, Readout, Terms
-from dmbp.engine.gpu.lanes import FEW_ROWS
-from dmbp.engine.gpu.merging import Merged, Merging, merging_of
-from dmbp.engine.gpu.precision import (
-    cast,
+from dmbp.engine.gpu.fusion import FusedGate, FusionPlan, plan_fusion
+from dmbp.engine.gpu.half_precision import (
+    GradientRange,
+    activation_unit,
     cast_example,
-    constant_value,
-    in_unit,
-    sums_in_single_precision,
-    unit_of,
+    cast_step,
+    float32_accumulation,
+    scale_constants,
 )
+from dmbp.engine.gpu.lanes import MAX_ROWS_FOR_LANES
+from dmbp.engine.gpu.learning_state import LearningState, initial_state
 from dmbp.engine.gpu.program import (
+    AffineInstruction,
     GpuInstruction,
     GpuSite,
     Iteration,
-    PlainInstruction,
-    Scores,
+    LossHead,
     SiteInstruction,
+    constant_value,
 )
-from dmbp.engine.gpu.state import HISTORY_SLOTS, GradientRange, LearningState, start
 from dmbp.engine.plan.operations import operation
 from dmbp.engine.plan.plan import ExecutionPlan, plan_steps
 from dmbp.engine.plan.tail import Tail
@@ -53,50 +54,57 @@ from dmbp.linear.steps import Step
 
 
 class GpuBackend(Protocol):
-    """Makes the parts of a program that depend on how kernels are written.
+    """Makes the parts of a program whose kernels differ between Triton and plain PyTorch.
 
     Attributes:
-        merges_pooling: Whether a site may include the max-pooling after it.
+        fuses_pooling: Whether a site may include the max-pooling after it.
     """
 
-    merges_pooling: bool
+    fuses_pooling: bool
 
-    def site(self, merged: Merged, logits: Tensor, learning: LearningState) -> GpuSite:
+    def site(self, fused: FusedGate, logits: Tensor, learning: LearningState) -> GpuSite:
         """Return a site that starts from these logits."""
         ...
 
-    def scores(self, tail: Tail, output: Tensor, learning: LearningState) -> Scores:
-        """Return what computes the terms and the loss's seeds at the end of the forward pass."""
+    def loss_head(self, tail: Tail, output: Tensor, learning: LearningState) -> LossHead:
+        """Return what computes terms and seeds at the end of the forward pass."""
         ...
 
     def split_convolutions(
         self,
         program: Sequence[GpuInstruction],
-        sites: Sequence[Merged],
+        sites: Sequence[FusedGate],
         *,
         ends: Set[int],
         learning: LearningState,
     ) -> list[GpuInstruction]:
-        """Return the program with convolutions next to `sites` split where that is faster."""
+        """Return the program with convolutions next to sites split into parts where that is faster.
+
+        Args:
+            program: The instructions in order.
+            sites: Fused gates that can add up a split convolution's parts.
+            ends: The indices of values that the tail reads.
+            learning: The shared state.
+        """
         ...
 
     def compile(self, key: Any, run: Callable[[], None]) -> None:
-        """Compile every kernel that `run` launches, unless done before for the same `key`."""
+        """Compile every kernel that `run` launches, unless that was done for the same `key`."""
         ...
 
 
 class GpuEngine:
-    """Learns the masks of a linear network, starting from `logits`.
+    """Learns the masks of a linear network on a GPU, starting from `logits`.
 
     Args:
         plan: The network's execution plan; rows must be dimension 0 at every site.
         logits: The initial logits.
         loss: The loss to minimise.
         learning_rate: RMSProp's learning rate.
-        dtype: The dtype of activations and gradients; where it has 16 bits, masks have 16 bits too.
-            In float16 numbers may be out of range, which `is_in_range` reports.
+        dtype: The dtype of activations and gradients; masks have 16 bits if it has. float16 may
+            overflow, which `is_in_range` reports.
         allow_tf32: Whether float32 products may be computed in TF32.
-        backend: How sites, scores and split convolutions are computed.
+        backend: Makes sites, the loss head and split convolutions.
     """
 
     def __init__(
@@ -118,11 +126,13 @@ class GpuEngine:
         self._program: list[GpuInstruction] = []
         self._stream = torch.cuda.Stream() if plan.net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._cannot_record = False
-        self._seen: GradientRange | None = None
-        with torch.no_grad(), self._aside():
-            unit = unit_of([p.step for p in plan.program if not p.is_constant], dtype)
-            self._learning = start(loss, learning_rate, dtype=dtype, unit=unit, tail=plan.tail)
+        self._cannot_capture = False
+        self._gradient_range: GradientRange | None = None
+        with torch.no_grad(), self._on_own_stream():
+            unit = activation_unit([p.step for p in plan.program if not p.is_constant], dtype)
+            self._learning = initial_state(
+                loss, learning_rate, dtype=dtype, unit=unit, tail=plan.tail
+            )
             self._output = plan.net.score(plan.net.frozen.output)
             self._build(logits)
 
@@ -133,80 +143,147 @@ class GpuEngine:
 
     def step(self) -> Terms:
         """Run one iteration of RMSProp and return the terms before it."""
-        past = self.learn(1)
-        return Terms(self._output, past.positive[0], past.negative[0])
+        history = self.learn(1)
+        return Terms(self._output, history.positive[0], history.negative[0])
 
     @torch.no_grad()
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
         """Run several iterations and return the terms before each."""
-        past = [self._output.new_zeros(0, 2, len(self._output), dtype=torch.float32)]
-        with self._aside():
-            for start in range(0, iterations, HISTORY_SLOTS):
-                count = min(HISTORY_SLOTS, iterations - start)
-                self._learning.since.copy_(self._learning.iteration)
+        history = [self._output.new_zeros(0, 2, len(self._output), dtype=torch.float32)]
+        slots = self._learning.history_slots
+        with self._on_own_stream():
+            for start in range(0, iterations, slots):
+                count = min(slots, iterations - start)
+                self._learning.history_start.copy_(self._learning.iteration)
                 for _ in range(count):
                     self._iterate_once()
                     if on_iteration is not None:
                         on_iteration()
-                past.append(self._learning.past[:count].clone())
-        positive, negative = torch.cat(past).unbind(1)
+                history.append(self._learning.history[:count].clone())
+        positive, negative = torch.cat(history).unbind(1)
         return Terms(self._output, positive.contiguous(), negative.contiguous())
 
     def readout(self) -> Readout:
         """Return the terms and linear maps at the current masks."""
         if self._learning.dtype == torch.float16:
-            self._seen = GradientRange(self._learning.scales, self._learning.loss)
-        return read_out(self._plan, self._output, lambda: self.logits, self._through_masks)
+            self._gradient_range = GradientRange(self._learning.scales, self._learning.loss)
+        return read_out(self._plan, self._output, lambda: self.logits, self._pass_gate)
 
     def is_in_range(self, past: Terms) -> bool:
-        """Return whether float16 could represent all numbers, by the terms and the read-out.
+        """Return whether float16 could represent all numbers, as far as terms and read-out tell.
 
-        An activation beyond its range becomes infinite, and so does a term that it reaches.
+        An activation that overflows becomes infinite, and so does every term that depends on it.
         """
         if self._learning.dtype != torch.float16:
             return True
         verdict = torch.isfinite(torch.stack([past.positive, past.negative])).all()
-        return bool(verdict if self._seen is None else verdict & self._seen.fits())
+        return bool(
+            verdict if self._gradient_range is None else verdict & self._gradient_range.fits()
+        )
 
     @property
-    def is_recorded(self) -> bool:
+    def is_captured(self) -> bool:
         """Whether iterations are replayed from a CUDA graph."""
         return self._graph is not None
 
-    def _through_masks(self, step: Step, gradient: Tensor) -> Tensor:
-        """Pass both streams' gradients through a gate with its current masks."""
-        assert isinstance(step.function, ElementwiseLine)
-        assert step.site is not None
-        return self._sites[step.site.name].past(gradient, step.function.slope, self._seen)
+    def _build(self, logits: Logits) -> None:
+        """Turn the plan into a program, and the program into an iteration."""
+        plan, dtype, unit = self._plan, self._learning.dtype, self._learning.unit
+        constant = {0} | {p.step.output for p in plan.program if p.is_constant}
+        steps = [planned.step for planned in plan.program]
+        fusion = plan_fusion(
+            steps, constant | set(plan.tail.gradients), pooling=self._backend.fuses_pooling
+        )
+        values: dict[int, Any] = {0: plan.net.inputs}
+        nothing = plan.net.inputs.new_zeros((), dtype=dtype)
+        for planned, examples in plan_steps(steps, plan.net.inputs, plan.kernels):
+            step = planned.step
+            if planned.is_constant:
+                values[step.output] = step.apply(values)
+            elif step.site is not None:
+                fused = fusion.gates[step.output]
+                needs_input_gradient = any(index not in constant for index in fused.terms)
+                self._program.append(
+                    self._site(fused, logits, needs_input_gradient=needs_input_gradient)
+                )
+            elif step.output not in fusion.absorbed:
+                own = [cast_example(example, nothing) for example in examples]
+                biased = step.output not in fusion.unbiased
+                scaled = cast_step(scale_constants(step, unit), dtype, biased=biased)
+                chosen = operation(scaled, own, plan.kernels)
+                self._program.append(AffineInstruction(chosen, step.output, self._learning))
+        if self._learning.is_compact:
+            self._split_convolutions(fusion)
+        for part in self._program:
+            if isinstance(part, AffineInstruction):
+                part.prepare()  # now, so that a capture of a whole explanation includes it
+        read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
+        constants = {k: constant_value(v, dtype, unit) for k, v in values.items() if k in read}
+        self._iteration = Iteration(
+            self._program, constants, plan.tail.gradients, self._loss_head(plan.tail), dtype=dtype
+        )
+
+    def _site(
+        self, fused: FusedGate, logits: Logits, *, needs_input_gradient: bool
+    ) -> SiteInstruction:
+        """Make a fused gate's site and the instruction that runs it."""
+        assert fused.gate.site is not None
+        name = fused.gate.site.name
+        self._sites[name] = self._backend.site(fused, logits[name], self._learning)
+        return SiteInstruction(fused, self._sites[name], needs_input_gradient=needs_input_gradient)
+
+    def _split_convolutions(self, fusion: FusionPlan) -> None:
+        """Split convolutions next to sites without max-pooling where that is faster."""
+        sites = [fused for fused in fusion.gates.values() if fused.pooling is None]
+        ends = set(self._plan.tail.gradients)
+        self._program = self._backend.split_convolutions(
+            self._program, sites, ends=ends, learning=self._learning
+        )
+
+    def _loss_head(self, tail: Tail) -> LossHead:
+        """Make the loss head; the tail's gradients undo the activations' unit."""
+        by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
+        tail = replace(tail, gradients=by_unit)
+        return self._backend.loss_head(tail, self._output, self._learning)
+
+    def _iterate_once(self) -> None:
+        """Replay an iteration from the CUDA graph; the first one runs eagerly and is captured."""
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self._compile()
+        self._iteration.run()  # cuDNN and cuBLAS select their kernels here, before a capture
+        if self._stream is not None and not self._cannot_capture:
+            self._capture()
 
     def _compile(self) -> None:
-        """Compile all kernels of an iteration at once, before the first one runs."""
+        """Compile all kernels of an iteration in parallel, before the first one runs."""
         if self._stream is not None:
             shapes = tuple(planned.step.shape for planned in self._plan.program)
             key = (shapes, self._learning.dtype, self._learning.loss)
             self._backend.compile(key, self._iteration.run)
 
-    def _record(self) -> None:
-        """Record an iteration as a CUDA graph, unless one of its operations does not allow it."""
+    def _capture(self) -> None:
+        """Capture an iteration as a CUDA graph, unless one of its operations does not allow it."""
         assert self._stream is not None
-        lanes = self._iteration.lanes if self._learning.rows <= FEW_ROWS else 1
+        lanes = self._iteration.lanes if self._learning.rows <= MAX_ROWS_FOR_LANES else 1
         others = [torch.cuda.Stream() for _ in range(1, lanes)]
         streams = [self._stream, *others] if others else []
         graph = torch.cuda.CUDAGraph()
-        try:  # other threads may compile or compute in the meantime
+        try:  # in thread-local mode, because other threads may use CUDA meanwhile
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._iteration.run(streams)
             self._graph = graph
         except RuntimeError:
-            self._cannot_record = True
+            self._cannot_capture = True
 
     @contextmanager
-    def _aside(self) -> Generator[None]:
+    def _on_own_stream(self) -> Generator[None]:
         """Work on the engine's own CUDA stream, synchronised with the caller's.
 
-        A CUDA graph cannot be recorded on the default stream.
+        A CUDA graph cannot be captured on the default stream.
         """
-        with sums_in_single_precision(allow_tf32=self._allow_tf32):
+        with float32_accumulation(allow_tf32=self._allow_tf32):
             if self._stream is None:
                 yield
             else:
@@ -216,66 +293,10 @@ class GpuEngine:
                     yield
                 outside.wait_stream(self._stream)
 
-    def _build(self, logits: Logits) -> None:
-        """Turn the plan into a program."""
-        plan, dtype, unit = self._plan, self._learning.dtype, self._learning.unit
-        constant = {0} | {p.step.output for p in plan.program if p.is_constant}
-        steps = [planned.step for planned in plan.program]
-        merging = merging_of(
-            steps, constant | set(plan.tail.gradients), pooling=self._backend.merges_pooling
+    def _pass_gate(self, step: Step, gradient: Tensor) -> Tensor:
+        """Pass both streams' gradients through a gate with its current masks."""
+        assert isinstance(step.function, ElementwiseLine)
+        assert step.site is not None
+        return self._sites[step.site.name].pass_gradient(
+            gradient, step.function.slope, self._gradient_range
         )
-        values: dict[int, Any] = {0: plan.net.inputs}
-        nothing = plan.net.inputs.new_zeros((), dtype=dtype)
-        for planned, examples in plan_steps(steps, plan.net.inputs, plan.kernels):
-            step = planned.step
-            if planned.is_constant:
-                values[step.output] = step.apply(values)
-            elif step.site is not None:
-                merged = merging.gates[step.output]
-                goes_on = any(index not in constant for index in merged.terms)
-                self._program.append(self._site(merged, logits, goes_on=goes_on))
-            elif step.output not in merging.gone:
-                own = [cast_example(example, nothing) for example in examples]
-                biased = step.output not in merging.unbiased
-                scaled = cast(in_unit(step, unit), dtype, biased=biased)
-                chosen = operation(scaled, own, plan.kernels)
-                self._program.append(PlainInstruction(chosen, step.output, self._learning))
-        if self._learning.is_compact:
-            self._split_convolutions(merging)
-        for part in self._program:
-            if isinstance(part, PlainInstruction):
-                part.prepare()  # here, so that a recording of a whole explanation includes it
-        read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
-        constants = {k: constant_value(v, dtype, unit) for k, v in values.items() if k in read}
-        self._iteration = Iteration(
-            self._program, constants, plan.tail.gradients, self._scores(plan.tail), dtype=dtype
-        )
-
-    def _split_convolutions(self, merging: Merging) -> None:
-        """Split convolutions next to a site where that is faster."""
-        sites = [merged for merged in merging.gates.values() if merged.pooling is None]
-        ends = set(self._plan.tail.gradients)
-        self._program = self._backend.split_convolutions(
-            self._program, sites, ends=ends, learning=self._learning
-        )
-
-    def _scores(self, tail: Tail) -> Scores:
-        by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
-        tail = replace(tail, gradients=by_unit)
-        return self._backend.scores(tail, self._output, self._learning)
-
-    def _site(self, merged: Merged, logits: Logits, *, goes_on: bool) -> SiteInstruction:
-        assert merged.gate.site is not None
-        name = merged.gate.site.name
-        self._sites[name] = self._backend.site(merged, logits[name], self._learning)
-        return SiteInstruction(merged, self._sites[name], goes_on=goes_on)
-
-    def _iterate_once(self) -> None:
-        """Run an iteration from the CUDA graph; the first one is run as it is and then recorded."""
-        if self._graph is not None:
-            self._graph.replay()
-            return
-        self._compile()
-        self._iteration.run()  # cuDNN and cuBLAS choose their kernels here
-        if self._stream is not None and not self._cannot_record:
-            self._record()

@@ -1,9 +1,10 @@
-"""Branches of a network side by side, on several streams of a GPU.
+"""Independent branches of a network side by side, on several CUDA streams.
 
 The convolutions of a single image leave most of a GPU idle; where a network branches, those of one
-branch can run beside those of another. Streams matter while an iteration is recorded: its graph
-then holds who waits for whom, and nothing else. 200 iterations on an H200 one by one and side by
-side, in milliseconds, and the longest chain as a share of the program:
+branch can run beside those of another. CUDA streams are called lanes here, because a stream is
+already one of the two masked passes. Lanes matter while an iteration is captured: the CUDA graph
+keeps the dependencies between kernels and nothing else. 200 iterations on an H200, sequentially and
+on lanes, in milliseconds, with the longest chain of dependent instructions as a share of all:
 
     GoogLeNet      0.40      207 and 114 for an image, 311 and 224 for eight
     SqueezeNet     0.74       74 and  76
@@ -17,139 +18,149 @@ from typing import Any, Protocol
 
 import torch
 
-FEW_ROWS = 8
-"""That leave room for others beside them."""
+MAX_ROWS_FOR_LANES = 8
+"""The largest batch whose kernels leave room for others beside them."""
 
-LONGEST = 0.6
-"""The share of a program, at most, that is one chain where it is worth it."""
+MAX_CHAIN_SHARE = 0.6
+"""The longest chain's share of a program, up to which lanes are worth it."""
 
-LANES = 4
+MAX_LANES = 4
 
 
 @dataclass(frozen=True)
-class Turn:
-    """On which lane something runs, and after which others, that are on other lanes."""
+class LaneSlot:
+    """Where an instruction runs.
+
+    Attributes:
+        lane: Its lane; instructions on one lane run in program order.
+        waits_for: Instructions on other lanes that must finish first.
+    """
 
     lane: int
-    after: tuple[int, ...] = ()
+    waits_for: tuple[int, ...] = ()
 
 
-def turns(needs: Sequence[Sequence[int]], *, lanes: int = LANES) -> list[Turn]:
-    """A turn for everything, given what each needs of those before it.
+def assign_lanes(needs: Sequence[Sequence[int]], *, lanes: int = MAX_LANES) -> list[LaneSlot]:
+    """Assign a lane to every instruction, given which earlier ones each depends on.
 
-    The first that needs another's result goes on where that one ran; others get a lane of their
-    own, or one whose last turn they have to wait for anyway. With none left, they queue up.
+    The first instruction that depends on another continues on its lane. Others get a lane whose
+    latest instruction they have to wait for anyway, or a new one. If no lane is left, they queue up
+    on the one whose latest instruction is the oldest.
     """
-    found: list[Turn] = []
-    waited: list[int] = []  # a bit for all that a turn comes after
-    last: list[int] = []  # of every lane
-    for place, needed in enumerate(needs):
+    slots: list[LaneSlot] = []
+    waited: list[int] = []  # for every instruction, a bit for each that has finished before it
+    last: list[int] = []  # the latest instruction of every lane
+    for position, needed in enumerate(needs):
         before = 0
         for other in needed:
             before |= waited[other] | 1 << other
         lane = _lane(last, needed, before, lanes)
         if lane == len(last):
-            last.append(place)
+            last.append(position)
         else:
             before |= waited[last[lane]] | 1 << last[lane]
-            last[lane] = place
+            last[lane] = position
         waited.append(before)
-        elsewhere = {other for other in needed if found[other].lane != lane}
-        found.append(Turn(lane, tuple(sorted(elsewhere))))
-    return found
+        elsewhere = {other for other in needed if slots[other].lane != lane}
+        slots.append(LaneSlot(lane, tuple(sorted(elsewhere))))
+    return slots
 
 
-def _lane(last: Sequence[int], needed: Sequence[int], before: int, most: int) -> int:
-    going_on = [lane for lane, place in enumerate(last) if place in needed]
-    free = [lane for lane, place in enumerate(last) if before >> place & 1]
-    if going_on or free:
-        return (going_on or free)[0]
-    return len(last) if len(last) < most else min(range(most), key=lambda lane: last[lane])
+def _lane(last: Sequence[int], needed: Sequence[int], before: int, max_lanes: int) -> int:
+    """Choose a lane for an instruction that needs some and comes after all in the bits `before`."""
+    continued = [lane for lane, position in enumerate(last) if position in needed]
+    free = [lane for lane, position in enumerate(last) if before >> position & 1]
+    if continued or free:
+        return (continued or free)[0]
+    return (
+        len(last) if len(last) < max_lanes else min(range(max_lanes), key=lambda lane: last[lane])
+    )
 
 
-def longest_chain(turns: Sequence[Turn]) -> int:
-    """How many turns come one after the other, at most."""
+def longest_chain(slots: Sequence[LaneSlot]) -> int:
+    """Return the length of the longest chain of instructions that wait for one another."""
     last: dict[int, int] = {}
     chains: list[int] = []
-    for place, turn in enumerate(turns):
-        before = [*turn.after, *([last[turn.lane]] if turn.lane in last else [])]
+    for position, slot in enumerate(slots):
+        before = [*slot.waits_for, *([last[slot.lane]] if slot.lane in last else [])]
         chains.append(1 + max((chains[other] for other in before), default=0))
-        last[turn.lane] = place
+        last[slot.lane] = position
     return max(chains, default=0)
 
 
-class Order(Protocol):
-    """When and where each part of a program runs."""
+class Scheduler(Protocol):
+    """Decides where each instruction of a program runs."""
 
-    def turn(self, place: int) -> AbstractContextManager[None]:
-        """What runs inside is part `place`."""
+    def running(self, position: int) -> AbstractContextManager[None]:
+        """Return a context in which the instruction at `position` is launched."""
         ...
 
-    def keep(self, result: Any) -> None:
-        """Keep what part of the program has put out, where its memory is not free for others."""
+    def keep_alive(self, result: Any) -> None:
+        """Keep a result's memory from being reused while another lane may read it."""
         ...
 
-    def meet(self) -> None:
-        """What comes now comes after all."""
+    def join(self) -> None:
+        """Make the first lane wait for all others."""
         ...
 
 
-class OneByOne:
-    """Each after the one before it."""
+class SequentialScheduler:
+    """Runs instructions one after another on the current CUDA stream."""
 
-    def turn(self, place: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Nothing to be done."""
+    def running(self, position: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context without effect."""
         return nullcontext()
 
-    def keep(self, result: Any) -> None:
-        """What nobody needs any more is free."""
+    def keep_alive(self, result: Any) -> None:
+        """Do nothing: the allocator reuses memory in stream order."""
 
-    def meet(self) -> None:
-        """Nothing to wait for."""
+    def join(self) -> None:
+        """Do nothing: there is one lane."""
 
 
-class SideBySide:
-    """On streams, of which the first is the current one: what is there is there for all.
+class LaneScheduler:
+    """Runs instructions on the lanes assigned to them; the first lane is the current CUDA stream.
 
-    Memory that is given back is there at once for others on its own stream, which knows nothing of
-    who still reads it on another: results are kept as long as this order.
+    PyTorch's allocator reuses freed memory at once on the CUDA stream that allocated it, without
+    knowing whether another lane still reads it. Results are therefore kept as long as the
+    scheduler.
     """
 
-    def __init__(self, turns: Sequence[Turn], streams: Sequence[torch.cuda.Stream]) -> None:
-        self._turns = turns
+    def __init__(self, slots: Sequence[LaneSlot], streams: Sequence[torch.cuda.Stream]) -> None:
+        self._slots = slots
         self._streams = streams
-        self._awaited = {other for turn in turns for other in turn.after}
-        self._begun = {0}
+        self._awaited = {other for slot in slots for other in slot.waits_for}
+        self._started = {0}
         self._start = _event_on(streams[0])
-        self._done: dict[int, torch.cuda.Event] = {}
-        self._kept: list[Any] = []
+        self._finished: dict[int, torch.cuda.Event] = {}
+        self._results: list[Any] = []
 
     @contextmanager
-    def turn(self, place: int) -> Generator[None]:
-        """Run on its lane, after those it waits for; a part may be left out."""
-        turn = self._turns[place]
-        stream = self._streams[turn.lane]
-        for event in self._before(turn):
+    def running(self, position: int) -> Generator[None]:
+        """Launch on the instruction's lane, after those it waits for that were not skipped."""
+        slot = self._slots[position]
+        stream = self._streams[slot.lane]
+        for event in self._events_before(slot):
             stream.wait_event(event)
         with torch.cuda.stream(stream):
             yield
-        if place in self._awaited:
-            self._done[place] = _event_on(stream)
+        if position in self._awaited:
+            self._finished[position] = _event_on(stream)
 
-    def keep(self, result: Any) -> None:
+    def keep_alive(self, result: Any) -> None:
         """Keep a result."""
-        self._kept.append(result)
+        self._results.append(result)
 
-    def meet(self) -> None:
-        """The first stream waits for the others."""
-        for lane in sorted(self._begun - {0}):
+    def join(self) -> None:
+        """Make the first lane wait for all lanes that were used."""
+        for lane in sorted(self._started - {0}):
             self._streams[0].wait_stream(self._streams[lane])
 
-    def _before(self, turn: Turn) -> Iterator[torch.cuda.Event]:
-        if turn.lane not in self._begun:
-            self._begun.add(turn.lane)
+    def _events_before(self, slot: LaneSlot) -> Iterator[torch.cuda.Event]:
+        if slot.lane not in self._started:
+            self._started.add(slot.lane)
             yield self._start
-        yield from (self._done[other] for other in turn.after if other in self._done)
+        yield from (self._finished[other] for other in slot.waits_for if other in self._finished)
 
 
 def _event_on(stream: torch.cuda.Stream) -> torch.cuda.Event:

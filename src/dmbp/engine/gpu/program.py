@@ -1,9 +1,10 @@
-"""The GPU engine's program: what runs at every iteration, forward on both streams and back.
+"""The GPU engine's program: the instructions of one iteration, and how they are run.
 
-An instruction reads some values and puts one out; going back it is handed the parts of its
-result's gradient, and the tail's share where the score reads that result.
-
-One iteration of the GPU engine: its program forward, the scores, and its program back.
+An instruction reads values by index and computes one, for both streams at once. Going back, it gets
+the gradient in its output and returns the gradient in each value it read; a site also takes
+RMSProp's step there. `Iteration` runs all instructions forward, lets the loss head turn the last
+values into terms and seeds, and runs the instructions in reverse. Everything it launches can be
+captured as a CUDA graph: no tensor is read by the CPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,80 +13,90 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from dmbp.engine.gpu.fusion import FusedGate
+from dmbp.engine.gpu.half_precision import GradientRange, cast_value
 from dmbp.engine.gpu.lanes import (
-    LONGEST,
-    OneByOne,
-    Order,
-    SideBySide,
-    Turn,
+    MAX_CHAIN_SHARE,
+    LaneScheduler,
+    LaneSlot,
+    Scheduler,
+    SequentialScheduler,
+    assign_lanes,
     longest_chain,
-    turns,
 )
-from dmbp.engine.gpu.merging import Merged
-from dmbp.engine.gpu.state import (
-    GradientRange,
+from dmbp.engine.gpu.learning_state import (
     LearningState,
-    Shared,
-    Split,
+    SharedValue,
+    SplitSum,
     StreamGradient,
-    seeded,
+    seeded_gradient,
 )
 from dmbp.engine.plan.operations import Operation
 from dmbp.engine.plan.plan import add_gradients, last_reads, transpose_both
-from dmbp.engine.plan.streams import Value, channels_last, stacked
+from dmbp.engine.plan.streams import StreamPair, Value, channels_last, stacked
 
 
 class GpuSite(Protocol):
-    """A site with what is merged into it."""
+    """A gate with its masks, and the steps fused into it."""
 
     @property
     def logits(self) -> Tensor:
-        """The learned scalars as they stand."""
+        """The current value of the learned scalars."""
         ...
 
-    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:
-        """Both streams' gradients, stacked and in single precision, past gate and masks."""
+    def pass_gradient(
+        self, gradient: Tensor, slope: Tensor, gradient_range: GradientRange | None
+    ) -> Tensor:
+        """Pass both streams' gradients through the gate and its masks, for the read-out.
+
+        Args:
+            gradient: The scores' gradients in the gate's output, stacked and in float32.
+            slope: The gate's slope at x.
+            gradient_range: Records how the gradients fit into float16, if given.
+        """
         ...
 
     def forward(self, terms: Sequence[Any]) -> Tensor:
-        """Both streams past it."""
+        """Compute both streams' output from the terms that the fused gate adds up."""
         ...
 
-    def backward(self, gradient: StreamGradient, *, goes_on: bool) -> Tensor | None:
-        """The gradient in what is read, where it `goes_on`; the masks descend."""
+    def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
+        """Take RMSProp's step, and return the gradient in each term if it is needed."""
         ...
 
 
 @runtime_checkable
-class Preparing(Protocol):
-    """An operation that makes what runs it when it is first run, unless it is told to."""
+class Preparable(Protocol):
+    """An operation that otherwise converts its weights when it first runs."""
 
     def prepare(self) -> None:
-        """Make it now."""
+        """Convert the weights now."""
         ...
 
 
 class SiteInstruction:
-    """A site and what is merged into it."""
+    """A site."""
 
-    def __init__(self, merged: Merged, site: GpuSite, *, goes_on: bool) -> None:
-        self.reads = list(merged.terms)
-        self.output = merged.output
+    def __init__(self, fused: FusedGate, site: GpuSite, *, needs_input_gradient: bool) -> None:
+        self.reads = list(fused.terms)
+        self.output = fused.output
         self.site = site
-        self._goes_on = goes_on
+        self._needs_input_gradient = needs_input_gradient
 
     def forward(self, values: Mapping[int, Any]) -> Tensor:
-        """Both streams past it."""
+        """Compute both streams' output."""
         return self.site.forward([_tensor(values[index]) for index in self.reads])
 
     def backward(self, gradient: StreamGradient) -> Sequence[Tensor | None]:
-        """The gradient in each value read; the masks descend."""
-        found = self.site.backward(gradient, goes_on=self._goes_on)
-        return [found] * len(self.reads)
+        """Take RMSProp's step, and return the gradient in each value read."""
+        input_gradients = self.site.backward(
+            gradient, needs_input_gradient=self._needs_input_gradient
+        )
+        return [input_gradients] * len(self.reads)
 
 
-class PlainInstruction:
-    """An affine operation."""
+class AffineInstruction:
+    """An affine operation without masks."""
 
     def __init__(self, operation: Operation, output: int, learning: LearningState) -> None:
         self.reads = operation.reads
@@ -94,53 +105,68 @@ class PlainInstruction:
         self._learning = learning
 
     def prepare(self) -> None:
-        """Make of weights what iterations run, where that is not done yet."""
-        if isinstance(self.operation, Preparing):
+        """Convert the operation's weights, unless that has been done."""
+        if isinstance(self.operation, Preparable):
             self.operation.prepare()
 
-    def forward(self, values: Mapping[int, Any]) -> Value | Split:
-        """Both streams' result."""
+    def forward(self, values: Mapping[int, Any]) -> Value | SplitSum:
+        """Compute both streams' output."""
         return self.operation.forward([both_streams(values[index]) for index in self.reads])
 
     def backward(self, gradient: StreamGradient) -> Sequence[Any]:
-        """The gradient in each value read."""
+        """Return the gradient in each value read."""
         parts: list[Any] = list(gradient.parts)
         if gradient.tail is not None:
-            parts.append(seeded(gradient.tail, self._learning))
+            parts.append(seeded_gradient(gradient.tail, self._learning))
         total = parts[0]
         for part in parts[1:]:
             total = add_gradients(total, part)
-        if self._learning.is_both:
+        if self._learning.touches_both_streams:
             return transpose_both(self.operation, total)
         return self.operation.transpose(total)
 
 
-GpuInstruction = SiteInstruction | PlainInstruction
+GpuInstruction = SiteInstruction | AffineInstruction
+
+
+def constant_value(value: Any, dtype: torch.dtype, unit: float) -> SharedValue | StreamPair:
+    """Return a value that depends on x alone, in the dtype and unit of an iteration."""
+    converted = cast_value(value * unit if isinstance(value, Tensor) else value, dtype)
+    return (
+        SharedValue(channels_last(converted))
+        if isinstance(converted, Tensor)
+        else StreamPair(converted, converted)
+    )
 
 
 def both_streams(value: Any) -> Value:
-    """A value of both streams, where x alone decides it too."""
-    if isinstance(value, Shared):
-        return torch.cat([value.value, value.value])
+    """Return a value stacked for both streams, also if it is shared by them."""
+    if isinstance(value, SharedValue):
+        return value.stacked()
     return value
 
 
-def _tensor(value: Any) -> Tensor | Shared | Split:
-    return value if isinstance(value, Shared | Split) else stacked(value)
+def _tensor(value: Any) -> Tensor | SharedValue | SplitSum:
+    return value if isinstance(value, SharedValue | SplitSum) else stacked(value)
 
 
-class Scores(Protocol):
-    """What the values at the end of the program amount to."""
+class LossHead(Protocol):
+    """Turns the last values of the forward pass into terms and seeds."""
 
     def update(self, values: Mapping[int, Tensor]) -> None:
-        """Set the terms of the iteration and the seeds of its way back."""
+        """Write the iteration's terms, seeds and active streams into the state, and count it."""
         ...
 
 
 class Iteration:
-    """A program that can be run, and what it begins and ends with.
+    """One iteration: the program forward, the loss head, the program in reverse.
 
-    `constants` are values that x alone decides, `tail` the score's gradients in those at the end.
+    Args:
+        program: The instructions in order.
+        constants: Values that depend on x alone, by index.
+        tail: The score's gradient in each value that the tail reads, by index.
+        loss_head: Turns these values into terms and seeds.
+        dtype: The dtype of activations and gradients.
     """
 
     def __init__(
@@ -148,60 +174,63 @@ class Iteration:
         program: Sequence[GpuInstruction],
         constants: Mapping[int, Any],
         tail: Mapping[int, Tensor],
-        scores: Scores,
+        loss_head: LossHead,
         *,
         dtype: torch.dtype,
     ) -> None:
         self._program = program
         self._constants = constants
         self._tail = tail
-        self._scores = scores
+        self._loss_head = loss_head
         self._dtype = dtype
         self._finished = last_reads(program, set(tail))
-        self._forward_turns, self._back_turns = _turns_of(program)
+        self._forward_slots, self._backward_slots = _lane_slots(program)
 
     @property
     def lanes(self) -> int:
-        """How many streams it is faster on; one where branches are few or short."""
-        both = [*self._forward_turns, *self._back_turns]
-        longest = longest_chain(self._forward_turns) + longest_chain(self._back_turns)
-        if longest > LONGEST * len(both):
+        """The number of lanes it runs fastest on: one if branches are few or short."""
+        both = [*self._forward_slots, *self._backward_slots]
+        longest = longest_chain(self._forward_slots) + longest_chain(self._backward_slots)
+        if longest > MAX_CHAIN_SHARE * len(both):
             return 1
-        return 1 + max((turn.lane for turn in both), default=0)
+        return 1 + max((slot.lane for slot in both), default=0)
 
     def run(self, streams: Sequence[torch.cuda.Stream] = ()) -> None:
-        """Forward and back; on streams, of which the first is the current one, side by side."""
-        order = _order(self._forward_turns, streams)
-        self._scores.update(self._forward(order))
-        self._backward(_order(self._back_turns, streams))
+        """Run the iteration, on several lanes if CUDA streams are given.
 
-    def _forward(self, order: Order) -> dict[int, Tensor]:
-        """The values at the end."""
+        The first of them must be the current stream.
+        """
+        scheduler = _scheduler(self._forward_slots, streams)
+        self._loss_head.update(self._forward(scheduler))
+        self._backward(_scheduler(self._backward_slots, streams))
+
+    def _forward(self, scheduler: Scheduler) -> dict[int, Tensor]:
+        """Return the values that the tail reads, stacked."""
         values: dict[int, Any] = dict(self._constants)
-        for place, instruction in enumerate(self._program):
-            with order.turn(place):
+        for position, instruction in enumerate(self._program):
+            with scheduler.running(position):
                 values[instruction.output] = instruction.forward(values)
-            order.keep(values[instruction.output])
-            for index in self._finished[place]:
+            scheduler.keep_alive(values[instruction.output])
+            for index in self._finished[position]:
                 del values[index]
-        order.meet()
+        scheduler.join()
         return {k: channels_last(stacked(both_streams(values[k]))) for k in self._tail}
 
-    def _backward(self, order: Order) -> None:
-        """The masks descend."""
+    def _backward(self, scheduler: Scheduler) -> None:
+        """Propagate the seeds back; every site updates its masks on the way."""
         gradients: dict[int, list[Any]] = {}
-        for place, instruction in enumerate(reversed(self._program)):
+        for position, instruction in enumerate(reversed(self._program)):
             parts = gradients.pop(instruction.output, [])
             tail = self._tail.get(instruction.output)
             if not parts and tail is None:
                 continue
-            with order.turn(place):
-                found = self._back(instruction, parts, tail)
-            order.keep(found)
-            for index, part in zip(instruction.reads, found, strict=True):
+            with scheduler.running(position):
+                input_gradients = self._back(instruction, parts, tail)
+            scheduler.keep_alive(input_gradients)
+            for index, part in zip(instruction.reads, input_gradients, strict=True):
                 if index not in self._constants and part is not None:
                     gradients.setdefault(index, []).append(part)
-        order.meet()
+        scheduler.join()
 
     def _back(
         self, instruction: GpuInstruction, parts: list[Any], tail: Tensor | None
@@ -211,30 +240,30 @@ class Iteration:
         return instruction.backward(StreamGradient(parts, tail))
 
 
-def _order(turns: Sequence[Turn], streams: Sequence[torch.cuda.Stream]) -> Order:
-    return SideBySide(turns, streams) if streams else OneByOne()
+def _scheduler(slots: Sequence[LaneSlot], streams: Sequence[torch.cuda.Stream]) -> Scheduler:
+    return LaneScheduler(slots, streams) if streams else SequentialScheduler()
 
 
-def _turns_of(program: Sequence[GpuInstruction]) -> tuple[list[Turn], list[Turn]]:
-    """Turns of the program's instructions forward, and of the same in reverse on the way back."""
-    places = {instruction.output: place for place, instruction in enumerate(program)}
+def _lane_slots(program: Sequence[GpuInstruction]) -> tuple[list[LaneSlot], list[LaneSlot]]:
+    """Assign lanes to the program's instructions, and to the same in reverse order."""
+    positions = {instruction.output: position for position, instruction in enumerate(program)}
     needs = [
-        [places[index] for index in dict.fromkeys(instruction.reads) if index in places]
+        [positions[index] for index in dict.fromkeys(instruction.reads) if index in positions]
         for instruction in program
     ]
     last = len(program) - 1
     needs_back: list[list[int]] = [[] for _ in program]
     for reader, needed in enumerate(needs):
-        for place in needed:
-            needs_back[last - place].append(last - reader)
-    return turns(needs), turns(needs_back)
+        for position in needed:
+            needs_back[last - position].append(last - reader)
+    return assign_lanes(needs), assign_lanes(needs_back)
 
 
 def _at_most_two(parts: list[Any], tail: Tensor | None, dtype: torch.dtype) -> StreamGradient:
-    """A gradient of two parts, of which one may be split."""
-    split, *more = [part for part in parts if isinstance(part, Split)] or [None]
-    whole = [stacked(part) for part in parts if not isinstance(part, Split)]
-    whole += [part.whole(dtype) for part in more if part is not None]
+    """Add parts up until two are left, of which one may be split: what a site's kernel takes."""
+    split, *more = [part for part in parts if isinstance(part, SplitSum)] or [None]
+    whole = [stacked(part) for part in parts if not isinstance(part, SplitSum)]
+    whole += [part.total(dtype) for part in more if part is not None]
     most = 2 if split is None else 1
     while len(whole) > most:
         whole = [whole[0] + whole[1], *whole[2:]]

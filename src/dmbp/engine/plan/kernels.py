@@ -2,7 +2,7 @@
 
 The shared plan calls these few functions through a `Kernels` object that it is handed, so that it
 never imports a back end. `Kernels` itself is plain PyTorch and serves every device; the Triton back
-end overrides it (`engine/gpu/triton/kernels.py`), and `engine/select.py` chooses between them.
+end overrides it (`engine/gpu/triton/backend.py`), and `engine/select.py` chooses between them.
 """
 
 from collections.abc import Callable

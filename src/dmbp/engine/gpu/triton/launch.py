@@ -1,15 +1,15 @@
-"""Triton's code generator, kept from the warning filters of the process.
+"""Launching Triton kernels, and compiling them ahead, several at a time.
 
-Up to version 3.6 it sets them and puts them back at every node it compiles. Filters belong to all
-threads: of two that overlap, the one that ends last puts back what it found, which is what the
-other had set. A warning to the user may then be lost, or everybody's filters changed for good. The
-warnings it means to ignore are not met any more: they were of methods it has replaced since.
+Triton compiles a kernel when it first meets the types of its arguments, and its launcher when it is
+first launched: about half a second each, one after the other. Inside `compile_only`, `launch` does
+not launch anything but compiles in a thread pool, all kernels at once or in the background while
+other work goes on; a later launch waits for its own kernel.
 
-Launching kernels, and compiling them beforehand, several at a time.
-
-Triton compiles a kernel when it first meets the kinds of arguments it is given, and the code that
-launches it when it is first run: half a second each, one after the other. In a rehearsal nothing is
-launched: what would be is compiled, all at once, or while something else is done.
+Up to version 3.6, Triton's code generator also sets and restores the process's warning filters at
+every node that it compiles. Filters are shared by all threads: of two that overlap, the one that
+ends last restores what it found, which is what the other had set. A user's warning may then be
+lost, or everybody's filters changed for good. `protect_warning_filters` keeps it from doing so. The
+warnings it means to ignore no longer occur: they were about methods that it has replaced since.
 """
 
 import importlib
@@ -24,88 +24,87 @@ import torch
 from torch import Tensor
 
 
-class _LeavesFilters:
-    """`warnings` for those who may warn, but not say which warnings are seen."""
+class _WarningsWithoutFilters:
+    """The `warnings` module for code that may warn, but must not change the filters."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(warnings, name)
 
     def catch_warnings(self) -> AbstractContextManager[None]:
-        """Nothing is set inside, and nothing put back."""
+        """Return a context that neither sets nor restores anything."""
         return nullcontext()
 
     def simplefilter(self, *_: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def leave_filters(module: Any) -> None:
-    """See that a module changes no filters from now on."""
+def protect_warning_filters(module: Any) -> None:
+    """Keep a module from changing warning filters from now on."""
     if getattr(module, "warnings", None) is warnings:
-        module.warnings = _LeavesFilters()
+        module.warnings = _WarningsWithoutFilters()
 
 
-_ahead: "dict[Any, Future[Any]]" = {}
-"""What is being compiled, or was, and has not been launched since."""
+_pending: "dict[Any, Future[Any]]" = {}
+"""Kernels compiled in the background, or being compiled, that have not been launched since."""
 
 _compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
-_beside = ThreadPoolExecutor(max_workers=3, thread_name_prefix="dmbp-compile-ahead")
-"""Few: each takes the interpreter from what is done meanwhile."""
+_background_compilers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="dmbp-compile-ahead")
+"""Few threads, because each takes the interpreter lock from the work that goes on."""
 
 
-class _Thread(threading.local):
-    """Of a thread: what it has asked for in a rehearsal, if it is in one. Others launch."""
+class _ThreadState(threading.local):
+    """Per thread: the compilations started inside `compile_only`, or None outside it."""
 
-    rehearsal: "dict[Any, Future[Any]] | None" = None
+    compilations: "dict[Any, Future[Any]] | None" = None
     compilers = _compilers
 
 
-thread = _Thread()
+thread_state = _ThreadState()
 
-FUSED = {"enable_fp_fusion": True}
-"""A product and a sum are rounded once, whatever a version of Triton does where nothing is said."""
+FP_FUSION = {"enable_fp_fusion": True}
+"""Products and sums are fused and rounded once, whatever a Triton version's default is."""
 
 
-def launch(kernel: Any, programs: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """Run a kernel, or in a rehearsal see that it is compiled."""
-    rehearsal = thread.rehearsal
-    settings = FUSED | settings
-    if rehearsal is None and not _ahead:
-        kernel[programs](*arguments, **settings)
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
+    """Launch a kernel on a grid, or inside `compile_only` see that it is compiled."""
+    compilations = thread_state.compilations
+    settings = FP_FUSION | settings
+    if compilations is None and not _pending:
+        kernel[grid](*arguments, **settings)
         return
-    key = (kernel.__name__, _kinds(kernel, arguments), tuple(settings.items()))
-    begun = _ahead.pop(key, None)
-    if rehearsal is None:
-        if begun is not None:
-            wait([begun])  # what failed will say so when it is launched
-        kernel[programs](*arguments, **settings)
-    elif begun is not None:
-        rehearsal[key] = begun
-    elif key not in rehearsal:
+    key = (kernel.__name__, _specialization(kernel, arguments), tuple(settings.items()))
+    pending = _pending.pop(key, None)
+    if compilations is None:
+        if pending is not None:
+            wait([pending])  # a failed compilation is reported by the launch below
+        kernel[grid](*arguments, **settings)
+    elif pending is not None:
+        compilations[key] = pending
+    elif key not in compilations:
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        rehearsal[key] = thread.compilers.submit(
-            _compile, device, kernel, programs, arguments=arguments, settings=settings
+        compilations[key] = thread_state.compilers.submit(
+            _compile, device, kernel, grid, arguments=arguments, settings=settings
         )
 
 
-def _compile(
-    device: int | None, kernel: Any, programs: Any, *, arguments: Any, settings: Any
-) -> None:
+def _compile(device: int | None, kernel: Any, grid: Any, *, arguments: Any, settings: Any) -> None:
+    """Compile a kernel and its launcher for these arguments, in a thread of the pool."""
     if device is not None:
-        torch.cuda.set_device(device)  # of this thread
-    leave_filters(importlib.import_module("triton.compiler.code_generator"))
-    compiled = kernel.warmup(*arguments, grid=programs, **settings)
-    _ = compiled.run  # its launcher, which is made when it is asked for
+        torch.cuda.set_device(device)  # for this thread
+    protect_warning_filters(importlib.import_module("triton.compiler.code_generator"))
+    compiled = kernel.warmup(*arguments, grid=grid, **settings)
+    _ = compiled.run  # compiles the launcher on first access
 
 
-def _kinds(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What Triton compiles for; which numbers do not count, the kernel says."""
-    parameters = getattr(kernel, "params", [])  # an interpreted kernel has none
+def _specialization(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what Triton compiles a kernel for; some numbers are excluded by the kernel itself."""
+    parameters = getattr(kernel, "params", [])  # interpreted kernels have none
     ignored = {p.num for p in parameters if p.do_not_specialize}
-    return tuple(None if k in ignored else _kind(a) for k, a in enumerate(arguments))
+    return tuple(None if k in ignored else _argument_kind(a) for k, a in enumerate(arguments))
 
 
-def _kind(argument: Any) -> Any:
-    """A tensor's type and alignment, the divisibility of a number."""
+def _argument_kind(argument: Any) -> Any:
+    """Return a tensor's dtype and alignment, or a number's divisibility."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
@@ -114,18 +113,19 @@ def _kind(argument: Any) -> Any:
 
 
 @contextmanager
-def rehearsing(*, ahead: bool = False) -> Generator[None]:
-    """Launch nothing inside; at the end everything that was asked for is compiled.
+def compile_only(*, background: bool = False) -> Generator[None]:
+    """Launch nothing inside; on exit, every kernel that was to be launched has been compiled.
 
-    `ahead`: or being compiled; what is launched then waits for its own kernel.
+    With `background`, it may still be compiling on exit, and later launches wait for their own
+    kernel.
     """
-    thread.rehearsal = {}
-    thread.compilers = _beside if ahead else _compilers
+    thread_state.compilations = {}
+    thread_state.compilers = _background_compilers if background else _compilers
     try:
         yield
-        if ahead:
-            _ahead.update(thread.rehearsal)
+        if background:
+            _pending.update(thread_state.compilations)
         else:
-            wait(thread.rehearsal.values())
+            wait(thread_state.compilations.values())
     finally:
-        thread.rehearsal = None
+        thread_state.compilations = None

@@ -1,8 +1,15 @@
-"""Triton kernels for a ReLU with the max-pooling behind it: only x's winners are touched.
+"""A ReLU's site with the max-pooling after it, in Triton: only the pixels that win a window matter.
 
-Tensors and arguments are as in `triton_kernels`.
+x alone decides which pixel wins a window, so the forward kernel reads the winners and skips all
+other pixels: it fuses bias, gate, masks and pooling, and never writes the unpooled activation.
 
-A ReLU's site with the max-pooling behind it, in Triton.
+Back, there are two kernels. If windows do not overlap, each program takes a tile of windows and
+writes the gradient of a window's pixels, zero but for the winner; masks are then stored by window.
+If they overlap, each program takes a tile of pixels and gathers from the windows that they won, in
+a fixed order, so that sums are deterministic.
+
+Layouts and operands are those of `site.py`. `winners` (windows, channels) are uint8 positions in
+the window, counted row by row.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -14,47 +21,55 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dmbp.engine.gpu.merging import Merged
-from dmbp.engine.gpu.state import GradientRange, LearningState, Shared, StreamGradient, seeded
-from dmbp.engine.gpu.triton.gates import past
+from dmbp.engine.gpu.fusion import FusedGate
+from dmbp.engine.gpu.half_precision import GradientRange
+from dmbp.engine.gpu.learning_state import (
+    LearningState,
+    SharedValue,
+    StreamGradient,
+    seeded_gradient,
+)
+from dmbp.engine.gpu.triton.gate_gradients import pass_gate
 from dmbp.engine.gpu.triton.launch import launch
-from dmbp.engine.gpu.triton.site import (
-    Grid,
-    MaskState,
-    channels_of,
-    either,
-    empty,
-    parts_of,
-    programs,
-    size_of,
-    term_of,
-    tile,
-)
-from dmbp.engine.gpu.triton.state import (
+from dmbp.engine.gpu.triton.mask_state import (
     CLOSED,
-    descend,
-    load,
+    MaskState,
+    clamp_to_float16,
+    load_float32,
     load_logit,
+    load_optional_tile,
     load_square,
-    tile_of,
-    within,
+    rmsprop_step,
 )
-from dmbp.engine.gpu.triton.windows import winners_of
+from dmbp.engine.gpu.triton.site import (
+    PixelLayout,
+    channel_count,
+    empty_channels_last,
+    gradient_operands,
+    launch_grid,
+    operand,
+    or_placeholder,
+    present_channels,
+    tile_settings,
+)
+from dmbp.engine.gpu.triton.transposes import window_winners
 from dmbp.linear.lines import ElementwiseLine
 
 
 @triton.jit(do_not_specialize=["pixels", "windows", "height", "width", "out_height", "out_width",
                                "z_streams"])  # fmt: skip
-def pooled_forward(
+def pooled_forward_kernel(
     h, z, shift, logits, winners,
     pixels, windows, channels, height, width, out_height, out_width, z_stride,
     z_streams, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     AT_WINDOWS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Both streams past a site and the max-pooling behind it: only x's winners are read.
+    """Compute both streams of the pooled (z + shift) ⊙ mask at each window's winner.
 
-    `AT_WINDOWS`: windows do not overlap, and logits are kept for winners alone, by window.
+    Reads `winners`, and `z` and `logits` at the winners; writes `h` (windows of both streams,
+    channels). If `AT_WINDOWS`, windows do not overlap and `logits` are stored by window instead of
+    by pixel. `z_streams` is 1, or 0 if both streams share z.
     """
     first = tl.program_id(0) * TILE
     start = first.to(tl.int64) * channels
@@ -76,9 +91,9 @@ def pooled_forward(
         logit = load_logit(logits + before * channels, source * channels + c, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
     added = tl.load(shift + c, c < shift_channels, other=0.0)
-    positive = load(z + before * z_stride, source * z_stride + c, ok) + added
+    positive = load_float32(z + before * z_stride, source * z_stride + c, ok) + added
     before += z_streams * pixels.to(tl.int64)
-    negative = load(z + before * z_stride, source * z_stride + c, ok) + added
+    negative = load_float32(z + before * z_stride, source * z_stride + c, ok) + added
     is_open = logit < CLOSED
     kind = h.dtype.element_ty
     tl.store(h + start + at, tl.where(is_open, positive * mask, 0.0).to(kind), ok)
@@ -88,16 +103,19 @@ def pooled_forward(
 
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width"])  # fmt: skip
-def pooled_backward_by_window(
-    dz, g1, g2, tail, seeds, products, streams, h, logits, squares, winners, iteration, rate,
-    pixels, windows, rows, channels, height, width, out_height, out_width,
+def pooled_backward_by_window_kernel(
+    dz, g1, g2, tail, seeds, product_scales, active_streams, h, logits, squares, winners,
+    iteration, rate, pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, dz_channels, g1_channels, g2_channels, tail_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    BOTH_STREAMS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Back through windows that do not overlap: a window's winner gets all, the others nothing.
+    """Pass the gradient back through windows that do not overlap, and take RMSProp's step.
 
-    Pixels outside all windows are not written: the caller's `dz` is zero there.
+    A window's winner gets its whole gradient g1 + g2 + tail · seed, times mask; the window's other
+    pixels get zero. Reads `h` as the forward kernel wrote it; updates `logits` and `squares`,
+    stored by window; writes `dz` at all pixels of all windows. Pixels outside every window are not
+    written: they must be zero already.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     under = first + windows
@@ -115,25 +133,25 @@ def pooled_backward_by_window(
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
     won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
-    last = tile_of(tail, first, q, c, ok, channels, tail_channels)
+    last = load_optional_tile(tail, first, q, c, ok, channels, tail_channels)
     g = last * tl.load(seeds + row)
-    g += tile_of(g1, first, q, c, ok, g1_stride, g1_channels)
-    g += tile_of(g2, first, q, c, ok, g2_stride, g2_channels)
+    g += load_optional_tile(g1, first, q, c, ok, g1_stride, g1_channels)
+    g += load_optional_tile(g2, first, q, c, ok, g2_stride, g2_channels)
     kind = dz.dtype.element_ty
-    g = within(g, kind)
-    if IS_BOTH:
+    g = clamp_to_float16(g, kind)
+    if BOTH_STREAMS:
         n = last * tl.load(seeds + rows + row)
-        n += tile_of(g1, under, q, c, ok, g1_stride, g1_channels)
-        n += tile_of(g2, under, q, c, ok, g2_stride, g2_channels)
-        n = within(n, kind)
-        change = g * (1.0 - mask) * load(h + first * channels, at, ok)
-        change -= n * mask * load(h + under * channels, at, ok)
+        n += load_optional_tile(g1, under, q, c, ok, g1_stride, g1_channels)
+        n += load_optional_tile(g2, under, q, c, ok, g2_stride, g2_channels)
+        n = clamp_to_float16(n, kind)
+        change = g * (1.0 - mask) * load_float32(h + first * channels, at, ok)
+        change -= n * mask * load_float32(h + under * channels, at, ok)
         passed = tl.where(is_open, g * mask, 0.0)
         passed_below = tl.where(is_open, n * (1.0 - mask), 0.0)
     else:
-        stream = tl.load(streams + row)
+        stream = tl.load(active_streams + row)
         here = h + first * channels + stream * (windows.to(tl.int64) * channels)
-        change = g * load(here, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
+        change = g * load_float32(here, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
         passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
         passed_below = passed
     first_row = tl.program_id(0) * TILE // per_row
@@ -146,20 +164,20 @@ def pooled_backward_by_window(
         inside = ok & (y >= 0) & (y < height) & (x >= 0) & (x < width) & (c < dz_channels)
         to = (((row - first_row) * height + y) * width + x) * channels + c
         tl.store(dz + to, tl.where(won == k, passed, 0.0).to(kind), inside)
-        if IS_BOTH:
+        if BOTH_STREAMS:
             lower = dz + pixels.to(tl.int64) * channels
             tl.store(lower + to, tl.where(won == k, passed_below, 0.0).to(kind), inside)
-    change = tl.where(is_open, change / tl.load(products + row), 0.0)
+    change = tl.where(is_open, change / tl.load(product_scales + row), 0.0)
     element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
-    descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
+    rmsprop_step(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
 
 
 @triton.jit
 def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_width,
                   g1_stride, g2_stride, g2_channels,
                   KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr):  # fmt: skip
-    """What a pixel gets of every window that it won."""
+    """Add up the gradients of all windows that each pixel of a tile won."""
     g = tl.zeros(ok.shape, tl.float32)
     reach: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE
     for k in tl.static_range(reach * reach):
@@ -171,22 +189,27 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_w
         there = ok & there & (dy < KERNEL) & (dx < KERNEL)
         window = (row * out_height + oy) * out_width + ox
         won = tl.load(winners + window * channels + c, there, other=255).to(tl.int32)
-        part = load(g1, window * g1_stride + c, there)
-        part += load(g2, window * g2_stride + c, there & (c < g2_channels))
+        part = load_float32(g1, window * g1_stride + c, there)
+        part += load_float32(g2, window * g2_stride + c, there & (c < g2_channels))
         g += tl.where(won == dy * KERNEL + dx, part, 0.0)
     return g
 
 
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
                                "out_width", "z_streams"])  # fmt: skip
-def pooled_backward_by_pixel(
-    dz, g1, g2, products, streams, z, shift, logits, squares, winners, iteration, rate,
+def pooled_backward_by_pixel_kernel(
+    dz, g1, g2, product_scales, active_streams, z, shift, logits, squares, winners, iteration, rate,
     pixels, windows, rows, channels, height, width, out_height, out_width,
     g1_stride, g2_stride, z_stride, z_streams, dz_channels, g2_channels, shift_channels,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    BOTH_STREAMS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Back through windows that overlap: every pixel gathers from the windows it won."""
+    """Pass the gradient back through windows that overlap, and take RMSProp's step.
+
+    Every pixel gathers g1 + g2 from the windows that it won. Reads `z` and `shift` to recompute the
+    gate's input, because only pooled activations were stored; updates `logits` and `squares`,
+    stored by pixel; writes `dz` unless `dz_channels` is 0.
+    """
     first = tl.program_id(0).to(tl.int64) * TILE
     all_pixels = pixels.to(tl.int64)
     q = tl.arange(0, TILE)[:, None]
@@ -208,189 +231,222 @@ def pooled_backward_by_pixel(
     square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    stream = tl.load(streams + row)
-    if IS_BOTH:
+    stream = tl.load(active_streams + row)
+    if BOTH_STREAMS:
         stream = stream * 0
     g = _from_windows(g1 + first_window * g1_stride, g2 + first_window * g2_stride, winners,
                       row - first_row, y, x, c, ok, channels, out_height, out_width,
                       g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
     kind = dz.dtype.element_ty
-    g = within(g, kind)
+    g = clamp_to_float16(g, kind)
     added = tl.load(shift + c, c < shift_channels, other=0.0)
     source = z + first * z_stride + (stream * z_streams) * (all_pixels * z_stride)
-    here = load(source, q * z_stride + c, ok) + added
+    here = load_float32(source, q * z_stride + c, ok) + added
     change = g * here * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
     onwards = ok & (c < dz_channels)
     passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
     tl.store(dz + at, passed.to(kind), onwards)
-    if IS_BOTH:
+    if BOTH_STREAMS:
         under = first_window + windows
         n = _from_windows(g1 + under * g1_stride, g2 + under * g2_stride, winners,
                           row - first_row, y, x, c, ok, channels, out_height, out_width,
                           g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
-        n = within(n, kind)
+        n = clamp_to_float16(n, kind)
         source = z + (first + z_streams * all_pixels) * z_stride
-        change -= n * (load(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
+        change -= n * (load_float32(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
         passed = tl.where(is_open, n * (1.0 - mask), 0.0)
         tl.store(dz + all_pixels * channels + at, passed.to(kind), onwards)
-    change = tl.where(is_open, change / tl.load(products + row), 0.0)
+    change = tl.where(is_open, change / tl.load(product_scales + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)
-    descend(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
+    rmsprop_step(logits, squares, at, ok, logit, square, change, rate, element, now, IS_COMPACT)
 
 
 class PooledTritonSite:
-    """A ReLU with the bias before it and the max-pooling behind it.
+    """A ReLU with its masks, the bias before it and the max-pooling after it.
 
-    Masks of pixels that win no window change nothing and never move. Where windows do not overlap,
-    state is kept for winners alone, one a window.
+    Masks of pixels that win no window have no effect and never move. If windows do not overlap,
+    state is stored for winners alone, one a window.
     """
 
-    def __init__(self, merged: Merged, logits: Tensor, learning: LearningState) -> None:
-        piece, pooling = merged.gate.function, merged.pooling
-        assert isinstance(piece, ElementwiseLine)
+    def __init__(self, fused: FusedGate, logits: Tensor, learning: LearningState) -> None:
+        line, pooling = fused.gate.function, fused.pooling
+        assert isinstance(line, ElementwiseLine)
         assert pooling is not None
         index = pooling.index
-        is_open = piece.slope.expand(logits.shape)
+        is_open = line.slope.expand(logits.shape)
         self._pooling = pooling
         unit = learning.unit
-        self._shift = None if merged.shift is None else merged.shift.float().contiguous() * unit
+        self._shift = None if fused.shift is None else fused.shift.float().contiguous() * unit
         self._learning = learning
         self._height, self._width = logits.shape[2:]
-        self._winners = winners_of(pooling, self._width)
-        self._before: Tensor | None = None
+        self._winners = window_winners(pooling, self._width)
+        self._initial_logits: Tensor | None = None
         if not pooling.overlaps:
-            self._before = logits.half()
-            self._index = index.flatten(2)
-            logits = logits.flatten(2).gather(2, self._index).view(index.shape)
-            is_open = is_open.flatten(2).gather(2, self._index).view(index.shape)
+            self._initial_logits = logits.half()
+            self._winner_index = index.flatten(2)
+            logits = logits.flatten(2).gather(2, self._winner_index).view(index.shape)
+            is_open = is_open.flatten(2).gather(2, self._winner_index).view(index.shape)
         self._state = MaskState(logits, is_open, learning)
-        self._given: Tensor | Shared | None = None
+        self._input: Tensor | SharedValue | None = None
         self._out: Tensor | None = None
-        self._zeroed: Tensor | None = None
+        self._zeroed_gradient: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:
-        """The learned scalars as they stand; where nothing is won, as they were."""
-        learned = self._state.learned()
-        if self._before is None:
+        """The current value of the learned scalars; the initial one at pixels without state."""
+        learned = self._state.decoded()
+        if self._initial_logits is None:
             return learned
-        full = self._before.float().flatten(2)
-        return full.scatter(2, self._index, learned.flatten(2)).view(self._before.shape)
+        full = self._initial_logits.float().flatten(2)
+        return full.scatter(2, self._winner_index, learned.flatten(2)).view(
+            self._initial_logits.shape
+        )
 
-    def past(self, gradient: Tensor, slope: Tensor, seen: GradientRange | None) -> Tensor:  # noqa: ARG002
-        """Both streams' gradients past gate and masks; only winners have one."""
-        if self._before is None:
-            return past(gradient, self._state.logits, None, seen)
-        return past(gradient, self._at_pixels(), None, seen)
+    def pass_gradient(
+        self,
+        gradient: Tensor,
+        slope: Tensor,  # noqa: ARG002
+        gradient_range: GradientRange | None,
+    ) -> Tensor:
+        """Pass both streams' gradients through the gate and its masks; only winners have one."""
+        if self._initial_logits is None:
+            return pass_gate(gradient, self._state.logits, None, gradient_range)
+        return pass_gate(gradient, self._logits_at_pixels(), None, gradient_range)
 
-    def forward(self, terms: Sequence[Tensor | Shared]) -> Tensor:
-        """Both streams of the winners."""
+    def forward(self, terms: Sequence[Tensor | SharedValue]) -> Tensor:
+        """Compute both streams' pooled output."""
         (term,) = terms
         learning = self._learning
         rows, channels, *size = self._winners.shape
-        out = empty((2 * rows, channels, *size), learning.dtype, self._winners)
-        z, stride, streams = term_of(term)
-        grid = Grid(rows * size[0] * size[1], channels, channels)
+        out = empty_channels_last((2 * rows, channels, *size), learning.dtype, self._winners)
+        z, stride, z_streams = operand(term)
+        layout = PixelLayout(rows * size[0] * size[1], channels, channels)
         launch(
-            pooled_forward, programs(grid),
-            out, z, either(self._shift, learning.scales), self._state.logits, self._winners,
-            *self._sizes(), stride, streams, size_of(self._shift),
-            **self._windows(), AT_WINDOWS=not self._pooling.overlaps,
-            IS_COMPACT=learning.is_compact, **tile(grid),
+            pooled_forward_kernel, launch_grid(layout),
+            out, z, or_placeholder(self._shift, learning.scales), self._state.logits, self._winners,
+            *self._kernel_sizes(), stride, z_streams, channel_count(self._shift),
+            **self._window_settings(), AT_WINDOWS=not self._pooling.overlaps,
+            IS_COMPACT=learning.is_compact, **tile_settings(layout),
         )  # fmt: skip
-        self._given, self._out = term, out
+        self._input, self._out = term, out
         return out
 
-    def backward(self, gradient: StreamGradient, *, goes_on: bool) -> Tensor | None:
-        """The gradient in what the gate reads, where it `goes_on`; the masks descend."""
+    def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
+        """Take RMSProp's step, and return the gradient in the term if it is needed."""
         assert self._out is not None
-        assert self._given is not None
-        result = self._result() if goes_on else None
+        assert self._input is not None
+        result = self._gradient_buffer() if needs_input_gradient else None
         if self._pooling.overlaps:
             self._by_pixel(gradient, result)
         else:
             self._by_window(gradient, result)
-        self._given = self._out = None
+        self._input = self._out = None
         return result
 
     def _by_window(self, gradient: StreamGradient, result: Tensor | None) -> None:
+        """Launch the backward kernel for windows that do not overlap."""
         learning, out = self._learning, self._out
         assert out is not None
-        first, second = parts_of(gradient, out)
-        pixels, windows, channels, *sides = self._sizes()
-        grid = Grid(windows, channels, channels)
+        first, second = gradient_operands(gradient, out)
+        pixels, windows, channels, *sides = self._kernel_sizes()
+        layout = PixelLayout(windows, channels, channels)
         launch(
-            pooled_backward_by_window, programs(grid),
-            either(result, out), first[0], second[0], either(gradient.tail, learning.scales),
-            learning.seeds, learning.products, learning.streams, out, self._state.logits,
-            self._state.squares, self._winners, learning.iteration, learning.rate, pixels,
+            pooled_backward_by_window_kernel, launch_grid(layout),
+            or_placeholder(result, out), first[0], second[0], or_placeholder(gradient.tail,
+            learning.scales),
+            learning.seeds, learning.product_scales, learning.active_streams, out,
+            self._state.logits,
+            self._state.squares, self._winners, learning.iteration, learning.learning_rate, pixels,
             windows, len(self._winners), channels, *sides, first[1], second[1],
-            *channels_of(grid, result, gradient),
-            **self._windows(), IS_BOTH=learning.is_both, IS_COMPACT=learning.is_compact,
-            **tile(grid),
+            *present_channels(layout, result, gradient),
+            **self._window_settings(), BOTH_STREAMS=learning.touches_both_streams,
+            IS_COMPACT=learning.is_compact,
+            **tile_settings(layout),
         )  # fmt: skip
 
     def _by_pixel(self, gradient: StreamGradient, result: Tensor | None) -> None:
+        """Launch the backward kernel for windows that overlap."""
         learning, out = self._learning, self._out
         assert out is not None
-        assert self._given is not None
+        assert self._input is not None
         parts = list(gradient.parts)
-        if gradient.tail is not None:  # no network ends so; in plain terms
-            parts = [sum(parts[1:], parts[0]) if parts else None, seeded(gradient.tail, learning)]
+        if (
+            gradient.tail is not None
+        ):  # hardly any network ends here, so the kernel has no such operand
+            parts = [
+                sum(parts[1:], parts[0]) if parts else None,
+                seeded_gradient(gradient.tail, learning),
+            ]
             parts = [part for part in parts if part is not None]
-        first, second = parts_of(StreamGradient(parts), out)
-        z, stride, streams = term_of(self._given)
-        pixels, windows, channels, *sides = self._sizes()
-        grid = Grid(pixels, channels, channels)
+        first, second = gradient_operands(StreamGradient(parts), out)
+        z, stride, z_streams = operand(self._input)
+        pixels, windows, channels, *sides = self._kernel_sizes()
+        layout = PixelLayout(pixels, channels, channels)
         launch(
-            pooled_backward_by_pixel, programs(grid),
-            either(result, out), first[0], second[0], learning.products, learning.streams, z,
-            either(self._shift, learning.scales), self._state.logits, self._state.squares,
-            self._winners, learning.iteration, learning.rate, pixels, windows,
-            len(self._winners), channels, *sides, first[1], second[1], stride, streams,
+            pooled_backward_by_pixel_kernel, launch_grid(layout),
+            or_placeholder(result, out), first[0], second[0], learning.product_scales,
+            learning.active_streams, z,
+            or_placeholder(self._shift, learning.scales), self._state.logits, self._state.squares,
+            self._winners, learning.iteration, learning.learning_rate, pixels, windows,
+            len(self._winners), channels, *sides, first[1], second[1], stride, z_streams,
             0 if result is None else channels, channels if len(parts) > 1 else 0,
-            size_of(self._shift), **self._windows(), IS_BOTH=learning.is_both,
-            IS_COMPACT=learning.is_compact, **tile(grid),
+            channel_count(self._shift), **self._window_settings(),
+            BOTH_STREAMS=learning.touches_both_streams,
+            IS_COMPACT=learning.is_compact, **tile_settings(layout),
         )  # fmt: skip
 
-    def _at_pixels(self) -> Tensor:
-        """The logit of every window at all of its pixels, as logits are kept."""
+    def _logits_at_pixels(self) -> Tensor:
+        """Return every window's logit at all pixels of the window, encoded as in the state."""
         stride, padding = self._pooling.stride, self._pooling.padding
         windows = self._state.logits.permute(0, 2, 3, 1)
         rows, *size, channels = windows.shape
         shape = (rows, size[0], stride, size[1], stride, channels)
-        pixels = windows[:, :, None, :, None].expand(shape).reshape(rows, *self._reach, channels)
-        margins = (self._height - self._reach[0], self._width - self._reach[1])
+        pixels = (
+            windows[:, :, None, :, None].expand(shape).reshape(rows, *self._covered_size, channels)
+        )
+        margins = (self._height - self._covered_size[0], self._width - self._covered_size[1])
         if padding or any(margins):
             down, along = ((-padding, margin + padding) for margin in margins)
             pixels = torch.nn.functional.pad(pixels, (0, 0, *along, *down))
         return pixels.permute(0, 3, 1, 2)
 
     @property
-    def _reach(self) -> tuple[int, int]:
-        """Height and width of as many windows, side by side."""
+    def _covered_size(self) -> tuple[int, int]:
+        """The height and width that the windows cover, counted in strides."""
         height, width = self._winners.shape[2:]
         return height * self._pooling.stride, width * self._pooling.stride
 
-    def _result(self) -> Tensor:
-        """Where the gradient goes: zero once and for all at pixels outside all windows."""
+    def _gradient_buffer(self) -> Tensor:
+        """Return a tensor for the gradient.
+
+        If some pixels are outside every window, it is one buffer that was zeroed once and is
+        reused.
+        """
         rows, channels = self._winners.shape[:2]
-        rows = 2 * rows if self._learning.is_both else rows
+        rows = 2 * rows if self._learning.touches_both_streams else rows
         shape = (rows, channels, self._height, self._width)
         gapless = self._pooling.kernel == self._pooling.stride and self._pooling.padding == 0
-        covered = gapless and self._reach[0] >= self._height and self._reach[1] >= self._width
+        covered = (
+            gapless
+            and self._covered_size[0] >= self._height
+            and self._covered_size[1] >= self._width
+        )
         if covered or self._pooling.overlaps:
-            return empty(shape, self._learning.dtype, self._winners)
-        if self._zeroed is None:
-            self._zeroed = empty(shape, self._learning.dtype, self._winners).zero_()
-        return self._zeroed
+            return empty_channels_last(shape, self._learning.dtype, self._winners)
+        if self._zeroed_gradient is None:
+            self._zeroed_gradient = empty_channels_last(
+                shape, self._learning.dtype, self._winners
+            ).zero_()
+        return self._zeroed_gradient
 
-    def _sizes(self) -> tuple[int, int, int, int, int, int, int]:
+    def _kernel_sizes(self) -> tuple[int, int, int, int, int, int, int]:
+        """Return the number of pixels, windows and channels, and the image and pooled sizes."""
         rows, channels, out_height, out_width = self._winners.shape
         pixels, windows = rows * self._height * self._width, rows * out_height * out_width
         return pixels, windows, channels, self._height, self._width, out_height, out_width
 
-    def _windows(self) -> dict[str, int]:
+    def _window_settings(self) -> dict[str, int]:
+        """Return the pooling's kernel size, stride and padding as compile-time constants."""
         pooling = self._pooling
         return {"KERNEL": pooling.kernel, "STRIDE": pooling.stride, "PADDING": pooling.padding}

@@ -1,24 +1,25 @@
-"""Kernels that nearly every network needs, compiled while the network is still being captured.
+"""Compiles the kernels that nearly every network needs, while the network is still being captured.
 
-Small sites are asked for all that sites do, in a rehearsal: what they need is what the sites of
-ResNets, VGGs and their like need, in the order in which these come to need it. What else a network
-needs is compiled when it is met.
+Small sites are put through everything that sites do, inside `compile_only`. This covers the kernels
+of ResNets, VGGs and similar networks, in the order in which these need them. Whatever else a
+network needs is compiled when it is first met.
 """
 
 import torch
 from torch.nn.functional import max_pool2d_with_indices
 
 from dmbp.engine.base import Loss
-from dmbp.engine.gpu.merging import Merged
-from dmbp.engine.gpu.state import GradientRange, LearningState, Split, StreamGradient, start
-from dmbp.engine.gpu.triton.gates import started
-from dmbp.engine.gpu.triton.launch import rehearsing
+from dmbp.engine.gpu.fusion import FusedGate
+from dmbp.engine.gpu.half_precision import GradientRange
+from dmbp.engine.gpu.learning_state import LearningState, SplitSum, StreamGradient, initial_state
+from dmbp.engine.gpu.triton.gate_gradients import start_at_gate
+from dmbp.engine.gpu.triton.launch import compile_only
+from dmbp.engine.gpu.triton.loss_head import TritonLossHead
 from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
-from dmbp.engine.gpu.triton.scores import TritonScores
 from dmbp.engine.gpu.triton.site import TritonSite
 from dmbp.engine.gpu.triton.split_convolution import SUMMANDS, SplitConvolution
-from dmbp.engine.gpu.triton.windows import GatheredTranspose, unpooled, winners_of
-from dmbp.engine.gpu.triton.winograd import Winograd
+from dmbp.engine.gpu.triton.transposes import GatheredTranspose, unpool, window_winners
+from dmbp.engine.gpu.triton.winograd import WinogradConvolution
 from dmbp.engine.plan.kernels import Pooling
 from dmbp.engine.plan.streams import channels_last
 from dmbp.engine.plan.tail import Tail
@@ -28,40 +29,44 @@ from dmbp.linear.steps import Step
 
 CHANNELS = 64
 SIZE = (16, 16)
+"""The channels and size of the images that stand in for a network's."""
 
-FEW_ROWS = 4
-"""Of which convolutions may be split."""
+MAX_ROWS_TO_SPLIT = 4
+"""The largest batch for which kernels of split convolutions are compiled ahead."""
 
 RESNET, VGG = (3, 2, 1), (2, 2, 0)
 """Kernel, stride and padding of their max-poolings."""
 
-_begun: set[tuple[Loss, torch.dtype, torch.device, bool]] = set()
+_started: set[tuple[Loss, torch.dtype, torch.device, bool]] = set()
+"""What compilation was started for in this process."""
 
 
 def compile_ahead(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> None:
-    """Begin to compile, once in a process; launches wait for their own kernels."""
-    key = (loss, dtype, device, rows <= FEW_ROWS)
-    if key not in _begun:
-        _begun.add(key)
-        with rehearsing(ahead=True):
-            ask(loss, dtype=dtype, device=device, rows=rows)
+    """Start compiling in the background, once in a process; launches wait for their own kernels."""
+    key = (loss, dtype, device, rows <= MAX_ROWS_TO_SPLIT)
+    if key not in _started:
+        _started.add(key)
+        with compile_only(background=True):
+            launch_common_kernels(loss, dtype=dtype, device=device, rows=rows)
 
 
 @torch.no_grad()
-def ask(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> None:
-    """Launch every kernel."""
+def launch_common_kernels(
+    loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int
+) -> None:
+    """Launch every kernel that common networks need; meant for `compile_only`."""
     gradient = channels_last(torch.zeros(2, CHANNELS, *SIZE, device=device))
     slope = torch.ones(1, CHANNELS, *SIZE, dtype=torch.bool, device=device)
-    _ask_for_single_precision(gradient)
-    logits, _ = started(gradient, slope, 1.0)
+    _launch_single_precision(gradient)
+    logits, _ = start_at_gate(gradient, slope, 1.0)
     tail = Tail({0: gradient[:1]}, torch.zeros(1, device=device))
-    learning = start(loss, 1.0, dtype=dtype, unit=1.0, tail=tail)
+    learning = initial_state(loss, 1.0, dtype=dtype, unit=1.0, tail=tail)
     images = gradient.to(dtype)
-    _ask_for_pooled(_merged(slope, _pooling(gradient, *RESNET)), logits, images, learning)
-    site = TritonSite(_merged(slope), logits, learning)
-    if rows <= FEW_ROWS and learning.is_compact:
-        _ask_for_splits(site, images, learning)
-    back = images if learning.is_both else images[:1]
+    _launch_pooled_site(_fused_gate(slope, _pooling(gradient, *RESNET)), logits, images, learning)
+    site = TritonSite(_fused_gate(slope), logits, learning)
+    if rows <= MAX_ROWS_TO_SPLIT and learning.is_compact:
+        _launch_split_convolutions(site, images, learning)
+    back = images if learning.touches_both_streams else images[:1]
     site.forward([images, images])
     for given in (
         StreamGradient([], tail.gradients[0]),
@@ -69,53 +74,59 @@ def ask(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> N
         StreamGradient([back, back]),
     ):
         site.forward([images])
-        site.backward(given, goes_on=True)
-    TritonScores(tail, torch.zeros(1, device=device), learning).update({0: images})
-    seen = GradientRange(learning.scales, loss) if learning.is_scaled else None
-    site.past(gradient, slope, seen)
-    _ask_for_pooled(_merged(slope, _pooling(gradient, *VGG)), logits, images, learning)
+        site.backward(given, needs_input_gradient=True)
+    TritonLossHead(tail, torch.zeros(1, device=device), learning).update({0: images})
+    gradient_range = GradientRange(learning.scales, loss) if learning.scales_gradients else None
+    site.pass_gradient(gradient, slope, gradient_range)
+    _launch_pooled_site(_fused_gate(slope, _pooling(gradient, *VGG)), logits, images, learning)
 
 
-def _ask_for_single_precision(gradient: torch.Tensor) -> None:
-    """Convolutions and poolings around the iterations."""
+def _launch_single_precision(gradient: torch.Tensor) -> None:
+    """Launch the float32 convolutions and poolings used before and after the iterations."""
     plain, strided = ([1, 1], [1, 1], [1, 1], 1), ([2, 2], [1, 1], [1, 1], 1)
     weight = gradient.new_zeros(CHANNELS, CHANNELS, 3, 3)
-    Winograd(weight, None, 1)(gradient)
+    WinogradConvolution(weight, None, 1)(gradient)
     GatheredTranspose(weight, strided, (2 * SIZE[0], 2 * SIZE[1]))(gradient)
     GatheredTranspose(weight[:, :3], plain, SIZE)(gradient)
     pooling = _pooling(gradient, *VGG)
-    unpooled(gradient, winners_of(pooling, SIZE[1]), pooling, SIZE)
+    unpool(gradient, window_winners(pooling, SIZE[1]), pooling, SIZE)
 
 
 def _pooling(images: torch.Tensor, kernel: int, stride: int, padding: int) -> Pooling:
-    """A max-pooling of images."""
+    """Return a max-pooling of images."""
     _, index = max_pool2d_with_indices(images[:1], [kernel] * 2, [stride] * 2, [padding] * 2)
     step = Step("", "", "", "", Gather(index, 2), (), {}, output=0, shape=None, site=None)
     return Pooling(step, kernel, stride, padding)
 
 
-def _merged(slope: torch.Tensor, pooling: Pooling | None = None) -> Merged:
-    """A site with a bias before it."""
+def _fused_gate(slope: torch.Tensor, pooling: Pooling | None = None) -> FusedGate:
+    """Return a gate with a bias before it."""
     gate = Step(
         "", "", "", "", ElementwiseLine(slope), (), {}, output=0, shape=slope.shape, site=None
     )
     shift = torch.zeros(CHANNELS, device=slope.device)
-    return Merged(gate, (0,), shift=shift, pooling=pooling)
+    return FusedGate(gate, (0,), shift=shift, pooling=pooling)
 
 
-def _ask_for_pooled(
-    merged: Merged, logits: torch.Tensor, images: torch.Tensor, learning: LearningState
+def _launch_pooled_site(
+    fused: FusedGate, logits: torch.Tensor, images: torch.Tensor, learning: LearningState
 ) -> None:
-    site = PooledTritonSite(merged, logits, learning)
+    """Launch both kernels of a site with max-pooling."""
+    site = PooledTritonSite(fused, logits, learning)
     found = site.forward([images])
-    back = found if learning.is_both else found[: len(found) // 2]
-    site.backward(StreamGradient([back]), goes_on=True)
+    back = found if learning.touches_both_streams else found[: len(found) // 2]
+    site.backward(StreamGradient([back]), needs_input_gradient=True)
 
 
-def _ask_for_splits(site: TritonSite, images: torch.Tensor, learning: LearningState) -> None:
+def _launch_split_convolutions(
+    site: TritonSite, images: torch.Tensor, learning: LearningState
+) -> None:
+    """Launch split convolutions, and the site's kernels that add up their parts."""
     weight = images.new_zeros(CHANNELS, CHANNELS, 3, 3)
     for summands in SUMMANDS:
         found = SplitConvolution(weight, ([1, 1], [1, 1], [1, 1], 1), summands)(images)
         site.forward([found])
-        back = found if learning.is_both else Split(found.summands[:, :1].contiguous())
-        site.backward(StreamGradient([], split=back), goes_on=True)
+        back = (
+            found if learning.touches_both_streams else SplitSum(found.summands[:, :1].contiguous())
+        )
+        site.backward(StreamGradient([], split=back), needs_input_gradient=True)

@@ -1,17 +1,14 @@
-"""A Triton kernel for convolutions of few pixels: the sum over what is read, split into parts.
+"""Split-K convolutions in Triton, for convolutions of so few pixels that a GPU would stand idle.
 
-Tensors are channels-last. A program takes a tile of pixels by channels, and one of as many parts of
-the sum as the grid is deep; the sum runs over a kernel's taps and, for each, the channels read.
+The output of a single image's convolution has fewer tiles than the GPU has multiprocessors, and
+cuDNN leaves the others idle. Here the sum over taps and input channels is split into parts, which
+are computed side by side; the site next to the convolution adds them up, in the pass it makes
+anyway. A 3 × 3 convolution of both streams of one image on an H200, cuDNN against this, takes in
+microseconds: 28 × 28 pixels of 128 channels 7.3 and 5.1, 14 × 14 of 256 8.0 and 5.1, 7 × 7 of 512
+11.4 and 5.4. (1 × 1 convolutions are left to cuBLAS, which splits products itself.)
 
-Convolutions of few pixels on a GPU, their sum split into parts that are computed side by side.
-
-A single image's convolution has fewer tiles of results than a GPU has processors, and cuDNN leaves
-the others idle. The site that reads the parts adds them, in the pass it makes anyway. 3 × 3, both
-streams of one image on an H200, cuDNN against this, in microseconds: 28 × 28 pixels of 128 channels
-7.3 and 5.1, 14 × 14 of 256 8.0 and 5.1, 7 × 7 of 512 11.4 and 5.4. (1 × 1 is left to cuBLAS, which
-splits products itself.)
-
-Which convolutions of the GPU engine's program are split: those whose parts a site adds up.
+`split_convolutions` rewrites a program: a convolution is split forward if only a site reads its
+output, and back if a site computed its input.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -25,9 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dmbp.engine.gpu.merging import Merged
-from dmbp.engine.gpu.program import GpuInstruction, PlainInstruction
-from dmbp.engine.gpu.state import LearningState, Split
+from dmbp.engine.gpu.fusion import FusedGate
+from dmbp.engine.gpu.learning_state import LearningState, SplitSum
+from dmbp.engine.gpu.program import AffineInstruction, GpuInstruction
 from dmbp.engine.gpu.triton.launch import launch
 from dmbp.engine.plan.convolution import (
     Convolution,
@@ -46,16 +43,20 @@ from dmbp.engine.plan.streams import Value, channels_last, stacked
         "steps",
     ]
 )  # fmt: skip
-def split_convolution(
-    sums, images, weight, pixels, channels, read, height, width, out_height, out_width,
+def split_convolution_kernel(
+    sums, images, weight, pixels, channels, in_channels, height, width, out_height, out_width,
     across, stride, padding, steps,
     TILE: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Part `program_id(2)` of a convolution.
+    """Compute part `program_id(2)` of a convolution, of `num_programs(2)`.
 
-    `pixels` are those of the result, over all rows; `read` the channels of the images, a multiple
-    of `DEPTH`; `across` the kernel's width; `steps` of `DEPTH` make up the whole sum. The weight
-    lies in memory as (channels, taps, read).
+    A program takes a tile of `TILE` output pixels by `WIDTH` output channels, and a share of the
+    `steps` that the sum consists of; each step multiplies `DEPTH` input channels at one tap. Reads
+    `images` (channels-last) and `weight`, which lies in memory as (channels, taps, in_channels);
+    writes float32 `sums` (parts, pixels, channels).
+
+    `pixels` counts output pixels over all rows, `in_channels` is a multiple of `DEPTH`, and
+    `across` is the kernel's width.
     """
     p = tl.program_id(0) * TILE + tl.arange(0, TILE)
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -66,7 +67,7 @@ def split_convolution(
     row = p // (out_height * out_width)
     top = (p // out_width) % out_height * stride - padding
     left = p % out_width * stride - padding
-    steps_a_tap = read // DEPTH
+    steps_a_tap = in_channels // DEPTH
     weight += c[None, :] * (steps * DEPTH) + d[:, None]
     total = tl.zeros((TILE, WIDTH), tl.float32)
     for step in range(part * steps // parts, (part + 1) * steps // parts):
@@ -76,36 +77,39 @@ def split_convolution(
         ok = inside & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         pixel = (row * height + y) * width + x
         start = (step - tap * steps_a_tap) * DEPTH
-        value = tl.load(images + pixel[:, None] * read + start + d[None, :], ok[:, None], other=0.0)
+        value = tl.load(
+            images + pixel[:, None] * in_channels + start + d[None, :], ok[:, None], other=0.0
+        )
         total = tl.dot(value, tl.load(weight + step * DEPTH), total)
     at = (part * pixels + p)[:, None] * channels + c[None, :]
     tl.store(sums + at, total, inside[:, None])
 
 
 TILE = 64
-"""Pixels, channels, and channels read at a step, of a program."""
+"""A program's output pixels and output channels, and the input channels of a step."""
 
 WARPS = 4
 STAGES = 3
 
 SUMMANDS = (8, 4)
-"""Where results have a quarter as many tiles as there are processors, or half as many."""
+"""The parts if the output has at most a quarter as many tiles as there are multiprocessors, or
+half."""
 
-PROCESSORS = 132
-"""Of an H200; where kernels are interpreted there are none."""
+H200_MULTIPROCESSORS = 132
+"""Assumed if kernels are interpreted on a CPU."""
 
 
 class SplitConvolution:
-    """A convolution without bias of channels-last images, in `summands` parts."""
+    """A convolution of channels-last images without bias, computed in `summands` parts."""
 
     def __init__(self, weight: Tensor, settings: ConvolutionSettings, summands: int) -> None:
         self._weight = weight.permute(0, 2, 3, 1).contiguous()
         self._settings = settings
         self.summands = summands
 
-    def __call__(self, images: Tensor) -> Split:
-        """The convolution of all rows."""
-        rows, read, *size = images.shape
+    def __call__(self, images: Tensor) -> SplitSum:
+        """Return the convolution of all rows, as partial sums."""
+        rows, in_channels, *size = images.shape
         channels, *kernel, _ = self._weight.shape
         (stride, _), (padding, _), _, _ = self._settings
         height, width = result_size(size, kernel, self._settings)
@@ -115,15 +119,15 @@ class SplitConvolution:
         )
         taps = kernel[0] * kernel[1]
         launch(
-            split_convolution, (-(-pixels // TILE), channels // TILE, self.summands),
-            sums, images, self._weight, pixels, channels, read, *size, height, width,
-            kernel[1], stride, padding, taps * read // TILE,
+            split_convolution_kernel, (-(-pixels // TILE), channels // TILE, self.summands),
+            sums, images, self._weight, pixels, channels, in_channels, *size, height, width,
+            kernel[1], stride, padding, taps * in_channels // TILE,
             TILE=TILE, WIDTH=TILE, DEPTH=TILE, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
-        return Split(sums)
+        return SplitSum(sums)
 
 
-def parts_where_faster(
+def choose_summands(
     shape: Sequence[int],
     settings: ConvolutionSettings,
     *,
@@ -131,32 +135,38 @@ def parts_where_faster(
     size: tuple[int, ...],
     device: torch.device,
 ) -> int:
-    """In how many parts the convolution of `rows` images of `size` is fastest; one is whole.
+    """Return in how many parts a convolution is fastest; 1 leaves it whole.
 
-    Its weight is of some `shape`.
+    Args:
+        shape: The weight's shape.
+        settings: The convolution's settings.
+        rows: The number of images, over both streams.
+        size: The images' height and width.
+        device: The device.
     """
-    channels, read, *kernel = shape
+    channels, in_channels, *kernel = shape
     stride, padding, dilation, groups = settings
     square = len(set(stride)) == len(set(padding)) == 1
     if not square or dilation != [1, 1] or groups != 1 or kernel == [1, 1]:
         return 1
-    if channels % TILE or read % TILE:
+    if channels % TILE or in_channels % TILE:
         return 1
     height, width = result_size(size, kernel, settings)
     tiles = -(-rows * height * width // TILE) * (channels // TILE)
-    return _summands(tiles, device)
+    return _summands_for_tiles(tiles, device)
 
 
-def _summands(tiles: int, device: torch.device) -> int:
-    processors = PROCESSORS
+def _summands_for_tiles(tiles: int, device: torch.device) -> int:
+    """Return the number of parts for an output of so many tiles."""
+    processors = H200_MULTIPROCESSORS
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
     many, some = SUMMANDS
     return many if 4 * tiles <= processors else some if 2 * tiles <= processors else 1
 
 
-class SplitOperation:
-    """A convolution of which one way, or both, goes to a site in parts; the other is whole."""
+class SplitConvolutionOperation:
+    """A convolution that is split forward, in its transpose, or both."""
 
     stacks = True
 
@@ -172,44 +182,45 @@ class SplitOperation:
         self._back = back
 
     def forward(self, values: Sequence[Value]) -> Any:
-        """The convolution."""
+        """Return the convolution."""
         if self._forward is None:
             return self._whole.forward(values)
         return self._forward(channels_last(stacked(values[0])))
 
-    def transpose(self, gradient: Tensor) -> Sequence[Tensor | Split]:
-        """The transposed convolution."""
+    def transpose(self, gradient: Tensor) -> Sequence[Tensor | SplitSum]:
+        """Return the transposed convolution."""
         if self._back is None:
             return self._whole.transpose(gradient)
         return [self._back(channels_last(gradient))]
 
     def prepare(self) -> None:
-        """Make what runs the part that is whole."""
+        """Convert the weights for the direction that is not split."""
         self._whole.convolution.prepare(forward=self._forward is None, transpose=self._back is None)
 
 
-def split(
+def split_convolutions(
     program: Sequence[GpuInstruction],
-    sites: Sequence[Merged],
+    sites: Sequence[FusedGate],
     *,
     ends: Set[int],
     learning: LearningState,
 ) -> list[GpuInstruction]:
-    """The program with convolutions split next to `sites`, where it is faster.
+    """Return the program with convolutions next to `sites` split where that is faster.
 
-    `ends` are values that the score reads.
+    `ends` are the indices of values that the tail reads, which must be whole.
     """
     readers = Counter(index for instruction in program for index in instruction.reads)
     read_once = {index for index, count in readers.items() if count == 1} - ends
     before = {index for site in sites for index in site.terms} & read_once
     after = {site.output for site in sites}
-    return [_split(instruction, before, after, learning) for instruction in program]
+    return [_split_instruction(instruction, before, after, learning) for instruction in program]
 
 
-def _split(
+def _split_instruction(
     instruction: GpuInstruction, before: Set[int], after: Set[int], learning: LearningState
 ) -> GpuInstruction:
-    whole = instruction.operation if isinstance(instruction, PlainInstruction) else None
+    """Split a convolution forward if a site reads it, and back if a site computed its input."""
+    whole = instruction.operation if isinstance(instruction, AffineInstruction) else None
     if not isinstance(whole, ConvolutionOperation):
         return instruction
     convolution = whole.convolution
@@ -217,24 +228,30 @@ def _split(
     if instruction.output in before and not convolution.is_biased:
         forward = _forward(convolution, rows=2 * learning.rows)
     if instruction.reads[0] in after:
-        back = _back(convolution, rows=2 * learning.rows if learning.is_both else learning.rows)
+        back = _back(
+            convolution, rows=2 * learning.rows if learning.touches_both_streams else learning.rows
+        )
     if forward is None and back is None:
         return instruction
-    return PlainInstruction(SplitOperation(whole, forward, back), instruction.output, learning)
+    return AffineInstruction(
+        SplitConvolutionOperation(whole, forward, back), instruction.output, learning
+    )
 
 
 def _forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
+    """Return a split convolution if that is faster, else None."""
     weight, settings, size = convolution.weight, convolution.settings, convolution.input_size
-    parts = parts_where_faster(weight.shape, settings, rows=rows, size=size, device=weight.device)
+    parts = choose_summands(weight.shape, settings, rows=rows, size=size, device=weight.device)
     return SplitConvolution(weight, settings, parts) if parts > 1 else None
 
 
 def _back(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
-    channels, read, *kernel = convolution.weight.shape
+    """Return a split convolution that computes the transpose if that is faster, else None."""
+    channels, in_channels, *kernel = convolution.weight.shape
     settings = flipped_settings(kernel, convolution.settings)
     if settings is None:
         return None
-    shape, device = (read, channels, *kernel), convolution.weight.device
+    shape, device = (in_channels, channels, *kernel), convolution.weight.device
     size = result_size(convolution.input_size, kernel, convolution.settings)
-    parts = parts_where_faster(shape, settings, rows=rows, size=size, device=device)
+    parts = choose_summands(shape, settings, rows=rows, size=size, device=device)
     return SplitConvolution(flip(convolution.weight), settings, parts) if parts > 1 else None

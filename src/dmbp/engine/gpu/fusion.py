@@ -1,7 +1,8 @@
-"""What a site can do in the same pass over memory: its neighbours in the graph, merged into it.
+"""Operator fusion: which neighbouring steps a gate's kernel computes in its own pass over memory.
 
-Before it a bias, a sum of two values, a batch norm that no convolution took in; after it a
-max-pooling. What is merged has no other reader.
+Before the gate these are a convolution's bias, a sum of two values, or a batch norm that could not
+be folded into a convolution; after it a max-pooling. A step is fused only if nothing else reads the
+value in between.
 """
 
 from collections import Counter
@@ -23,8 +24,16 @@ from dmbp.linear.steps import Slot, Step
 
 
 @dataclass(frozen=True)
-class Merged:
-    """A gate that reads scale · terms[0] + terms[1] + shift, and the pooling behind it."""
+class FusedGate:
+    """A gate and the steps fused into it.
+
+    Attributes:
+        gate: The gate, which is applied to scale · terms[0] + terms[1] + shift.
+        terms: The indices of the values that are read, one or two.
+        scale: A factor for each channel, from a batch norm.
+        shift: A summand for each channel, from biases or a batch norm.
+        pooling: The max-pooling after the gate.
+    """
 
     gate: Step
     terms: tuple[int, ...]
@@ -34,20 +43,26 @@ class Merged:
 
     @property
     def output(self) -> int:
-        """What is put out in the end."""
+        """The index of the value that the fused kernel writes."""
         return self.gate.output if self.pooling is None else self.pooling.step.output
 
 
 @dataclass(frozen=True)
-class Merging:
-    """Gates by their output; steps that are gone, and convolutions whose bias is."""
+class FusionPlan:
+    """What is fused into which gate.
 
-    gates: Mapping[int, Merged]
-    gone: Set[int]
+    Attributes:
+        gates: The fused gates, by the index of the gate's own output.
+        absorbed: The outputs of steps that need not run by themselves any more.
+        unbiased: The outputs of convolutions that run without their bias.
+    """
+
+    gates: Mapping[int, FusedGate]
+    absorbed: Set[int]
     unbiased: Set[int]
 
 
-class _Merger:
+class _FusionPlanner:
     def __init__(
         self,
         steps: Sequence[Step],
@@ -55,40 +70,40 @@ class _Merger:
         *,
         pooling: bool,
     ) -> None:
-        self._merges_pooling = pooling
+        self._fuses_pooling = pooling
         self._shapes = {step.output: step.shape for step in steps}
         self._fixed = fixed
         self._made = {step.output: step for step in steps if step.output not in fixed}
         self._readers = Counter(index for step in steps for index in step.reads)
         self._reader = {index: step for step in steps for index in step.reads}
-        self.gone: set[int] = set()
+        self.absorbed: set[int] = set()
         self.unbiased: set[int] = set()
 
-    def merged(self, gate: Step) -> Merged:
-        """A gate with its neighbours."""
+    def fuse(self, gate: Step) -> FusedGate:
+        """Return a gate with all steps that can be fused into it."""
         pooling = self._pooling(gate)
         read = gate.reads[0]
         step = self._alone(read)
         if step is None:
-            return Merged(gate, (read,), pooling=pooling)
+            return FusedGate(gate, (read,), pooling=pooling)
         by_channel = len(self._shapes[read] or ()) in (2, 4)
         if step.operation == BATCH_NORM and by_channel and len(step.reads) == 1 and not pooling:
-            self.gone.add(read)
+            self.absorbed.add(read)
             scale, shift = scale_and_shift(step)
-            return Merged(gate, (step.reads[0],), scale, shift)
+            return FusedGate(gate, (step.reads[0],), scale, shift)
         if self._is_sum(step) and pooling is None:
-            self.gone.add(read)
+            self.absorbed.add(read)
             shifts = [shift for index in step.reads if (shift := self._bias(index)) is not None]
             shift = sum(shifts[1:], shifts[0]) if shifts else None
-            return Merged(gate, tuple(step.reads), shift=shift)
-        return Merged(gate, (read,), shift=self._bias(read), pooling=pooling)
+            return FusedGate(gate, tuple(step.reads), shift=shift)
+        return FusedGate(gate, (read,), shift=self._bias(read), pooling=pooling)
 
     def _alone(self, index: int) -> Step | None:
-        """The step that made a value for one reader."""
+        """Return the step that computes a value, if the value has one reader."""
         return self._made.get(index) if self._readers[index] == 1 else None
 
     def _bias(self, index: int) -> Tensor | None:
-        """The bias of the convolution that made a value, which is no longer its own."""
+        """Take the bias out of the convolution that computes a value, and return it."""
         step = self._alone(index)
         if step is None or step.operation != CONVOLUTION or step.keywords:
             return None
@@ -98,39 +113,41 @@ class _Merger:
         return bias
 
     def _is_sum(self, step: Step) -> bool:
-        """Whether a step adds two values of one shape."""
+        """Return whether a step adds two values of the same shape."""
         slots = len(step.arguments) == 2 and all(isinstance(a, Slot) for a in step.arguments)
         plain = step.operation == "aten.add.Tensor" and slots and not step.keywords
         shapes = {self._shapes.get(index) for index in (*step.reads, step.output)}
         return plain and len(shapes) == 1
 
     def _pooling(self, gate: Step) -> Pooling | None:
+        """Absorb and return the max-pooling that alone reads a ReLU."""
         alone = self._readers[gate.output] == 1 and gate.output not in self._fixed
-        if not alone or not self._merges_pooling:
+        if not alone or not self._fuses_pooling:
             return None
         step = self._reader[gate.output]
         pooling = square_windows(step)
         if pooling is None or not _is_relu(gate):
             return None
-        self.gone.add(step.output)
+        self.absorbed.add(step.output)
         return pooling
 
 
 def _is_relu(gate: Step) -> bool:
-    """Whether a gate is open or closed and nothing else."""
-    piece = gate.function
+    """Return whether a gate's slope is 0 or 1 everywhere, without offsets."""
+    line = gate.function
     return (
-        isinstance(piece, ElementwiseLine)
-        and piece.slope.dtype == torch.bool
-        and piece.offset is None
+        isinstance(line, ElementwiseLine) and line.slope.dtype == torch.bool and line.offset is None
     )
 
 
-def merging_of(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> Merging:
-    """What to merge into each gate, max-pooling too where `pooling`.
+def plan_fusion(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> FusionPlan:
+    """Decide what is fused into each gate.
 
-    `fixed` are values that someone else needs: what x alone decides, what the tail reads.
+    Args:
+        steps: The program's steps in order.
+        fixed: Values that must be written to memory: constants, and what the tail reads.
+        pooling: Whether max-pooling may be fused.
     """
-    merger = _Merger(steps, fixed, pooling=pooling)
-    gates = {step.output: merger.merged(step) for step in steps if step.site is not None}
-    return Merging(gates, merger.gone, merger.unbiased)
+    planner = _FusionPlanner(steps, fixed, pooling=pooling)
+    gates = {step.output: planner.fuse(step) for step in steps if step.site is not None}
+    return FusionPlan(gates, planner.absorbed, planner.unbiased)

@@ -1,6 +1,8 @@
-"""Triton kernels for the terms and the loss's seeds.
+"""The loss head in Triton: from the last activations to terms and seeds, without the CPU.
 
-Terms and seeds in Triton: two small kernels from the last activations to what the loss asks.
+Two small kernels fuse the score's inner products, the loss's gradient, the history and the update
+of the gradient scales. The first splits every inner product into partial sums, so that a single row
+keeps more than one multiprocessor busy; the second adds them up, one program a row.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -12,17 +14,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dmbp.engine.gpu.state import HISTORY_SLOTS, LearningState
+from dmbp.engine.gpu.learning_state import LearningState
 from dmbp.engine.gpu.triton.launch import launch
 from dmbp.engine.plan.tail import Tail
 
 
 @triton.jit(do_not_specialize=["rows", "first", "blocks"])
-def partial_scores(
+def partial_scores_kernel(
     sums, iteration, h, tail, elements, rows, first, parts_a_row, blocks,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """⟨tail, h⟩ of every row and stream, in `PARTS` partial sums; the iteration is counted."""
+    """Compute partial sums of ⟨tail, h⟩ for every row of both streams, and count the iteration.
+
+    Reads `h` (2 · rows, elements) and `tail` (rows, elements). Program (row, part) writes its sum
+    to column `first` + part of `sums` (2 · rows, parts_a_row); one program increments `iteration`.
+    """
     row = tl.program_id(0)
     part = tl.program_id(1)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -39,16 +45,18 @@ def partial_scores(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def terms_and_seeds(
-    past, since, seeds, starts, sizes, scales, products, streams, iteration, sums, constant, output,
-    unit, rows, parts_a_row,
+def terms_and_seeds_kernel(
+    history, history_start, seeds, initial_scales, initial_sizes, scales, product_scales,
+    active_streams, iteration, sums, constant, output, unit, rows, parts_a_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
-    IS_BOTH: tl.constexpr, IS_SCALED: tl.constexpr, PARTS: tl.constexpr,
-    PAST: tl.constexpr,
+    BOTH_STREAMS: tl.constexpr, SCALES_GRADIENTS: tl.constexpr, PARTS: tl.constexpr,
+    HISTORY_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """y⁺ and y⁻ of a row from their partial sums, and what the loss asks of each stream.
+    """Add up a row's partial sums to y⁺ and y⁻, and compute the loss's gradient in each.
 
-    Where gradients are scaled, their scale follows the terms (`scaling.followed`).
+    Reads `sums`, the tail's `constant` and the model's `output`. Writes the terms to the
+    iteration's slot of `history`, and the row's `seeds` and active stream. If `SCALES_GRADIENTS`,
+    it also updates the row's scales as `half_precision.updated_gradient_scales` does.
     """
     row = tl.program_id(0)
     k = tl.arange(0, PARTS)
@@ -60,23 +68,23 @@ def terms_and_seeds(
     side = tl.where(nuisance < 0, NUISANCE, -NUISANCE)
     above = POSITIVE + side
     below = NEGATIVE + side
-    place = (tl.load(iteration) - 1 - tl.load(since)) % PAST
-    terms = past + place * 2 * rows + row
+    place = (tl.load(iteration) - 1 - tl.load(history_start)) % HISTORY_SLOTS
+    terms = history + place * 2 * rows + row
     tl.store(terms, positive)
     tl.store(terms + rows, negative)
     stream = tl.where(above != 0, 0, 1)
-    tl.store(streams + row, stream)
-    by = tl.load(starts + row)
-    if IS_SCALED:
+    tl.store(active_streams + row, stream)
+    by = tl.load(initial_scales + row)
+    if SCALES_GRADIENTS:
         size = tl.abs(positive) + tl.abs(negative)
-        first = tl.load(sizes + row)
+        first = tl.load(initial_sizes + row)
         first = tl.where(first > 0, first, size)
         growth = tl.maximum(size / tl.maximum(first, 1e-30), 1.0)
         by *= tl.exp2(-tl.floor(tl.log2(growth) / 2))
-        tl.store(sizes + row, first)
+        tl.store(initial_sizes + row, first)
         tl.store(scales + row, by)
-        tl.store(products + row, by * unit)
-    if IS_BOTH:
+        tl.store(product_scales + row, by * unit)
+    if BOTH_STREAMS:
         tl.store(seeds + row, above * by)
         tl.store(seeds + rows + row, below * by)
     else:
@@ -84,13 +92,15 @@ def terms_and_seeds(
 
 
 PARTS = 32
-"""Partial sums a row and value, so that a single row's score is not left to one multiprocessor."""
+"""Partial sums for each row and value, so that a single row's score does not depend on one
+multiprocessor."""
 
 BLOCK = 1024
+"""Elements that a program of `partial_scores_kernel` adds at a time."""
 
 
-class TritonScores:
-    """Computes the terms of an iteration and the seeds of its way back."""
+class TritonLossHead:
+    """Computes an iteration's terms, and the seeds of its backward pass."""
 
     def __init__(self, tail: Tail, output: Tensor, learning: LearningState) -> None:
         self._tail = tail
@@ -101,23 +111,24 @@ class TritonScores:
         )
 
     def update(self, values: Mapping[int, Tensor]) -> None:
-        """Set the learning's terms, seeds and streams, and count the iteration."""
+        """Write the iteration's terms, seeds and active streams into the state, and count it."""
         learning, loss = self._learning, self._learning.loss
         rows, width = learning.rows, self._sums.shape[1]
         for k, (index, gradient) in enumerate(self._tail.gradients.items()):
             elements = gradient[0].numel()
             launch(
-                partial_scores, (2 * rows, PARTS),
+                partial_scores_kernel, (2 * rows, PARTS),
                 self._sums, learning.iteration, values[index], gradient, elements, rows, k * PARTS,
                 width, -(-elements // (PARTS * BLOCK)), PARTS=PARTS, BLOCK=BLOCK,
             )  # fmt: skip
         launch(
-            terms_and_seeds, (rows,),
-            learning.past, learning.since, learning.seeds, learning.starts, learning.sizes,
-            learning.scales, learning.products, learning.streams, learning.iteration, self._sums,
-            self._tail.constant, self._output, learning.unit, rows, width,
+            terms_and_seeds_kernel, (rows,),
+            learning.history, learning.history_start, learning.seeds, learning.initial_scales,
+            learning.initial_sizes, learning.scales, learning.product_scales,
+            learning.active_streams, learning.iteration, self._sums, self._tail.constant,
+            self._output, learning.unit, rows, width,
             POSITIVE=float(loss.positive), NEGATIVE=float(loss.negative),
-            NUISANCE=float(loss.nuisance), IS_BOTH=learning.is_both,
-            IS_SCALED=learning.is_scaled,
-            PARTS=1 << (width - 1).bit_length(), PAST=HISTORY_SLOTS,
+            NUISANCE=float(loss.nuisance), BOTH_STREAMS=learning.touches_both_streams,
+            SCALES_GRADIENTS=learning.scales_gradients,
+            PARTS=1 << (width - 1).bit_length(), HISTORY_SLOTS=learning.history_slots,
         )  # fmt: skip

@@ -1,18 +1,17 @@
-"""Triton kernels for windows over images: winners of a pooling, and what pixels get of windows.
+"""Transposes of max-pooling and of convolutions in Triton, where each pixel gathers from windows.
 
-Images are channels-last and dense. Sizes of windows are arguments like others: these kernels run
-before and after the iterations, and one that suits all networks is compiled once.
+A transpose sends every window's gradient to the pixels of the window. Scattering adds in the order
+in which threads arrive, so that no two calls agree. Here every pixel gathers from the windows that
+contain it, in a fixed order, and the result is the same each time:
 
-Max-pooling by itself in Triton: winners by their place in a window, and the way back.
+- max-pooling: a window's gradient goes to the pixel that won it;
+- a convolution with a stride, or to the few channels of an image: a matrix product gives the
+  gradient of every tap of every window (the columns of im2col), and pixels gather them (col2im).
+  With cuDNN's deterministic kernels it takes 48 ms on an H200 to read out 64 images of ResNet50,
+  with this 34.
 
-Every pixel gathers from the windows it won: added up in one order, so that the sum is the same each
-time, which it is not where windows scatter.
-
-Transposes of convolutions in single precision on a GPU: a product, whose columns are gathered.
-
-For those with a stride, and for those to the few channels of an image. cuDNN has kernels that add
-in the order in which threads arrive, so that no two calls agree, and others: with these it takes
-48 ms on an H200 to read out 64 images of ResNet50, with this 34.
+These kernels run in float32 before and after the iterations. Images are channels-last and dense.
+Window sizes are ordinary arguments, so that one compiled kernel serves all networks.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -25,19 +24,22 @@ import triton.language as tl
 from torch import Tensor
 
 from dmbp.engine.gpu.triton.launch import launch
-from dmbp.engine.gpu.triton.site import Grid, empty, programs, tile
+from dmbp.engine.gpu.triton.site import PixelLayout, empty_channels_last, launch_grid, tile_settings
 from dmbp.engine.plan.kernels import ConvolutionSettings, Pooling
 
 
 @triton.jit(do_not_specialize=["windows", "width", "out_height", "out_width", "index_stride",
                                "channel_stride", "row_stride", "kernel", "stride",
                                "padding"])  # fmt: skip
-def find_winners(
+def find_winners_kernel(
     winners, index, windows, channels, width, out_height, out_width,
     index_stride, channel_stride, row_stride, kernel, stride, padding,
     TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Places in windows, counted row by row, channels last, from places in images."""
+    """Convert max-pooling's flat indices into an image to positions in the window, channels-last.
+
+    Reads `index` by its strides; writes `winners` (windows, channels) as uint8, counted row by row.
+    """
     window = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     ok = (window < windows) & (c < channels)
@@ -54,15 +56,16 @@ def find_winners(
 @triton.jit(do_not_specialize=["pixels", "rows", "height", "width", "out_height", "out_width",
                                "down", "along", "stride_down", "stride_along", "padding_down",
                                "padding_along"])  # fmt: skip
-def gather_from_windows(
+def gather_from_windows_kernel(
     images, windows, winners, pixels, rows, channels, height, width, out_height, out_width,
     down, along, stride_down, stride_along, padding_down, padding_along,
     IS_POOLING: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what a pixel gets of all windows of `down` by `along` taps that it is in.
+    """Add up, for every pixel, its gradients from all windows of `down` by `along` taps around it.
 
-    Where `IS_POOLING` a window has one number, for its winner; streams share the winners of `rows`
-    rows. Else there is one for each tap, (windows, taps, channels).
+    If `IS_POOLING`, `windows` (windows, channels) has one gradient for each window, which goes to
+    the pixel in `winners`; both streams share the winners of `rows` rows. Otherwise it has one for
+    each tap, (windows, taps, channels). Writes `images` (pixels, channels).
     """
     pixel = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -95,84 +98,86 @@ def gather_from_windows(
     tl.store(to, total.to(images.dtype.element_ty), ok)
 
 
-def winners_of(pooling: Pooling, width: int) -> Tensor:
-    """Winners as places in their windows, counted row by row, in channels-last order."""
+def window_winners(pooling: Pooling, width: int) -> Tensor:
+    """Return each window's winner as a position in the window, uint8 and channels-last."""
     index = pooling.index
     rows, channels, out_height, out_width = index.shape
     if index.stride(2) != out_width * index.stride(3):
         index = index.contiguous()
-    winners = empty(index.shape, torch.uint8, index)
-    grid = Grid(rows * out_height * out_width, channels, channels)
+    winners = empty_channels_last(index.shape, torch.uint8, index)
+    layout = PixelLayout(rows * out_height * out_width, channels, channels)
     launch(
-        find_winners, programs(grid),
-        winners, index, grid.pixels, channels, width, out_height, out_width,
+        find_winners_kernel, launch_grid(layout),
+        winners, index, layout.pixels, channels, width, out_height, out_width,
         index.stride(3), index.stride(1), index.stride(0),
-        pooling.kernel, pooling.stride, pooling.padding, **tile(grid),
+        pooling.kernel, pooling.stride, pooling.padding, **tile_settings(layout),
     )  # fmt: skip
     return winners
 
 
-def unpooled(gradient: Tensor, winners: Tensor, pooling: Pooling, size: Sequence[int]) -> Tensor:
-    """The gradient in images of `size`, of one stream or both."""
+def unpool(gradient: Tensor, winners: Tensor, pooling: Pooling, size: Sequence[int]) -> Tensor:
+    """Return the gradient in images of the given size, for one stream or both."""
     rows, channels, *out_size = winners.shape
-    result = empty((len(gradient), channels, *size), gradient.dtype, gradient)
-    grid = Grid(len(gradient) * size[0] * size[1], channels, channels)
+    result = empty_channels_last((len(gradient), channels, *size), gradient.dtype, gradient)
+    layout = PixelLayout(len(gradient) * size[0] * size[1], channels, channels)
     windows = [side for side in (pooling.kernel, pooling.stride, pooling.padding) for _ in "yx"]
     launch(
-        gather_from_windows, programs(grid),
-        result, gradient, winners, grid.pixels, rows, channels, *size, *out_size, *windows,
-        IS_POOLING=True, **tile(grid),
+        gather_from_windows_kernel, launch_grid(layout),
+        result, gradient, winners, layout.pixels, rows, channels, *size, *out_size, *windows,
+        IS_POOLING=True, **tile_settings(layout),
     )  # fmt: skip
     return result
 
 
-AT_ONCE = 2**27
-"""Elements of columns that are kept."""
+MAX_COLUMN_ELEMENTS = 2**27
+"""The number of column elements that are kept at a time."""
 
-ELEMENTS = 1024
-WIDEST = 64
-"""Elements of a tile, and channels at most."""
+GATHER_TILE_ELEMENTS = 1024
+MAX_TILE_CHANNELS = 64
+"""The number of elements in a tile, and of channels at most."""
 
 
 class GatheredTranspose:
-    """From the gradient in a convolution's result to that in what it reads, images of `size`."""
+    """Maps the gradient in a convolution's output to that in its input, images of `size`."""
 
     def __init__(
         self, weight: Tensor, settings: ConvolutionSettings, size: tuple[int, ...]
     ) -> None:
-        channels, read, *kernel = weight.shape
-        self._shares = weight.permute(0, 2, 3, 1).reshape(channels, -1)
-        self._read = read
+        channels, in_channels, *kernel = weight.shape
+        self._weight_matrix = weight.permute(0, 2, 3, 1).reshape(channels, -1)
+        self._in_channels = in_channels
         self._size = size
         (down, along), (stride, padding) = kernel, settings[:2]
         self._windows = (down, along, *stride, *padding)
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """The gradients of all rows, channels-last."""
+        """Return the gradients in the input, channels-last."""
         rows, channels, *out_size = gradient.shape
         result = torch.empty(
-            (rows, self._read, *self._size),
+            (rows, self._in_channels, *self._size),
             dtype=gradient.dtype,
             device=gradient.device,
             memory_format=torch.channels_last,
         )
-        at_once = max(AT_ONCE // (out_size[0] * out_size[1] * self._shares.shape[1]), 1)
-        width = min(WIDEST, 1 << (self._read - 1).bit_length())
-        tile = ELEMENTS // width
+        at_once = max(
+            MAX_COLUMN_ELEMENTS // (out_size[0] * out_size[1] * self._weight_matrix.shape[1]), 1
+        )
+        width = min(MAX_TILE_CHANNELS, 1 << (self._in_channels - 1).bit_length())
+        tile = GATHER_TILE_ELEMENTS // width
         for first in range(0, rows, at_once):
             part = result[first : first + at_once]
             pixels = gradient[first : first + at_once].permute(0, 2, 3, 1).reshape(-1, channels)
-            columns = pixels @ self._shares
+            columns = pixels @ self._weight_matrix
             count = len(part) * self._size[0] * self._size[1]
             launch(
-                gather_from_windows, (-(-count // tile), -(-self._read // width)),
-                part, columns, columns, count, rows, self._read, *self._size, *out_size,
+                gather_from_windows_kernel, (-(-count // tile), -(-self._in_channels // width)),
+                part, columns, columns, count, rows, self._in_channels, *self._size, *out_size,
                 *self._windows, IS_POOLING=False, TILE=tile, WIDTH=width,
             )  # fmt: skip
         return result
 
 
-def is_for_gathering(weight: Tensor, settings: ConvolutionSettings) -> bool:
-    """Whether a transpose can be run so."""
+def can_gather_transpose(weight: Tensor, settings: ConvolutionSettings) -> bool:
+    """Return whether a convolution's transpose can be computed by `GatheredTranspose`."""
     _, _, dilation, groups = settings
     return dilation == [1, 1] and groups == 1 and weight.dim() == 4

@@ -1,0 +1,134 @@
+"""Elementwise Triton kernels for both streams' gradients at a gate, outside the iterations.
+
+`start_at_gate` chooses the initial logits on the first pass back through the network, and
+`pass_gate` applies the learned masks when the linear maps are read out. Each fuses about a dozen
+elementwise PyTorch operations into one pass over memory. Gradients are dense and in one memory
+order, with the negative stream's elements after the positive's; a program takes `BLOCK` elements of
+both streams.
+"""
+
+# pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dmbp.engine.gpu import half_precision
+from dmbp.engine.gpu.half_precision import GradientRange
+from dmbp.engine.gpu.triton.launch import launch
+from dmbp.engine.gpu.triton.mask_state import (
+    BLOCK,
+    CLOSED,
+    block_grid,
+    dense_slope,
+    load_float32,
+    load_logit,
+)
+from dmbp.engine.plan.streams import channels_last
+
+FLOAT16_UNDERFLOW = tl.constexpr(half_precision.FLOAT16_UNDERFLOW)
+
+
+@triton.jit(do_not_specialize=["elements"])
+def start_at_gate_kernel(passed, logits, gradient, slope, size, elements, BLOCK: tl.constexpr):
+    """Choose logits by the signs of both gradients, and pass the gradients through masks and gate.
+
+    Reads `gradient` (2 · elements) and `slope`; writes `logits` and `passed` (2 · elements). A
+    logit is ±`size` if both gradients have that sign, else 0.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    k = tl.arange(0, BLOCK)
+    ok = start + k < elements
+    below = start + elements
+    positive = load_float32(gradient + start, k, ok)
+    negative = load_float32(gradient + below, k, ok)
+    above = (positive > 0) & (negative > 0)
+    under = (positive < 0) & (negative < 0)
+    logit = tl.where(above, size, tl.where(under, -size, 0.0))
+    mask = 1.0 / (1.0 + tl.exp(-logit))
+    by = load_float32(slope + start, k, ok)
+    tl.store(logits + start + k, logit, ok)
+    tl.store(passed + start + k, positive * mask * by, ok)
+    tl.store(passed + below + k, negative * (1.0 - mask) * by, ok)
+
+
+@triton.jit(do_not_specialize=["elements", "per_row", "rows"])
+def pass_gate_kernel(
+    passed, gradient, logits, slope, scales, largest, counts, elements, per_row, rows,
+    HAS_SLOPE: tl.constexpr, IS_COMPACT: tl.constexpr, RECORDS_RANGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Pass both gradients through the masks and the gate.
+
+    Reads `gradient` (2 · elements), `logits` (codes if `IS_COMPACT`) and, if `HAS_SLOPE`, `slope`;
+    writes `passed` (2 · elements). If `RECORDS_RANGE`, it also updates `largest` and `counts` of a
+    `GradientRange` atomically: the largest scaled gradient, how many are not zero, and how many of
+    these float16 would round to zero.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    k = tl.arange(0, BLOCK)
+    ok = start + k < elements
+    below = start + elements
+    logit = load_logit(logits + start, k, ok, IS_COMPACT)
+    mask = 1.0 / (1.0 + tl.exp(-logit))
+    by = tl.where(logit < CLOSED, 1.0, 0.0)
+    if HAS_SLOPE:
+        by *= load_float32(slope + start, k, ok)
+    positive = load_float32(gradient + start, k, ok)
+    negative = load_float32(gradient + below, k, ok)
+    tl.store(passed + start + k, positive * mask * by, ok)
+    tl.store(passed + below + k, negative * (1.0 - mask) * by, ok)
+    if RECORDS_RANGE:
+        row = tl.minimum((start + k) // per_row, rows - 1)
+        scale = tl.load(scales + row)
+        one = tl.abs(positive) * scale
+        other = tl.abs(negative) * scale
+        present = (one > 0).to(tl.int64) + (other > 0).to(tl.int64)
+        lost = ((one > 0) & (one < FLOAT16_UNDERFLOW)).to(tl.int64)
+        lost += ((other > 0) & (other < FLOAT16_UNDERFLOW)).to(tl.int64)
+        tl.atomic_max(largest, tl.max(tl.maximum(one, other), 0))
+        tl.atomic_add(counts, tl.sum(present, 0))
+        tl.atomic_add(counts + 1, tl.sum(lost, 0))
+
+
+def start_at_gate(gradient: Tensor, slope: Tensor, size: float) -> tuple[Tensor, Tensor]:
+    """Return a gate's initial logits, ±`size` or 0, and both gradients in its input, stacked."""
+    gradient = channels_last(gradient)
+    passed = torch.empty_like(gradient)
+    logits = torch.empty_like(gradient[: len(gradient) // 2])
+    slope = dense_slope(slope, logits)
+    launch(
+        start_at_gate_kernel, block_grid(logits),
+        passed, logits, gradient, slope, size, logits.numel(), BLOCK=BLOCK,
+    )  # fmt: skip
+    return logits, passed
+
+
+def pass_gate(
+    gradient: Tensor, logits: Tensor, slope: Tensor | None, gradient_range: GradientRange | None
+) -> Tensor:
+    """Return both gradients in a gate's input, stacked.
+
+    Args:
+        gradient: Both gradients in the gate's output, stacked.
+        logits: As a `MaskState` stores them, or plain float32.
+        slope: The gate's slope; None if the logits mark closed gates and open ones have slope one.
+        gradient_range: Records how the gradients fit into float16, if given.
+    """
+    gradient, logits = channels_last(gradient), channels_last(logits)
+    passed = torch.empty_like(gradient)
+    slopes = gradient if slope is None else dense_slope(slope, logits)
+    range_tensors = (
+        (gradient,) * 3
+        if gradient_range is None
+        else (gradient_range.scales, gradient_range.largest, gradient_range.counts)
+    )
+    launch(
+        pass_gate_kernel, block_grid(logits),
+        passed, gradient, logits, slopes, *range_tensors,
+        logits.numel(), logits[0].numel(), len(logits),
+        HAS_SLOPE=slope is not None, IS_COMPACT=logits.dtype == torch.int16,
+        RECORDS_RANGE=gradient_range is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    return passed
