@@ -1,9 +1,10 @@
 """What half precision changes: `python -m benchmarks.agreement` (needs a GPU).
 
-Learns the masks of real photographs with the real ResNet50 twice, in single precision with the
-reference engine and as a GPU does by default or in a `--precision`, with the paper's settings, and
-prints how the masks of open gates and the pixel attributions correlate and what the insertion score
-makes of both. What is out of the precision's range is counted, and not learned again.
+Learns masks for real photographs with the real ResNet50 and the paper's settings twice: with the
+autograd engine in single precision, and with the GPU engine in its default precision or in
+`--precision`. Prints the correlation between the two sets of masks (at open gates) and of pixel
+attributions, and both insertion scores. Batches that leave the precision's range are counted, not
+learned again.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from dmbp.precision import full_precision
 
 
 def masks(engine: Engine, net: LinearNetwork) -> list[Tensor]:
-    """The masks of each row's open gates."""
+    """Return the masks at each row's open gates."""
     steps = [
         s
         for s in net.frozen.steps

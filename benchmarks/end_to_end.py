@@ -1,7 +1,8 @@
 """DMBP from end to end on many kinds of networks: `python -m benchmarks.end_to_end [NETWORK…]`.
 
-Random weights, float64, ten iterations on two images: whether all terms are finite, how far their
-sum is from the model's score, and how far each image alone is from the two together.
+Runs ten iterations on two inputs with random weights in float64. Prints whether all terms are
+finite, how far their sum is from the model's score, and how far the maps of each input alone are
+from those of both together.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def block(before: int, after: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """The features of a U-Net, encoder and decoder, under a classifier."""
+    """A U-Net's encoder and decoder, followed by a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def measure(name: str) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     torch.manual_seed(0)
     make, shape = NETWORKS[name]
     model = make().eval()
@@ -105,7 +106,7 @@ def measure(name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
-    warnings.simplefilter("ignore")  # torchvision's remarks about its own models
+    warnings.simplefilter("ignore")  # torchvision warns about its own models
     print("| network | sites | engine | finite | terms − score | alone − together |")
     print("| --- " * 6 + "|")
     for name in parser.parse_args().networks:

@@ -1,7 +1,8 @@
 """How exactly the linear network reproduces the model: `python -m benchmarks.exactness`.
 
-Random weights and randomised batch-norm statistics, batch of two, in float64 and float32. The error
-is the largest of |net.value() − model(x)[:, target]| relative to the model's largest output.
+Networks have random weights and batch-norm statistics and run on a batch of two, in float64 and
+float32. The error is the largest |net.value() − model(x)[:, target]|, relative to the model's
+largest output.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Whether files of the real SqueezeNet give the module's maps: `python -m benchmarks.exports`.
+"""Whether exported files give the same maps as the module: `python -m benchmarks.exports`.
 
-Each file is written, read back as `--model FILE` would be, and explained on three photographs with
-the fast preset; printed is the largest difference of its map from the module's, relative to the
-map's largest value.
+Exports the real SqueezeNet in several formats, reads each file back as `--model FILE` does, and
+explains three photographs with the fast preset. Prints the largest difference between the file's
+map and the module's, relative to the map's largest value.
 """
 
 import argparse
@@ -51,7 +51,7 @@ FORMS: Mapping[tuple[str, str], tuple[Write, str]] = {
 
 
 def maps_of(model: nn.Module, images: Tensor, classes: list[int]) -> list[Tensor]:
-    """Each photograph's map, asked for alone."""
+    """Return each photograph's map, computed in a batch of one."""
     explainer = dmbp.DMBP(model)
     return [
         explainer.attribute(image, target=index)
@@ -78,7 +78,7 @@ def main() -> None:
             path = Path(folder) / name
             example = images[:1] if number == "one image" else images
             with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-                warnings.simplefilter("ignore")  # of exporters about themselves
+                warnings.simplefilter("ignore")  # exporters warn about themselves
                 write(module.module, example, path)
             found = maps_of(load_model(str(path)).module, images, classes)
             errors = [f"{relative(*pair):.1e}" for pair in zip(found, expected, strict=True)]

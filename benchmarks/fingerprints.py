@@ -1,14 +1,14 @@
-"""Hashes of results, to show that a change of the code changed no number.
+"""Hash all results, to show that a change to the code changed no number.
 
     python -m benchmarks.fingerprints --weights FILE before.json PHOTO...     # on one commit
     python -m benchmarks.fingerprints --weights FILE after.json PHOTO...      # on another
     python -m benchmarks.fingerprints --compare before.json after.json
 
-The file of weights is that of `resnet50-keras`. Every method, both presets of DMBP and all metrics
-run on the embedded model and on ResNet50; each result is a hash of its bytes. Only public names are
-used, so that the same script runs on old commits. On a GPU, where the order of additions may
-differ between processes, `--tensors FOLDER` stores the tensors, and `--compare` tells how far they
-are apart.
+Runs every method, both presets of DMBP and all metrics on the model in the box and, with the
+weights of `resnet50-keras`, on ResNet50; each result is a hash of its bytes. The script uses only
+public names, so it also runs on old commits. On a GPU, where the order of additions may differ
+between processes, `--tensors` also stores the tensors, and `--compare` prints how far apart they
+are.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lpr": {"iterations": 3},
     **{name: {"iterations": 5} for name in ("dmbp", "dmbp_paper", "dmbp_posneg", "dmbp_pos")},
 }
-"""Settings that keep slow methods short."""
+"""Settings that make slow methods fast enough."""
 
 FIELDS = (
     *("attribution", "positive", "negative", "positive_map", "negative_map"),
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 def results(name: str, options: argparse.Namespace) -> Iterator[tuple[str, Tensor]]:
-    """Every result on one model."""
+    """Yield every result on one model, with its name."""
     weights = options.weights if name != "voc160" else None
     classifier = load_model(name, weights=weights)
     model = classifier.module.eval().to(options.device)
@@ -70,7 +70,7 @@ def results(name: str, options: argparse.Namespace) -> Iterator[tuple[str, Tenso
 def scores(
     name: str, model: Any, inputs: Tensor, target: list[int], maps: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """Every metric of one map."""
+    """Yield every metric of one set of maps, with its name."""
     metrics = dmbp.metrics
     others = [[(index + 1) % 20, (index + 2) % 20] for index in target]
     boxes = [[(10, 10, 90, 90)]] * len(inputs)
@@ -106,8 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--weights", type=Path, help="weights of resnet50-keras")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--iterations", type=int, default=12, help="of both presets")
-    parser.add_argument("--calls", type=int, default=1, help="on a GPU the third is replayed")
+    parser.add_argument("--iterations", type=int, default=12, help="iterations of both presets")
+    parser.add_argument("--calls", type=int, default=1, help="a GPU replays from the third on")
     parser.add_argument("--tensors", action="store_true", help="also store the tensors")
     parser.add_argument("--compare", action="store_true", help="compare two files")
     parser.add_argument("file", type=Path)

@@ -1,9 +1,9 @@
-"""What a first call costs: `python -m benchmarks.first_call`.
+"""How long a first call takes: `python -m benchmarks.first_call`.
 
-Runs `dmbp explain` on one photo in processes of their own, in turns: with the reference engine,
-with ours and, on a GPU, with ours where no kernel is compiled yet. Prints the seconds of whole
-processes and of the explanation in each. Weights and photo are random, which takes the same time.
-The first of each on a machine reads everything from the disk and is not counted.
+Runs `dmbp explain` on one photo, each time in a new process, alternating between the autograd
+engine, our engine and, on a GPU, our engine with no kernel compiled yet. Prints the seconds of each
+process and of the explanation within it. Weights and photo are random, which does not change the
+time. The first process of each kind reads everything from the disk and is not counted.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SAID = "seconds of the explanation:"
 
 
 def explain(reference: bool, arguments: list[str]) -> None:
-    """The command line in this process; how long the explanation took is printed."""
+    """Run the command line in this process and print how long the explanation took."""
     import torch
 
     from dmbp.attribution import dmbp as method
@@ -29,7 +29,7 @@ def explain(reference: bool, arguments: list[str]) -> None:
     from dmbp.decompose import decomposer
     from dmbp.engine import AutogradEngine, Engine
 
-    decompose: Any = sys.modules["dmbp.decompose.learn"]  # that name is a function's, too
+    decompose: Any = sys.modules["dmbp.decompose.learn"]  # `dmbp.decompose.learn` may be shadowed
     if reference:
 
         def engine_for(*given: Any, precision: str, **settings: Any) -> Engine:
@@ -56,7 +56,7 @@ def explain(reference: bool, arguments: list[str]) -> None:
 
 
 def measure(kind: str, arguments: list[str], environment: Mapping[str, str]) -> dict[str, float]:
-    """Seconds of a process and of the explanation in it."""
+    """Return the seconds of a process and of the explanation within it."""
     command = [sys.executable, "-m", "benchmarks.first_call", "--as", kind, *arguments]
     start = time.perf_counter()
     done = subprocess.run(
@@ -95,10 +95,10 @@ def main() -> None:
         measure("reference", given, kept)
         measure("ours", given, kept)
         for round in range(options.rounds):
-            kinds = {"reference engine": ("reference", kept), "ours": ("ours", kept)}
+            kinds = {"autograd engine": ("reference", kept), "ours": ("ours", kept)}
             if options.device.startswith("cuda"):
                 new = {"TRITON_CACHE_DIR": str(folder / f"new-{round}")}
-                kinds["ours, kernels to be compiled"] = ("ours", new)
+                kinds["ours, kernels not compiled yet"] = ("ours", new)
             for label, (kind, environment) in kinds.items():
                 seconds = measure(kind, given, environment)
                 found.setdefault(label, []).append(seconds)

@@ -1,7 +1,7 @@
-"""Masks at a network's last ReLU, and without them: `python -m benchmarks.last_relu`.
+"""DMBP with and without masks at a network's last ReLU: `python -m benchmarks.last_relu`.
 
-The real SqueezeNet ends in a ReLU and an average over positions. Prints both terms and the
-insertion score of DMBP with all sites, and with those before that ReLU alone.
+The real SqueezeNet ends in a ReLU followed by an average over positions. Prints both terms and the
+insertion score of DMBP with masks at all sites, and only at the sites before that ReLU.
 """
 
 import argparse

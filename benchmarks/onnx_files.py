@@ -1,11 +1,11 @@
-"""Whether a file in ONNX gives the module's maps: `python -m benchmarks.onnx_files`.
+"""Whether ONNX files give the same maps as the module: `python -m benchmarks.onnx_files`.
 
-Networks with random weights are written by both exporters of torch, for one image and for any
-number, read back by dmbp, and compared with the module: the outputs, and the map that DMBP learns
-in ten iterations, each by its largest difference relative to the largest value. All is in double
-precision: in single, an exporter that folds batch norm into weights rounds them, and a gate that is
-all but zero may open. `--json FILE` keeps results and goes on where it stopped; `--write` puts the
-table of such a file into docs/models.md.
+Exports networks with random weights with both of torch's exporters, for one image and for any
+number, reads the files back, and compares outputs and the maps that DMBP learns in ten iterations
+with the module's. Each difference is the largest one, relative to the largest value. Everything
+runs in double precision: in single precision, an exporter that folds batch norm into weights rounds
+them, and a gate that is almost zero may open. `--json FILE` stores results and continues where it
+stopped; `--write` copies the table from such a file into docs/models.md.
 """
 
 import argparse
@@ -55,13 +55,13 @@ Export = Callable[[nn.Module, Tensor, Path], None]
 
 
 def traced(model: nn.Module, images: Tensor, path: Path, **settings: Any) -> None:
-    """The older exporter, which follows one run of the model."""
+    """Export with the older exporter, which traces one run of the model."""
     settings = {"opset_version": 17, "input_names": ["images"], **settings}
     torch.onnx.export(model, (images[:1],), path, dynamo=False, **settings)
 
 
 def exported(model: nn.Module, images: Tensor, path: Path, **settings: Any) -> None:
-    """The newer exporter, by way of `torch.export`."""
+    """Export with the newer exporter, which uses `torch.export`."""
     images = images if "dynamic_shapes" in settings else images[:1]
     torch.onnx.export(model, (images,), path, dynamo=True, verbose=False, **settings)
 
@@ -81,7 +81,7 @@ FORMS: Mapping[tuple[str, str], Export] = {
 
 
 def network(name: str) -> tuple[nn.Module, Tensor]:
-    """A network with the same random weights every time, and two images."""
+    """Return a network, with the same random weights every time, and two images."""
     torch.manual_seed(0)
     source, _, own = name.rpartition(":")
     model, image = (timm_model if source else torchvision_model)(own)
@@ -90,7 +90,7 @@ def network(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def measure(name: str, form: tuple[str, str]) -> Row:
-    """The differences of a file from the module it was made of, or why it is refused."""
+    """Return the differences between a file and its module, or why the file is refused."""
     model, images = network(name)
     row: Row = {"name": name, "exporter": form[0], "batch": form[1]}
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def quietly(export: Callable[[], None]) -> None:
 
 @cache
 def expected(name: str) -> tuple[Tensor, Tensor]:
-    """The module's own output and map."""
+    """Return the module's own outputs and map."""
     return answers(*network(name))
 
 
@@ -134,7 +134,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 
 def rows(names: list[str], exporter: str, known: list[Row]) -> Iterator[Row]:
-    """The rows that are not known yet, one form after the other."""
+    """Measure the rows that are not known yet, one export form after the other."""
     done = {(row["name"], row["exporter"], row["batch"]) for row in known}
     for form in (form for form in FORMS if form[0].startswith(exporter)):
         for name in names:
@@ -163,10 +163,10 @@ def write(found: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--exporter", default="", help="how the exporter's name begins")
+    parser.add_argument("--exporter", default="", help="only exporters whose name begins with this")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--write", action="store_true", help="of what is known, into docs/models.md"
+        "--write", action="store_true", help="write the stored results into docs/models.md"
     )
     options = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -1,7 +1,7 @@
-"""How fast pieces converge: `python -m benchmarks.pieces`.
+"""How fast piecewise approximations converge: `python -m benchmarks.pieces`.
 
-Networks of tanh and sigmoid, random weights, float64: the error of the model whose activations are
-replaced by k pieces, for growing k.
+Prints the error of networks with random weights, in float64, whose tanh or sigmoid activations are
+replaced by k linear pieces, for growing k.
 """
 
 from itertools import pairwise

@@ -1,13 +1,13 @@
 """Insertion scores of every method on real networks: `python -m benchmarks.quality photos`.
 
     photos         ResNet50, 200 photographs, target = true class
-    voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images: also cIM
-    voc-vgg16      VGG16 with a VOC head, likewise
+    voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images; also cIM
+    voc-vgg16      the same for VGG16 with a VOC head
 
-Prints the mean and standard error of each score and the seconds an image, beside what an
-independent prototype found on the same networks (other VOC images). `--rise-bfloat16` runs RISE's
+Prints the mean and standard error of each score and the seconds an image, next to the figures of an
+independent prototype on the same networks (and other VOC images). `--rise-bfloat16` runs RISE's
 thousands of masked images in half precision. Needs the folder of real weights and photographs
-(`--shared`), and for all methods at full size an accelerator.
+(`--shared`), and a GPU to run all methods at full size.
 """
 
 import argparse
@@ -26,14 +26,13 @@ from torch import Tensor
 from dmbp.attribution import DMBP, METHODS, LinearMapMethod, parse_method_names
 from dmbp.attribution.blur_ig import gaussian_blur
 from dmbp.decompose import concatenate
-from dmbp.metrics import insertion, pointing_game
-from dmbp.metrics import insertion as complementary_insertion
+from dmbp.metrics import complementary_insertion, insertion, pointing_game
 from dmbp.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
 class Task:
-    """A network and what it is asked; `others` and `boxes` where there are several classes."""
+    """A network, inputs and targets; `others` and `boxes` if images show several classes."""
 
     classifier: Classifier
     inputs: Tensor
@@ -42,7 +41,7 @@ class Task:
     boxes: list[Any] | None = None
 
     def first(self, count: int | None, device: str) -> "Task":
-        """The first questions, on a device."""
+        """Return the first `count` questions, on a device."""
         return Task(
             self.classifier,
             self.inputs[:count].to(device),
@@ -69,7 +68,7 @@ TASKS: dict[str, Callable[[Path, int], Task]] = {
     "voc-vgg16": lambda shared, count: _voc(vgg16_voc, shared, count),
 }
 
-# The prototype's figures: IM, and cIM where it was measured.
+# The prototype's IM, and its cIM if it was measured.
 PROTOTYPE: dict[str, dict[str, str]] = {
     "photos": {
         "random": "0.372",
@@ -142,7 +141,7 @@ READOUTS: dict[str, tuple[Any, Any]] = {
 
 
 def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Tensor, float]]:
-    """The maps of a method and of its other readouts: what each is called, and seconds an image."""
+    """Yield a method's maps and its other read-outs: label, maps and seconds an image."""
     row = METHODS[name]
     module, inputs = task.classifier.module, task.inputs
     settings: dict[str, Any] = {}
@@ -186,12 +185,12 @@ def _clock(like: Tensor) -> float:
 
 
 def smoothed(attribution: Tensor, sigma: float = 3.0) -> Tensor:
-    """The pixels of a map under a Gaussian of `sigma` pixels."""
+    """Sum a map over channels and blur it with a Gaussian of `sigma` pixels."""
     return gaussian_blur(attribution.sum(1, keepdim=True), sigma)
 
 
 def scores(attribution: Tensor, task: Task, batch: int) -> dict[str, Tensor]:
-    """IM of every image; cIM and the pointing game where the task has several classes."""
+    """Return every image's IM, and cIM and pointing game if the task has several classes."""
     common: dict[str, Any] = {
         "activation": task.classifier.activation,
         "internal_batch_size": batch,
@@ -210,8 +209,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--methods", default="all")
-    parser.add_argument("--count", type=int, default=200, help="images, from the first")
-    parser.add_argument("--pairs", type=int, help="of VOC, (image, class) pairs, from the first")
+    parser.add_argument("--count", type=int, default=200, help="use the first images")
+    parser.add_argument("--pairs", type=int, help="use only the first (image, class) pairs of VOC")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=32)

@@ -1,8 +1,8 @@
 """How much maps depend on what the model learned: `python -m benchmarks.reinitialisation`.
 
-Spearman's rank correlation between the maps of the real ResNet50 and of one whose last layer is
-drawn afresh, over photographs. DMBP is near 0; guided backprop, near 1, explains nothing. Needs the
-folder of real weights and photographs (`--shared`).
+Prints Spearman's rank correlation between maps of the real ResNet50 and maps of the same network
+with a re-initialised last layer, over photographs. DMBP is near 0; guided backprop is near 1 and
+explains nothing. Needs the folder of real weights and photographs (`--shared`).
 """
 
 import argparse
@@ -22,7 +22,7 @@ PROTOTYPE = {"dmbp_paper": 0.047, "gradient": 0.043, "gradcam": 0.190, "guided_b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--methods", default="gradient,guided_backprop,guided_gradcam,gradcam,dmbp")
-    parser.add_argument("--count", type=int, default=40, help="photographs, from the first")
+    parser.add_argument("--count", type=int, default=40, help="use the first photographs")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()

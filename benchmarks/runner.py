@@ -1,17 +1,16 @@
-"""What the benchmark's runner costs: `python -m benchmarks.runner throughput` or `memory`.
+"""The overhead of `dmbp bench run`: `python -m benchmarks.runner throughput` or `memory`.
 
-    throughput   cells a second of the runner against a plain loop that calls the same method and
-                 metric at the batch that suits it best, on the same photographs
-    memory       the driver's peak memory for a thousand cells and for fifty thousand
+    throughput   cells a second, compared with a plain loop that calls the same method and metric on
+                 the same photographs, at the batch size that suits it best
+    memory       the driver's peak memory for a thousand and for fifty thousand cells
 
-The plain loop has its photographs decoded and on the device; the runner reads and decodes them,
-makes keys and writes rows. Neither counts the model's loading nor the first batch, in which methods
-capture and compile. ResNet50's real weights and photographs (`--shared`) are used, the photographs
-over and over under new names until there are `--count`.
+The plain loop finds its photographs decoded and on the device; the runner reads and decodes them,
+makes keys and writes rows. Neither counts loading the model, nor the first batch, in which methods
+capture and compile. `throughput` uses ResNet50's real weights and real photographs (`--shared`),
+repeated under new names until there are `--count`.
 
-Memory is that of the driver alone, beside two workers' processes that do the computing: the real
-runner and the real `gradient` method, on a model of one convolution and photos of 16 × 16 pixels,
-one cell each.
+`memory` measures only the driver; two worker processes do the computing. It runs the real runner
+and the `gradient` method on a model of one convolution and photos of 16 × 16 pixels, one cell each.
 """
 
 import argparse
@@ -40,7 +39,7 @@ CELLS = (1_000, 50_000)
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """Print both rates and their ratio for each method."""
+    """Print each method's two rates and their ratio."""
     for method in options.methods:
         rates = {batch: _plain(method, batch, options) for batch in options.batches}
         best = max(rates, key=lambda batch: rates[batch])
@@ -53,7 +52,7 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def _plain(method: str, batch: int, options: argparse.Namespace) -> float:
-    """Cells a second of a loop over photographs that lie on the device."""
+    """Return the cells a second of a loop over photographs that are on the device already."""
     classifier = resnet50(options.shared)
     module = classifier.module.to(options.device).requires_grad_(False)
     inputs, target = photographs(options.shared, classifier.preprocessing, options.photos)
@@ -76,16 +75,16 @@ def _plain(method: str, batch: int, options: argparse.Namespace) -> float:
 
 
 def _runner(method: str, batch: int, options: argparse.Namespace) -> float:
-    """Cells a second of the runner, counted from its first batch on."""
+    """Return the runner's cells a second, counted after its first batch."""
     with tempfile.TemporaryDirectory() as folder:
         moments: list[tuple[float, int]] = []
 
-        def told(tally: Tally) -> None:
+        def on_progress(tally: Tally) -> None:
             moments.append((time.perf_counter(), tally.done + tally.failed))
 
         plan = Plan((_photo_task(Path(folder), options),), (variant(method, {}),))
         tally = run_plan(
-            plan, Path(folder) / "s.sqlite", RunOptions((options.device,), batch), told
+            plan, Path(folder) / "s.sqlite", RunOptions((options.device,), batch), on_progress
         )
     if tally.failed:
         sys.exit(f"{tally.failed} of {tally.total} cells failed")
@@ -94,7 +93,7 @@ def _runner(method: str, batch: int, options: argparse.Namespace) -> float:
 
 
 def _photo_task(folder: Path, options: argparse.Namespace) -> Task:
-    """A manifest of photographs, over and over under new names."""
+    """Write a manifest that repeats the photographs under new names."""
     shared = options.shared.absolute()
     with (shared / "data" / "photos" / "labels.csv").open() as file:
         rows = list(csv.DictReader(file))[: options.photos]
@@ -110,7 +109,7 @@ def _photo_task(folder: Path, options: argparse.Namespace) -> Task:
 
 
 def memory(_: argparse.Namespace) -> None:
-    """Print the peak of a driver of its own for each number of cells."""
+    """Print the driver's peak for each number of cells, each in a new process."""
     for cells in CELLS:
         with tempfile.TemporaryDirectory() as folder:
             _tiny_photos(Path(folder) / "photos", cells)
@@ -120,7 +119,7 @@ def memory(_: argparse.Namespace) -> None:
 
 
 def drive(options: argparse.Namespace) -> None:
-    """Run a folder of tiny photos in two workers' processes, as a driver that only drives."""
+    """Run a folder of tiny photos in two worker processes, with this process as the driver."""
     task = Task("tiny", "folder", options.folder / "photos", "benchmarks.runner:tiny", steps=2)
     devices = ("cpu", "cpu")
     tally = run_plan(
@@ -132,11 +131,11 @@ def drive(options: argparse.Namespace) -> None:
 
 
 def _peak() -> float:
-    """The most memory that this process has had, in MiB."""
+    """Return this process's peak memory in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise SystemExit("this system does not tell a process's peak memory")
+    raise SystemExit("this system does not report a process's peak memory")
 
 
 def _tiny_photos(root: Path, count: int) -> None:
@@ -149,7 +148,7 @@ def _tiny_photos(root: Path, count: int) -> None:
 
 
 def tiny() -> Classifier:
-    """A model of one convolution, always the same."""
+    """Return a model of one convolution, with the same weights every time."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 5), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 144, 2))
     return Classifier("tiny", module.eval(), Preprocessing(resize=16, crop=16), ("cat", "dog"))
@@ -167,7 +166,7 @@ def main() -> None:
     parser.add_argument("measure", choices=MEASURES)
     parser.add_argument("--methods", nargs="*", default=["gradient", "gradcam", "dmbp"])
     parser.add_argument("--batches", type=int, nargs="*", default=[16, 32, 64, 128])
-    parser.add_argument("--count", type=int, default=1024, help="cells of each method")
+    parser.add_argument("--count", type=int, default=1024, help="cells for each method")
     parser.add_argument("--photos", type=int, default=200, help="different photographs")
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,18 +1,23 @@
 """How long an explanation takes: `python -m benchmarks.speed`.
 
-For every network and batch, in one run on the same images: whole explanations by DMBP of 50 and 200
-iterations; one iteration of it, of the reference engine and of Algorithm 1 taken literally; a plain
-forward and input-gradient pass of the model; and what a user would pick instead, Captum's
-integrated gradients with 50 steps (in whatever precision PyTorch has by default) and GradCAM.
-On a GPU calls are timed from the third on, which replay a recording. Beside the times: peak memory
-of a call that is not recorded, what the first call costs beyond the next, operations and bytes a
-second against what the device reaches in a plain product and copy, and how the cost grows with
-batch, iterations and the side of the image. Networks have random weights, on which the time does
-not depend.
+For every network and batch size, on the same images in one run, this times
 
-Counted are, for an iteration and image, three passes of the network (two streams forward, one back)
-and 36 bytes for each masked element in 16 bits, 72 in 32: activations written and read by the
-convolution and by its site, logits read twice and written, RMSProp's squares read and written.
+- whole explanations by DMBP with 50 and 200 iterations;
+- one iteration of our engine, of the autograd engine and of Algorithm 1 as the paper prints it;
+- a plain forward and input-gradient pass of the model;
+- two alternatives: Captum's integrated gradients with 50 steps (in PyTorch's default precision) and
+  GradCAM.
+
+On a GPU, calls are timed from the third on, which replays a recording. It also prints the peak
+memory of a call that is not recorded, the first call's extra cost, operations and bytes a second
+next to what the device reaches in a plain matrix product and copy, and how the cost grows with
+batch size, iterations and image size. Networks have random weights, on which the time does not
+depend.
+
+An iteration of one image counts as three passes of the network (two streams forward, one backward)
+and as 36 bytes for each masked element in 16 bits, 72 in 32 bits: activations are written and read
+by the convolution and by its site, logits are read twice and written once, RMSProp's squares are
+read and written.
 """
 
 import argparse
@@ -20,9 +25,11 @@ import gc
 import json
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +41,6 @@ from tests.literal import LiteralEngine
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.ceilings import Ceilings, ceilings, seconds
 from dmbp.attribution import METHODS
 from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
@@ -47,14 +53,57 @@ from dmbp.precision import full_precision
 NETWORKS = ("resnet50", "vgg16", "squeezenet1_1", "mobilenet_v2", "densenet121")
 LEARN = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
 ITERATIONS = 5
-"""Of the fast engine at once on a GPU, which does not wait to be asked for each."""
+"""Iterations that our engine runs per timing on a GPU, where it needs no call for each of them."""
 
 STEPS_AT_ONCE = 256
-"""Images that Captum's integrated gradients runs at once, a size that suits it on both devices."""
+"""Images that Captum's integrated gradients runs at once; this size suits it on both devices."""
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """Bytes a second that a large copy moves, and operations a second of a large product."""
+
+    bytes: float
+    flops: float
+
+
+def device_peak(device: str) -> DevicePeak:
+    """Measure a device's peak: in bfloat16 on a GPU, in single precision on a CPU."""
+    on_gpu = device.startswith("cuda")
+    size = 1 << (31 if on_gpu else 28)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = least_seconds(lambda: target.copy_(source), device)
+    side = 8192 if on_gpu else 2048
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    product = least_seconds(lambda: a @ b, device)
+    return DevicePeak(2 * size / copy, 2 * side**3 / product)
+
+
+def least_seconds(action: Callable[[], Any], device: str, rounds: int = 5) -> float:
+    """Return the least time of several calls, after one warm-up."""
+    action()
+    return min(seconds(action, device) for _ in range(rounds))
+
+
+def seconds(action: Callable[[], Any], device: str) -> float:
+    """Return the time of one call."""
+    synchronise(device)
+    started = time.perf_counter()
+    action()
+    synchronise(device)
+    return time.perf_counter() - started
+
+
+def synchronise(device: str) -> None:
+    """Wait until the device has finished its work."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
 
 
 def medians(actions: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
-    """The median of each action; all take turns, so that whatever else goes on meets all alike."""
+    """Return each action's median time; actions alternate, so other load affects all equally."""
     for action in actions.values():
         action()
     times: dict[str, list[float]] = {name: [] for name in actions}
@@ -71,7 +120,7 @@ def network(name: str, device: str) -> nn.Module:
 
 
 def peak(action: Callable[[], Any], device: str) -> float | None:
-    """GiB at the peak of a call beyond what was there before; None where nobody counts."""
+    """Return the GiB that a call adds at its peak; None on a CPU, where nothing counts them."""
     if not device.startswith("cuda"):
         return None
     torch.cuda.synchronize()
@@ -83,7 +132,7 @@ def peak(action: Callable[[], Any], device: str) -> float | None:
 
 
 def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of one iteration of each engine, and of a plain pass."""
+    """Time one iteration of each engine, and a plain pass."""
     plan = plan_for(Linearizer(model).linearize(inputs, target=3))
     logits = initial_logits(plan)
 
@@ -96,7 +145,7 @@ def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
     engines: dict[str, Callable[[], Any]] = {
         "plain pass": plain,
         "iteration": partial(engine.learn, count),
-        "reference iteration": AutogradEngine(plan, logits, **LEARN).step,
+        "autograd iteration": AutogradEngine(plan, logits, **LEARN).step,
     }
     if len(inputs) <= options.literal:
         engines["literal iteration"] = LiteralEngine(plan, logits, **LEARN).step
@@ -106,7 +155,7 @@ def steps(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
 
 
 def whole(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of whole explanations of a batch, the first call apart; GiB at the peak."""
+    """Time whole explanations of a batch, the first call separately, and measure peak memory."""
     device = options.device
     explainers = {
         f"dmbp {count}": DMBP(model, iterations=count, learning_rate=rate)
@@ -121,7 +170,7 @@ def whole(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
     }
     row: dict[str, Any] = {"first call": seconds(calls["dmbp 50"], device)}
     row["second call"] = seconds(calls["dmbp 50"], device)
-    calls["dmbp 200"]()  # on a GPU the second call makes a recording, and the next replay it
+    calls["dmbp 200"]()  # on a GPU the second call makes a recording, which later calls replay
     fresh = DMBP(model, iterations=5)
     fresh.linearizer = explainers["dmbp 50"].linearizer
     row["memory"] = peak(lambda: fresh.explain(inputs, internal_batch_size=len(inputs)), device)
@@ -136,7 +185,7 @@ def whole(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
 
 
 def measure(name: str, batch: int, side: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one network, batch and side."""
+    """Measure everything for one network, batch size and image size."""
     model = network(name, options.device)
     inputs = torch.randn(batch, 3, side, side, device=options.device)
     row: dict[str, Any] = {"network": name, "batch": batch, "side": side}
@@ -152,7 +201,7 @@ def measure(name: str, batch: int, side: int, options: argparse.Namespace) -> di
 
 
 def largest(name: str, options: argparse.Namespace) -> str:
-    """The largest batch that fits, by doubling; ten iterations of it, and of half of it."""
+    """Find the largest batch that fits by doubling; time ten iterations of it and of half of it."""
     explainer = DMBP(network(name, options.device), iterations=10)
     batch, taken = 64, [math.nan]
     with warnings.catch_warnings(), suppress(UserWarning):
@@ -169,8 +218,8 @@ def largest(name: str, options: argparse.Namespace) -> str:
     )
 
 
-def described(row: dict[str, Any], top: Ceilings, device: str) -> list[str]:
-    """The lines printed for a row."""
+def described(row: dict[str, Any], top: DevicePeak, device: str) -> list[str]:
+    """Return the lines to print for a row."""
     batch = row["batch"]
     lines = [f"{row['network']}, batch {batch}, side {row['side']}"]
     if "dmbp 50" in row:
@@ -184,7 +233,7 @@ def described(row: dict[str, Any], top: Ceilings, device: str) -> list[str]:
         )
     if "iteration" in row:
         once = row["iteration"]
-        names = ("iteration", "plain pass", "reference iteration", "literal iteration")
+        names = ("iteration", "plain pass", "autograd iteration", "literal iteration")
         given = [n for n in names if n in row]
         lines.append("milliseconds: " + ", ".join(f"{n} {row[n] * 1e3:.2f}" for n in given))
         each = [f"iteration / plain pass {once / row['plain pass']:.2f}"]
@@ -200,7 +249,7 @@ def described(row: dict[str, Any], top: Ceilings, device: str) -> list[str]:
 
 
 def growth(rows: list[dict[str, Any]]) -> list[str]:
-    """How the cost of a whole explanation grows with batch and side, network by network."""
+    """Describe how an explanation's cost grows with batch size and image size."""
     lines: list[str] = []
     for name in dict.fromkeys(row["network"] for row in rows):
         of = {(r["batch"], r["side"]): r for r in rows if r["network"] == name and "dmbp 200" in r}
@@ -219,19 +268,19 @@ def growth(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def consecutive(options: argparse.Namespace, calls: int = 20) -> list[int]:
-    """Bytes held after each of some calls, of the first network at the first batch."""
-    gc.collect()  # of what was measured before
+    """Return the bytes allocated after each of several calls of the first network."""
+    gc.collect()  # frees what was measured before
     model = network(options.networks[0], options.device)
     inputs = torch.randn(options.batches[0], 3, 224, 224, device=options.device)
     explainer = DMBP(model, iterations=5)
-    held: list[int] = []
+    allocated: list[int] = []
     for _ in range(calls):
         explainer.explain(inputs, target=3)
-        held.append(_held(options.device))
-    return held
+        allocated.append(_allocated(options.device))
+    return allocated
 
 
-def _held(device: str) -> int:
+def _allocated(device: str) -> int:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
@@ -250,14 +299,14 @@ def main() -> None:
     parser.add_argument("--literal", type=int, help="largest batch for the literal algorithm")
     parser.add_argument("--no-steps", dest="steps", action="store_false")
     parser.add_argument("--no-methods", dest="methods", action="store_false")
-    parser.add_argument("--largest", action="store_true", help="also the largest batch that fits")
+    parser.add_argument("--largest", action="store_true", help="also the largest batch")
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     on_gpu = options.device.startswith("cuda")
     options.batches = options.batches or ([1, 8, 64] if on_gpu else [1, 4])
     options.literal = (8 if on_gpu else 4) if options.literal is None else options.literal
-    top = ceilings(options.device)
+    top = device_peak(options.device)
     print(f"copy {top.bytes / 1e12:.3g} TB/s, product {top.flops / 1e12:.3g} TFLOP/s", flush=True)
     rows: list[dict[str, Any]] = []
     for name in options.networks:
@@ -272,8 +321,8 @@ def main() -> None:
         for name in options.networks:
             print(largest(name, options), flush=True)
     if options.memory:
-        held = consecutive(options)
-        print(f"bytes held after the 2nd and the 20th of 20 calls: {held[1]}, {held[-1]}")
+        after = consecutive(options)
+        print(f"bytes allocated after the 2nd and the 20th of 20 calls: {after[1]}, {after[-1]}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Which networks can be explained: `python -m benchmarks.sweep`.
 
-Every classification model of torchvision and one of each family of timm is captured with random
-weights, at a small image where the architecture allows one, and compared with the model in float32.
-`--json FILE` keeps results and goes on where it stopped; `--write` puts the tables of such a file
-into docs/networks.md.
+Captures every classification model of torchvision and a small network of each of timm's families,
+with random weights and an image as small as the architecture allows, and compares the linear
+network with the model in float32. `--json FILE` stores results and continues where it stopped;
+`--write` copies the tables from such a file into docs/networks.md.
 """
 
 import argparse
@@ -19,14 +19,37 @@ import torch
 from torch import Tensor, nn
 
 import dmbp
-from benchmarks.families import FAMILIES
 from dmbp.errors import DMBPError
 from dmbp.models.torchvision_models import import_torchvision
 
 SIDE = 64
 TORCHVISION_SIDES = {"inception_v3": 96, "maxvit_t": 224, "vit_h_14": 56}
 LARGER = (128, 224, 256)
-"""Tried where a network does not take smaller images."""
+"""Image sizes to try if a network does not accept smaller ones."""
+
+_FAMILIES = """
+    beit_base_patch16_224 botnet26t_256 gcresnet33ts cait_xxs24_224 coat_lite_tiny
+    convit_tiny convmixer_768_32 convnext_atto convnextv2_atto cpubone_nano crossvit_9_240
+    csatv2 cs3darknet_s davit_tiny deit_tiny_patch16_224 densenetblur121d dla34 dpn68
+    edgenext_xx_small efficientformer_l1 efficientformerv2_s0 efficientnet_b0
+    efficientvim_m1 efficientvit_b0 efficientvit_m0 eva02_tiny_patch14_224 fasternet_t0
+    fastvit_t8 focalnet_tiny_srf gcvit_xxtiny ghostnetv2_100 hardcorenas_a hgnetv2_b0
+    hiera_tiny_224 hrnet_w18_small iformer_t inception_next_atto inception_resnet_v2
+    inception_v4 lcnetv2_small levit_128s lowformer_b0 mambaout_femto coatnet_pico_rw_224
+    maxvit_rmlp_pico_rw_256 poolformerv2_s12 caformer_s18 mixer_s32_224 gmlp_ti16_224
+    resmlp_12_224 mobilenetv3_small_050 mobilenetv4_conv_small mobilevit_xxs mobilevitv2_050
+    mvitv2_tiny nasnetalarge nest_tiny nextvit_small nf_regnet_b0 dm_nfnet_f0 pit_ti_224
+    pvt_v2_b0 rdnet_tiny regnety_002 repghostnet_050 repvit_m0_9 res2net50_14w_8s resnest14d
+    resnet18d ecaresnet26t resnetv2_50 rexnet_100 selecsls42 legacy_seresnet18 sequencer2d_s
+    shvit_s1 skresnet18 starnet_s050 swiftformer_xs swin_tiny_patch4_window7_224
+    swinv2_tiny_window8_256 swinv2_cr_tiny_224 tiny_vit_5m_224 tnt_s_patch16_224 tresnet_m
+    twins_svt_small vgg11 visformer_tiny vit_tiny_patch16_224 vit_small_resnet26d_224
+    vit_relpos_small_patch16_224 samvit_base_patch16_224 vitamin_small_224 volo_d1_224
+    ese_vovnet19b_dw xception41 xcit_nano_12_p16_224 halonet26t lambda_resnet26t
+    efficientnet_b0_gn tf_efficientnet_cc_b0_4e
+"""
+FAMILIES = _FAMILIES.split()
+"""A small network of every family of timm; a family is a file there."""
 
 NEARLY_ZERO = 1e-3
 
@@ -52,14 +75,14 @@ def torchvision_model(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def timm_model(name: str) -> tuple[nn.Module, Tensor]:
-    """A model and an image as small as it takes."""
+    """Return a model and the smallest image tried that it accepts."""
     import_torchvision()
     import timm
 
     for options in ({"img_size": LARGER[0]}, {}):
         try:
             model = timm.create_model(name, **options).eval()
-        except Exception:  # it has no such option, or does not take that size
+        except Exception:  # it has no such option, or does not accept that size
             continue
         own = model.default_cfg["input_size"][-1]
         sides = [LARGER[0]] if options else [SIDE, *LARGER, own]
@@ -79,7 +102,10 @@ def _runs(model: nn.Module, image: Tensor) -> bool:
 
 
 def randomise(model: nn.Module) -> None:
-    """Weights and scales that start near zero would hide whole branches; statistics as trained."""
+    """Randomise weights and scales that start near zero, and batch-norm statistics.
+
+    Near zero, they would hide whole branches.
+    """
     for name, parameter in model.named_parameters():
         if parameter.abs().max() < NEARLY_ZERO and not name.endswith("bias"):
             is_matrix = sum(size > 1 for size in parameter.shape) > 1
@@ -88,11 +114,11 @@ def randomise(model: nn.Module) -> None:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, 0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
-    model.train().eval()  # LeViT forgets there what it has kept of its weights
+    model.train().eval()  # LeViT caches values computed from its weights until its mode changes
 
 
 def measure(name: str, make: Make) -> Row:
-    """The error of one network, or why it is refused."""
+    """Return the error of one network, or why it is refused."""
     torch.manual_seed(0)
     started = time.perf_counter()
     model, image = make(name)
@@ -110,12 +136,12 @@ def measure(name: str, make: Make) -> Row:
 
 SOURCES: Mapping[str, tuple[Callable[[], list[str]], Make]] = {
     "torchvision": (torchvision_names, torchvision_model),
-    "timm": (lambda: list(FAMILIES), timm_model),
+    "timm": (lambda: FAMILIES, timm_model),
 }
 
 
 def sweep(source: str, known: list[Row]) -> Iterator[Row]:
-    """The rows of a source that are not known yet."""
+    """Measure the networks of a source that are not known yet."""
     names, make = SOURCES[source]
     done = {row["name"] for row in known if row["source"] == source}
     for name in names():
@@ -140,7 +166,7 @@ def summary(source: str, rows: list[Row]) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    """The tables as Markdown."""
+    """Return the tables as Markdown."""
     text = [
         "# Networks that can be explained",
         "Each network has random weights and is given one float32 image, as small as the "
@@ -160,13 +186,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for source in SOURCES:
         parser.add_argument(f"--{source}", action="store_true", help=f"only {source}")
-    parser.add_argument("--json", type=Path, help="keep results here, and go on from them")
+    parser.add_argument("--json", type=Path, help="store results here, and continue from them")
     parser.add_argument("--write", action="store_true", help="write docs/networks.md")
     options = parser.parse_args()
     kept = options.json is not None and options.json.exists()
     rows: list[Row] = json.loads(options.json.read_text()) if kept else []
     chosen = [source for source in SOURCES if getattr(options, source)] or list(SOURCES)
-    warnings.simplefilter("ignore")  # remarks of other packages about their own models
+    warnings.simplefilter("ignore")  # other packages warn about their own models
     print(HEAD)
     for source in chosen:
         for row in sweep(source, rows):

@@ -1,14 +1,14 @@
 """Random crops, colours and mixtures of images, computed on the device for a whole batch at once.
 
-Nothing here touches labels: in distillation the teacher labels the very image that comes out.
+Nothing here touches labels: in distillation the teacher labels the augmented image itself.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Area of a crop relative to the image; over 1 the image is seen from further away, its border
-# filled by reflection, so that objects also appear smaller than they were taken.
+# Area of a crop relative to the image. Above 1 the image is zoomed out and its border filled by
+# reflection, so that objects also appear smaller than in the photo.
 LARGEST_AREA = 1.2
 SMALLEST_AREA = 0.25
 LOG_ASPECT = 0.25
@@ -18,7 +18,7 @@ BLENDED, PASTED = 0.25, 0.35
 
 
 def augment(images: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
-    """Augmented copies of uint8 images, (batch, channel, height, width), also uint8.
+    """Return augmented copies of uint8 images (batch, channel, height, width), also uint8.
 
     `strength` in 0..1 scales how small crops get, how far colours move and how many are mixed.
     """
@@ -29,7 +29,7 @@ def augment(images: Tensor, generator: torch.Generator, *, strength: float) -> T
 
 
 def _uniform(like: Tensor, generator: torch.Generator, low: float, high: float) -> Tensor:
-    """One number an image, (batch,)."""
+    """Draw one number for each image, (batch,)."""
     numbers = torch.rand(len(like), generator=generator, device=like.device)
     return low + (high - low) * numbers
 
@@ -75,7 +75,7 @@ def _mix(images: Tensor, generator: torch.Generator, *, strength: float) -> Tens
 
 
 def _random_box(images: Tensor, generator: torch.Generator) -> Tensor:
-    """True inside a random rectangle, (batch, 1, height, width)."""
+    """Return masks that are true inside a random rectangle, (batch, 1, height, width)."""
     height, width = images.shape[2:]
     vertical = _random_interval(images, generator, length=height)
     horizontal = _random_interval(images, generator, length=width)

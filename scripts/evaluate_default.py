@@ -3,7 +3,7 @@
     python scripts/evaluate_default.py --weights src/dmbp/models/weights/voc160.safetensors
 
 Prints average precision by class and their mean (mAP). Logits are averaged over each image and its
-mirror image; classes of which an image shows only difficult instances are left out for it.
+mirror image. If an image shows only difficult instances of a class, that class is left out for it.
 """
 
 import argparse

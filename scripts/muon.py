@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-# Quintic iteration x ← a·x + b·x³ + c·x⁵ on the singular values; Jordan's coefficients, which bring
-# every singular value near 1 in five steps.
+# Jordan's coefficients of the quintic iteration x ← a·x + b·x³ + c·x⁵ on the singular values, which
+# brings all of them near 1 in five steps.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
@@ -76,7 +76,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _groups_of_one_shape(parameters: Iterable[nn.Parameter]) -> list[dict]:
-    """Weights of one shape are orthogonalised together, as one batch of matrices."""
+    """Group weights by shape, to orthogonalise each group as one batch of matrices."""
     groups: dict[torch.Size, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.shape, []).append(parameter)

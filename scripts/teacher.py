@@ -1,8 +1,8 @@
 """The teacher: an ImageNet ResNet50 with a 20-way PASCAL VOC head in place of its last layer.
 
-Its batch norms are folded into the convolutions, which changes nothing but speed. The network is
-the original one of Caffe and Keras: where a stage halves the resolution, the stride sits on the
-first 1×1 convolution of its first block, and batch norm uses an epsilon of 1e-3.
+Batch norms are folded into the convolutions for speed. The network is the original one from Caffe
+and Keras: if a stage halves the resolution, the first 1×1 convolution of its first block has the
+stride, and batch norm uses an epsilon of 1e-3.
 """
 
 from pathlib import Path
@@ -58,7 +58,7 @@ class Teacher(nn.Module):
         self.fc = nn.Linear(channels, len(CLASSES))
 
     def features(self, x: Tensor) -> Tensor:
-        """The last feature map: (batch, 2048, 7, 7) at an input of 224×224."""
+        """Return the last feature map, (batch, 2048, 7, 7) for inputs of 224×224."""
         x = self.maxpool(self.relu(self.conv1(x)))
         for number in range(1, len(STAGES) + 1):
             x = self.get_submodule(f"layer{number}")(x)
@@ -90,7 +90,7 @@ def load_teacher(folder: Path) -> Teacher:
 
 
 def _fold(stored: dict[str, Tensor], convolution: str) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution followed by its batch norm."""
+    """Return the weight and bias of a convolution with its batch norm folded in."""
     norm = convolution.replace("downsample.0", "downsample.1").replace("conv", "bn")
     variance = stored[f"{norm}.running_var"]
     scale = stored[f"{norm}.weight"] * torch.rsqrt(variance + BATCH_NORM_EPSILON)

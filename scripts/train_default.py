@@ -5,10 +5,10 @@
 Distillation on identical images: a round draws a pool of augmented and mixed images, has the
 teacher label exactly those, and passes over the pool in random order. The student learns the
 teacher's logits and, spatially, its class scores and its last feature map, the latter through a
-linear projection that is thrown away afterwards. No human label is used, and no val image is
-trained on. The result is an exponential moving average of the student's weights.
+linear projection that is discarded afterwards. No human labels and no val images are used. The
+result is an exponential moving average of the student's weights.
 
-A run may be cut with `--minutes` and continued later: the same command picks up the checkpoint.
+`--minutes` stops a run early; the same command continues it from its checkpoint.
 
 Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022.
 """
@@ -49,7 +49,7 @@ FINAL_SPATIAL_FACTOR = 0.2
 
 @dataclass
 class Labels:
-    """What the teacher says about a batch of images."""
+    """The teacher's outputs for a batch of images."""
 
     logits: Tensor  # (image, 20)
     score_maps: Tensor  # (image, GRID, GRID, 20)
@@ -80,7 +80,7 @@ class Distillation(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def measure(self, labels: Labels) -> None:
-        """Take the scale of each kind of label, so that the loss's terms are relative errors."""
+        """Measure the scale of each kind of label, so that the loss's terms are relative errors."""
         features = labels.features.flatten(0, 2)
         self.logit_variance.copy_(labels.logits.var())
         self.score_variance.copy_(labels.score_maps.var())
@@ -132,7 +132,7 @@ class Optimisers:
         self.peaks = {"muon": MUON_LEARNING_RATE, "adamw": ADAMW_LEARNING_RATE}
 
     def step(self, progress: float) -> None:
-        """Take a step at the learning rate for this part of the run (0..1), clear gradients."""
+        """Step at the learning rate for this progress (0..1), and clear gradients."""
         factor = min(1.0, progress / WARM_UP + 0.01) * (1 + math.cos(math.pi * progress)) / 2
         for name, optimiser in self.all.items():
             for group in optimiser.param_groups:
@@ -168,7 +168,7 @@ def _floating(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def label(teacher: Teacher, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, score maps and features of uint8 images, (image, height, width, channel)."""
+    """Return logits, score maps and features of uint8 images (image, height, width, channel)."""
     size = (TEACHER_INPUT_SIZE, TEACHER_INPUT_SIZE)
     inputs = F.interpolate(normalise(images.permute(0, 3, 1, 2)), size, mode="bilinear")
     dtype = teacher.conv1.weight.dtype
@@ -179,7 +179,7 @@ def label(teacher: Teacher, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def empty_pool(size: int, device: torch.device, dtype: torch.dtype) -> Pool:
-    """Room for a pool; about 180 kB an image."""
+    """Allocate a pool, about 180 kB an image."""
     grid = (size, GRID, GRID)
     labels = Labels(
         logits=torch.empty(size, len(CLASSES), device=device),
@@ -215,7 +215,7 @@ def fill_pool(
 def shuffled_batches(
     size: int, *, passes: int, batch_size: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Indices into the pool, each `passes` times; a rest smaller than a batch is left out."""
+    """Yield indices into the pool, `passes` times over; an incomplete last batch is dropped."""
     for _ in range(passes):
         order = torch.randperm(size, generator=generator, device=generator.device)
         for start in range(0, size - batch_size + 1, batch_size):
@@ -223,7 +223,7 @@ def shuffled_batches(
 
 
 def augmentation_strength(progress: float) -> float:
-    """1 until STRONG_UNTIL, then down in a line to WEAK_STRENGTH at WEAK_FROM."""
+    """Return 1 until STRONG_UNTIL, then fall linearly to WEAK_STRENGTH at WEAK_FROM."""
     weakened = (progress - STRONG_UNTIL) / (WEAK_FROM - STRONG_UNTIL)
     return 1 - (1 - WEAK_STRENGTH) * min(1.0, max(0.0, weakened))
 

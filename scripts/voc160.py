@@ -1,9 +1,9 @@
 """PASCAL VOC2012 at 160×160: reading the images and labels, and scoring a classifier on them.
 
 The data folder holds `voc160_{train,unlabelled,val}.tar`, each a folder of JPEG files, and
-`voc160_labels.csv` with a row an image: its name, its split, then '1', '0' or '?' a class. '?'
-marks a class of which only difficult instances are visible: it is left out of the score. The
-entries of unlabelled images are empty.
+`voc160_labels.csv` with one row per image: its name, its split, then '1', '0' or '?' for each
+class. '?' means that only difficult instances of the class are visible; the class is then left out
+of the score. The entries of unlabelled images are empty.
 """
 
 import csv
@@ -25,7 +25,7 @@ LABEL_VALUES = {"1": 1, "0": 0, "?": -1}
 
 
 def read_images(data: Path, split: str) -> tuple[list[str], Tensor]:
-    """Names and images of a split; images are uint8 RGB, (image, channel, height, width)."""
+    """Read a split's names and images; images are uint8 RGB, (image, channel, height, width)."""
     with tarfile.open(data / f"voc160_{split}.tar") as archive:
         members = [member for member in archive.getmembers() if member.isfile()]
         names = [Path(member.name).stem for member in members]
@@ -36,7 +36,7 @@ def read_images(data: Path, split: str) -> tuple[list[str], Tensor]:
 
 
 def read_labels(data: Path, names: list[str]) -> Tensor:
-    """Labels of the named images, (image, class): 1 present, 0 absent, -1 not to be counted."""
+    """Read the labels of images, (image, class): 1 present, 0 absent, -1 not counted."""
     with (data / "voc160_labels.csv").open(newline="") as file:
         header, *rows = csv.reader(file)
     if tuple(header[2:]) != CLASSES:
@@ -46,7 +46,7 @@ def read_labels(data: Path, names: list[str]) -> Tensor:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """uint8 (or float in 0..255) RGB images as the classifier and its teacher expect them."""
+    """Normalise uint8 (or float in 0..255) RGB images for the classifier and its teacher."""
     mean = torch.tensor(MEAN, device=images.device).view(1, 3, 1, 1)
     std = torch.tensor(STD, device=images.device).view(1, 3, 1, 1)
     return (images.float() / 255 - mean) / std
@@ -60,7 +60,7 @@ def predict(
     size: int | None = None,
     batch_size: int = 200,
 ) -> Tensor:
-    """Logits on uint8 images, averaged over each image and its mirror image."""
+    """Return logits of uint8 images, averaged over each image and its mirror image."""
     logits = []
     for batch in images.split(batch_size):
         inputs = normalise(batch)
@@ -71,7 +71,7 @@ def predict(
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> float:
-    """Mean over the positives of the precision at their rank; labels of -1 are left out."""
+    """Return the mean precision at the rank of each positive; labels of -1 are left out."""
     counted = labels >= 0
     order = scores[counted].argsort(descending=True, stable=True)
     positive = labels[counted][order].double()
@@ -81,7 +81,7 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
 
 
 def average_precisions(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Average precision by class."""
+    """Return the average precision of each class."""
     return {
         name: average_precision(logits[:, index], labels[:, index])
         for index, name in enumerate(CLASSES)
@@ -89,7 +89,7 @@ def average_precisions(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
-    """Average precision, averaged over the classes."""
+    """Return the average precision, averaged over classes."""
     precisions = average_precisions(logits, labels)
     return sum(precisions.values()) / len(precisions)
 

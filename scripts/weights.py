@@ -1,4 +1,4 @@
-"""Writing and reading the default model's file of weights."""
+"""Read and write the default model's file of weights."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from dmbp.models.voc160 import CLASSES, INPUT_SIZE, MEAN, STD, SmallResNet
 
 
 def load_model(weights: Path) -> SmallResNet:
-    """The default model in float32 from a file of half precision weights."""
+    """Load the default model in float32 from a file of half-precision weights."""
     model = SmallResNet()
     model.load_state_dict({name: tensor.float() for name, tensor in load_file(weights).items()})
     return model.eval()
