@@ -1,13 +1,17 @@
-"""The command line: `dmbp explain`, `compare`, `sanity`, `doctor`, `bench`, `demo`, and lists.
+"""The command line: one module for each command, and `options` for what they share.
 
-Exit codes: 0 done, 2 something to put right (one sentence says what), 1 a fault of dmbp's own.
+A command parses its options and calls a function of `dmbp.workflows` (or `dmbp.bench`). Exit codes:
+0 for success, 2 for an error that the user can correct (one sentence says how), 1 for a bug in dmbp
+or a benchmark with failures, 130 for an interrupt.
+
+Heavy imports are made inside the commands, so that `dmbp --help` does not wait for PyTorch.
 """
 
 import os
 from typing import Annotated
 
-# Threads of torch's that wait for others would keep a core busy for milliseconds; beside another
-# program that slows an explanation down twentyfold. Read when torch is first imported.
+# PyTorch's threads spin for milliseconds while they wait for each other, which slows an explanation
+# down twentyfold if another program needs the core. The variable is read when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import typer
@@ -25,7 +29,7 @@ app = typer.Typer(
     help="Explain what an image classifier saw.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    rich_markup_mode=None,  # usage errors in a line or two, not in a box
+    rich_markup_mode=None,  # usage errors as plain lines, not in a box
 )
 for command in (explain, compare, sanity, demo, doctor):
     app.command()(command)
@@ -44,7 +48,7 @@ def main(
 
 @app.command()
 def models() -> None:
-    """List the models that can be asked for by name."""
+    """List the names that --model takes, besides timm's and your own."""
     from dmbp.models import model_names
 
     for name in model_names():
@@ -53,7 +57,7 @@ def models() -> None:
 
 @app.command("methods")
 def list_methods() -> None:
-    """List the attribution methods."""
+    """List the attribution methods that --methods takes."""
     from dmbp.attribution import METHODS
 
     width = max(map(len, METHODS))

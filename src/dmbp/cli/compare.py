@@ -1,10 +1,11 @@
-"""`dmbp compare`: every method side by side on one photograph."""
+"""`dmbp compare`: compare methods side by side on one photo."""
 
 from typing import Annotated
 
 import typer
 
 from dmbp.cli.options import (
+    METHODS_HELP,
     OUT,
     Classes,
     Colours,
@@ -20,7 +21,7 @@ from dmbp.cli.options import (
     Sites,
     SmoothOption,
     Weights,
-    given,
+    given_options,
     predict_photo,
     report_errors,
     stdout,
@@ -30,12 +31,12 @@ from dmbp.cli.options import (
 
 def compare(
     photo: OnePhoto,
-    methods: Annotated[
-        str, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
-    ] = "all",
+    methods: Annotated[str, typer.Option(help=METHODS_HELP)] = "all",
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A method's setting, as rise.masks=1000; may be repeated."),
+        typer.Option(
+            "--set", help="A setting of a method, such as rise.masks=1000; may be repeated."
+        ),
     ] = None,
     smooth: SmoothOption = None,
     sites: Sites = None,
@@ -49,19 +50,24 @@ def compare(
     colours: ColourScale = Colours.red_blue,
     quiet: Quiet = False,
 ) -> None:
-    """Every method side by side on one photograph, scored by insertion."""
+    """Compare methods on one photo.
+
+    Writes a figure with the maps of all methods side by side, a figure of their insertion curves
+    (how fast the class is recognised again as each method's strongest pixels are put back into a
+    blurred photo), and a JSON file with the scores.
+    """
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import read_settings, with_dmbp
     from dmbp.workflows.compare import compare as compare_methods
-    from dmbp.workflows.prediction import ModelChoice
+    from dmbp.workflows.prediction import ModelSpec
 
     console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods)
-        own = given(smooth=smooth, sites=sites)
+        own = given_options(smooth=smooth, sites=sites)
         settings = with_dmbp(read_settings(setting or [], names), names, own)
-        question = predict_photo(
-            photo, ModelChoice(model, weights, classes, device), target, out, quiet
+        prediction = predict_photo(
+            photo, ModelSpec(model, weights, classes, device), target, out, quiet
         )
-        found = compare_methods(question, names, settings=settings, console=console)
-        write_result(found, out / photo.stem, picture, colours, quiet)
+        comparison = compare_methods(prediction, names, settings=settings, console=console)
+        write_result(comparison, out / photo.stem, picture, colours, quiet)

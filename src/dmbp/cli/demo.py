@@ -1,53 +1,57 @@
-"""`dmbp demo`: the sample photos, explained with the model in the box."""
+"""`dmbp demo`: explain the sample photos with the model in the box."""
 
 from pathlib import Path
 
 from dmbp.cli.options import Out, report_errors, stdout
 
 NEXT = """
-Try next, on a photo of yours (after `source .venv/bin/activate`, if you came by `make demo`):
-  dmbp explain PHOTO                                   the same model
+Try it on your own photos (after `make demo`, run `source .venv/bin/activate` first):
+  dmbp explain PHOTO                                   with the same model
   dmbp explain FOLDER --report                         many photos on one page
-  dmbp explain PHOTO --target person                   another question
+  dmbp explain PHOTO --target person                   another class
   dmbp compare PHOTO                                   every method side by side
   dmbp sanity PHOTO                                    do the maps show what was learned?
-  dmbp explain PHOTO --model resnet50                  torchvision's, with its own weights
-  dmbp explain PHOTO --model resnet50 --weights FILE   your own
+  dmbp explain PHOTO --model resnet50                  torchvision's model and weights
+  dmbp explain PHOTO --model resnet50 --weights FILE   your own weights
 """
 
 
 COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad,gradient,random"
-"""Methods of a second or two."""
+"""Methods that take a second or two at most."""
 
 
 def demo(out: Out = Path("dmbp-demo")) -> None:
-    """Explain sample photos with the model in the box."""
+    """Explain sample photos with the model in the box.
+
+    Takes a minute or two on a laptop, and downloads nothing.
+    """
     with report_errors():
         _run(out)
 
 
 def _run(out: Path) -> None:
-    """Explain every sample photo, compare methods on one, and say where the pictures are."""
+    """Explain every sample photo, compare methods on one, and print where the pictures are."""
     from dmbp.attribution import DMBP, parse_method_names
     from dmbp.data import sample_photos
     from dmbp.models import DEFAULT, load_model
     from dmbp.render import PanelStyle
     from dmbp.workflows.compare import compare
-    from dmbp.workflows.explain import REPORT, Outputs, check_folder, explain_all
+    from dmbp.workflows.explain import REPORT, OutputOptions, Photo, check_folder, explain_all
     from dmbp.workflows.prediction import predict
 
     check_folder(out)
     classifier = load_model(DEFAULT)
     samples = sample_photos()
     explain_all(
-        [(name, photo, classes) for name, (photo, classes) in samples.items()],
+        [Photo(name, name, image, classes) for name, (image, classes) in samples.items()],
         classifier,
         DMBP(classifier.module),
-        Outputs(out, PanelStyle(), report=True),
+        OutputOptions(out, PanelStyle(), report=True),
+        total=len(samples),
         console=stdout,
     )
-    photo, (first, *_) = samples["collage"]
-    prediction = predict(photo, "collage", classifier, [first])
+    image, (first, *_) = samples["collage"]
+    prediction = predict(image, "collage", classifier, [first])
     pictures = compare(prediction, parse_method_names(COMPARED)).write(out, "collage")
     stdout.print(f"methods compared on the collage for {first!r} → {pictures[0]}, {pictures[1]}")
     stdout.print(f"\nThe pictures are in {out.resolve()}; open {REPORT} there in a browser.")

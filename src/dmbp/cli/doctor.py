@@ -1,31 +1,55 @@
-"""`dmbp doctor`: whether a model can be explained, how exactly, and at what cost."""
+"""`dmbp doctor`: check whether a model can be explained, how exactly, and at what cost."""
 
 from typing import Annotated
 
 import typer
 
-from dmbp.cli.options import Device, Sites, SmoothOption, Weights, given, report_errors, stdout
+from dmbp.cli.options import (
+    Device,
+    Sites,
+    SmoothOption,
+    Weights,
+    given_options,
+    report_errors,
+    stdout,
+)
 
 
 def doctor(
-    model: Annotated[str, typer.Argument(help="As for --model of the other commands.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
+            "package.module:factory for your own. Without weights, architectures get random ones."
+        ),
+    ],
     weights: Weights = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Side of the image. Default: the model's.")
+        int | None,
+        typer.Option(min=1, help="Side of the test image in pixels. Default: the model's own."),
     ] = None,
     device: Device = "cpu",
     smooth: SmoothOption = None,
     sites: Sites = None,
-    all_sites: Annotated[bool, typer.Option("--all-sites", help="List every site.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    all_sites: Annotated[
+        bool, typer.Option("--all-sites", help="List all activations that carry masks.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Can this model be explained? What is captured, how exactly, and what it costs."""
+    """Check whether a model can be explained.
+
+    Runs a few iterations on an image of noise, and prints which operations were made linear, how
+    exactly the model is reproduced, and what an explanation costs in time and memory. For an
+    unsupported model it lists each blocking operation, its module and a fix; the exit code is
+    then 2.
+    """
     from dmbp.workflows.doctor import diagnose
-    from dmbp.workflows.prediction import ModelChoice
+    from dmbp.workflows.prediction import ModelSpec
 
     with report_errors():
-        choice = ModelChoice(model, weights, None, device, untrained=True)
-        diagnosis = diagnose(choice, size=size, frozen=given(smooth=smooth, sites=sites))
+        spec = ModelSpec(model, weights, None, device, untrained=True)
+        freezing = given_options(smooth=smooth, sites=sites)
+        diagnosis = diagnose(spec, size=size, freezing=freezing)
     if as_json:
         stdout.print(diagnosis.json())
     else:

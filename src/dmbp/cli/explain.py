@@ -1,6 +1,5 @@
-"""`dmbp explain`: a picture and a JSON file for each photograph."""
+"""`dmbp explain`: a picture and a JSON file for each photo."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,73 +21,104 @@ from dmbp.cli.options import (
     Sites,
     SmoothOption,
     Weights,
-    given,
+    given_options,
+    print_default_model,
     report_errors,
-    say_default,
     stdout,
 )
 
 
 def explain(
-    photos: Annotated[list[Path], typer.Argument(help="Photographs, or folders of them.")],
+    photos: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
     model: ModelName = None,
     weights: Weights = None,
     classes: Classes = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
-            help="Class to explain, by number or name; may be repeated. Default: the top."
+            help="A class to explain, by number or name; may be repeated. "
+            "Default: the predicted one."
         ),
     ] = None,
-    preset: Annotated[Preset, typer.Option(help="fast, or the paper's settings.")] = Preset.fast,
-    objective: Annotated[Objective | None, typer.Option(help="What the masks learn.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="How long the masks learn.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="RMSProp's learning rate.")] = None,
+    preset: Annotated[
+        Preset, typer.Option(help="DMBP's settings: fast, or those of the paper (slower).")
+    ] = Preset.fast,
+    objective: Annotated[
+        Objective | None,
+        typer.Option(help="What masks learn: the whole loss, or the paper's ablations of it."),
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="How many iterations the masks are learned for.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The learning rate of RMSProp.")
+    ] = None,
     smooth: SmoothOption = None,
     sites: Sites = None,
     device: Device = "cpu",
     out: Out = OUT,
-    report: Annotated[bool, typer.Option("--report", help="Also one HTML page of all.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Also the maps: .npy, 16-bit PNG.")] = False,
-    gif: Annotated[bool, typer.Option("--gif", help="Also a GIF of pixels put in.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write one HTML page about all photos.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Also write the maps as .npy and 16-bit PNG files.")
+    ] = False,
+    gif: Annotated[
+        bool,
+        typer.Option(
+            "--gif", help="Also write a GIF: the strongest pixels fill up a blurred photo."
+        ),
+    ] = False,
     picture: PictureFormat = Picture.png,
     colours: ColourScale = Colours.red_blue,
     overlay: Annotated[
-        float | None, typer.Option(min=0, max=1, help="How much of the photo shows under the map.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="How much of the photo shows under the map. Default: 0.45."
+        ),
     ] = None,
     soften: Annotated[
         float | None,
-        typer.Option(min=0, max=0.2, help="How far the map is softened, as a part of the side."),
+        typer.Option(
+            min=0,
+            max=0.2,
+            help="How far the map is smoothed, as a fraction of its side. Default: 0.01.",
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Explain photographs: a picture and a JSON file for each."""
-    from dmbp.render import PALETTES, PanelStyle
-    from dmbp.workflows.explain import ExplainRequest, Outputs, explain_photos
-    from dmbp.workflows.prediction import ModelChoice
+    """Explain photos: write a picture and a JSON file for each.
 
-    say_default(model, quiet)
-    settings = given(
+    The picture shows which pixels speak for a class (red) and which against it (blue), the
+    patterns that the model looks for, and how its score adds up.
+    """
+    from dmbp.render import PALETTES, PanelStyle
+    from dmbp.workflows.explain import OutputOptions, explain_photos
+    from dmbp.workflows.prediction import ModelSpec
+
+    print_default_model(model, quiet)
+    settings = given_options(
         objective=None if objective is None else objective.value,
         iterations=iterations,
         learning_rate=learning_rate,
         smooth=smooth,
         sites=sites,
     )
-    looks = given(faint=overlay, smoothing=soften)
-    request = ExplainRequest(
-        photos=photos,
-        choice=ModelChoice(model, weights, classes, device),
-        targets=target or [],
-        settings={"preset": preset.value, **settings},
-        outputs=Outputs(
-            out,
-            replace(PanelStyle(palette=PALETTES[colours.value]), **looks),
-            suffix=f".{picture.value}",
-            report=report,
-            raw=raw,
-            gif=gif,
-        ),
+    style = given_options(faint=overlay, smoothing=soften)
+    output = OutputOptions(
+        out,
+        PanelStyle(palette=PALETTES[colours.value], **style),
+        suffix=f".{picture.value}",
+        report=report,
+        raw=raw,
+        gif=gif,
     )
     with report_errors():
-        explain_photos(request, console=None if quiet else stdout)
+        explain_photos(
+            photos,
+            ModelSpec(model, weights, classes, device),
+            output,
+            targets=target or [],
+            settings={"preset": preset.value, **settings},
+            console=None if quiet else stdout,
+        )

@@ -1,6 +1,7 @@
-"""The terminal as commands use it: where to print, and how errors are said.
+"""What several commands share: the terminal, the options with their help, and common steps.
 
-What several commands are told: their options, each with its help, written once.
+Commands print to `stdout`, and run inside `report_errors`, which turns an error that the user can
+correct into one sentence on `stderr`. An option that several commands take is defined here once.
 """
 
 import warnings
@@ -18,7 +19,7 @@ from dmbp.errors import DMBPError, PhotoError, TargetError, one_line
 
 if TYPE_CHECKING:
     from dmbp.workflows.compare import Comparison
-    from dmbp.workflows.prediction import ModelChoice, Prediction
+    from dmbp.workflows.prediction import ModelSpec, Prediction
     from dmbp.workflows.sanity import SanityCheck
 
 stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -27,15 +28,15 @@ stdout = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 @contextmanager
 def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
-    """Turn an error the user can put right into one line and exit code 2; warnings too.
+    """Print errors and warnings as single lines, and exit with code 2 after an error.
 
-    `interrupted` is said where the user interrupts; the exit code is then a shell's, 130.
+    An interrupt prints `interrupted` and exits with the code that shells use, 130.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
-            warnings.simplefilter("ignore", FutureWarning)  # what libraries say to one another
-            warnings.showwarning = _note
+            warnings.simplefilter("ignore", FutureWarning)  # for developers of libraries
+            warnings.showwarning = _print_warning
             yield
     except DMBPError as error:
         stderr.print(Text("dmbp: ", "red") + Text(one_line(error)))
@@ -45,8 +46,8 @@ def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
         raise typer.Exit(130) from None
 
 
-def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as a line of its own, without the place in the code that it came from."""
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line, without the place in the code that it came from."""
     stderr.print(Text("note: ", "yellow") + Text(" ".join(str(message).split())))
 
 
@@ -74,7 +75,7 @@ class Picture(StrEnum):
 
 
 class Colours(StrEnum):
-    """The colour scales."""
+    """The palettes."""
 
     red_blue = "red-blue"
     purple_orange = "purple-orange"
@@ -84,24 +85,30 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-        "package.module:factory.",
+        help="The model: a name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
+        "package.module:factory for your own. Default: the small model that comes with dmbp.",
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option(help="A .safetensors or .pth file for the model, or torchvision's IMAGENET1K_V1."),
+    typer.Option(
+        help="The model's weights: a .safetensors or .pth file, or the name of weights that "
+        "torchvision publishes, such as IMAGENET1K_V1."
+    ),
 ]
-Classes = Annotated[Path | None, typer.Option(help="A text file with a class name a line.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1…")]
+Classes = Annotated[
+    Path | None,
+    typer.Option(help="A text file with the names of the classes, one per line."),
+]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 SmoothOption = Annotated[
     str | None,
     typer.Option(
         "--smooth",
         metavar="LINE",
-        help="How DMBP freezes smooth activations: tangent (the default), secant, or pieces:16, "
-        "with their reach pieces:16:8.",
+        help="How DMBP makes smooth activations linear: tangent (the default), secant, pieces:16 "
+        "for 16 linear pieces, or pieces:16:8 for pieces that reach from -8 to 8.",
     ),
 ]
 Sites = Annotated[
@@ -109,28 +116,33 @@ Sites = Annotated[
     typer.Option(
         "--sites",
         metavar="PATTERN",
-        help="Activations that DMBP learns masks for, as layer4*; may be repeated. Default: all.",
+        help="Which activations DMBP learns masks for, such as layer4*; may be repeated. "
+        "Default: all.",
     ),
 ]
-PictureFormat = Annotated[Picture, typer.Option(help="Format of the picture.")]
-ColourScale = Annotated[Colours, typer.Option(help="Colours for and against.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-OnePhoto = Annotated[Path, typer.Argument(help="A photograph.")]
-OneTargetOption = Annotated[
-    list[str] | None, typer.Option(help="Class to explain, by number or name. Default: the top.")
+PictureFormat = Annotated[Picture, typer.Option(help="File format of the pictures.")]
+ColourScale = Annotated[
+    Colours, typer.Option(help="Colours of evidence for the class and against it.")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+OnePhoto = Annotated[Path, typer.Argument(help="A photo.")]
+OneTargetOption = Annotated[
+    list[str] | None,
+    typer.Option(help="The class to explain, by number or name. Default: the predicted one."),
+]
+METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
 OUT = Path("dmbp-out")
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given; of an option that may be repeated, one was."""
+def given_options(**options: Any) -> dict[str, Any]:
+    """Return the options that the user gave; the others are None or an empty list."""
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def predict_photo(
-    photo: Path, choice: "ModelChoice", targets: list[str] | None, out: Path, quiet: bool
+    photo: Path, model: "ModelSpec", targets: list[str] | None, out: Path, quiet: bool
 ) -> "Prediction":
-    """The photo as the chosen model sees it; everything that may be wrong is met first."""
+    """Run a model on the one photo of a command, after checking everything else."""
     from dmbp.data import read_photo
     from dmbp.workflows.explain import check_folder
     from dmbp.workflows.prediction import predict
@@ -139,14 +151,14 @@ def predict_photo(
         raise PhotoError(f"{photo} is a folder; this command takes one photo")
     if len(targets or []) > 1:
         raise TargetError("this command is about one class: give --target once")
-    picture = read_photo(photo)
+    image = read_photo(photo)
     check_folder(out)
-    say_default(choice.model, quiet)
-    return predict(picture, str(photo), choice.load(), targets or [])
+    print_default_model(model.model, quiet)
+    return predict(image, str(photo), model.load(), targets or [])
 
 
-def say_default(model: str | None, quiet: bool) -> None:
-    """Say that the model in the box is used, if no other was asked for."""
+def print_default_model(model: str | None, quiet: bool) -> None:
+    """Say which model is used if the user did not give one."""
     from dmbp.models import DEFAULT
 
     if model is None and not quiet:
@@ -154,12 +166,12 @@ def say_default(model: str | None, quiet: bool) -> None:
 
 
 def write_result(
-    found: "Comparison | SanityCheck", stem: Path, picture: Picture, colours: Colours, quiet: bool
+    result: "Comparison | SanityCheck", path: Path, picture: Picture, colours: Colours, quiet: bool
 ) -> None:
-    """Write what was found beside `stem`, and say where."""
+    """Write a result to files whose names start with `path`, and print their paths."""
     from dmbp.render import PALETTES, PanelStyle
 
     style = PanelStyle(palette=PALETTES[colours.value])
-    paths = found.write(stem.parent, stem.name, style, suffix=f".{picture.value}")
+    paths = result.write(path.parent, path.name, style, suffix=f".{picture.value}")
     if not quiet:
         stdout.print("→ " + ", ".join(str(path) for path in paths))

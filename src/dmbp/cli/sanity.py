@@ -1,10 +1,11 @@
-"""`dmbp sanity`: whether maps change when the model's last layer is re-initialised."""
+"""`dmbp sanity`: check that maps change when the model's last layer is re-initialised."""
 
 from typing import Annotated
 
 import typer
 
 from dmbp.cli.options import (
+    METHODS_HELP,
     OUT,
     Classes,
     Colours,
@@ -20,7 +21,7 @@ from dmbp.cli.options import (
     Sites,
     SmoothOption,
     Weights,
-    given,
+    given_options,
     predict_photo,
     report_errors,
     stdout,
@@ -31,9 +32,10 @@ from dmbp.cli.options import (
 def sanity(
     photo: OnePhoto,
     methods: Annotated[
-        str | None, typer.Option(help="all, or names from `dmbp methods`, separated by commas.")
+        str | None,
+        typer.Option(help=f"{METHODS_HELP} Default: five of them."),
     ] = None,
-    draws: Annotated[int, typer.Option(help="How many new last layers are drawn.")] = 5,
+    draws: Annotated[int, typer.Option(help="How many random last layers to try.")] = 5,
     smooth: SmoothOption = None,
     sites: Sites = None,
     model: ModelName = None,
@@ -46,18 +48,23 @@ def sanity(
     colours: ColourScale = Colours.red_blue,
     quiet: Quiet = False,
 ) -> None:
-    """Do maps change when the model forgets its last layer? They should."""
+    """Check that maps depend on what was learned.
+
+    The model's last layer is replaced with a random one. A map that stays the same cannot show
+    what the model has learned. Writes a figure of the maps before and after, and a JSON file with
+    their rank correlations.
+    """
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import with_dmbp
-    from dmbp.workflows.prediction import ModelChoice
+    from dmbp.workflows.prediction import ModelSpec
     from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods or DEFAULT_METHODS)
-        settings = with_dmbp({}, names, given(smooth=smooth, sites=sites))
-        question = predict_photo(
-            photo, ModelChoice(model, weights, classes, device), target, out, quiet
+        settings = with_dmbp({}, names, given_options(smooth=smooth, sites=sites))
+        prediction = predict_photo(
+            photo, ModelSpec(model, weights, classes, device), target, out, quiet
         )
-        found = check_sanity(question, names, settings=settings, draws=draws, console=console)
-        write_result(found, out / photo.stem, picture, colours, quiet)
+        check = check_sanity(prediction, names, settings=settings, draws=draws, console=console)
+        write_result(check, out / photo.stem, picture, colours, quiet)

@@ -10,6 +10,6 @@ To add a kind of dataset, write a function that takes a path and returns a list 
 it to `READERS` in `dataset.py`.
 """
 
-from dmbp.data.photo import photo_paths, read_photo, sample_photos
+from dmbp.data.photo import check_photo, photo_paths, read_photo, sample_photos
 
-__all__ = ["photo_paths", "read_photo", "sample_photos"]
+__all__ = ["check_photo", "photo_paths", "read_photo", "sample_photos"]

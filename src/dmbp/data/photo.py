@@ -95,13 +95,29 @@ def decode_photo(path: Path) -> Image.Image:
     For use in threads, with one `without_size_warnings` around all of them: the filters belong to
     the whole process, and threads that each set and restored them would leave some behind.
     """
+    with _opened(path) as image:
+        image.load()
+        return _to_rgb(ImageOps.exif_transpose(image))
+
+
+def check_photo(path: Path) -> None:
+    """Raise a `PhotoError` if a file is no photo, or is too small or too large.
+
+    Only the file's header is read: damaged pixels are found by `read_photo`.
+    """
+    with without_size_warnings(), _opened(path):
+        pass
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[Image.Image]:
+    """Open a photo of an acceptable size, and raise a `PhotoError` for whatever goes wrong."""
     try:
         if not path.exists():
             raise PhotoError(f"there is no file {path}")
         with Image.open(path) as image:
             _check_size(path, *image.size)
-            image.load()
-            return _to_rgb(ImageOps.exif_transpose(image))
+            yield image
     except UnidentifiedImageError as error:
         raise PhotoError(f"{path} is not an image that can be read") from error
     except Image.DecompressionBombError as error:

@@ -1,1 +1,6 @@
-"""What the commands do, as functions: explain photos, compare methods, examine a model."""
+"""What the commands do, as functions without a command line.
+
+`prediction` loads a model and runs it on a photo, which the others start from. `explain`, `compare`
+and `sanity` do what the commands of these names do; `doctor` shows what `examination` finds out
+about a model, with `memory` measuring the peak.
+"""

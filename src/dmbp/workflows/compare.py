@@ -1,4 +1,8 @@
-"""What `dmbp compare` does: every method on one photo, scored by insertion."""
+"""`dmbp compare`: run several methods on one photo, and score their maps by insertion.
+
+`compare` returns a `Comparison`, which writes the figures and a JSON file. What running several
+methods takes (`left_out_on_error`, `method_settings`) is shared with `dmbp sanity`.
+"""
 
 import json
 import time
@@ -33,14 +37,17 @@ from dmbp.render.colour import Array
 from dmbp.workflows.prediction import Prediction
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""Where the insertion figure shows the photo as it fills up."""
+"""At which fractions of inserted pixels the insertion figure shows the photo."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A photo, and the maps of several methods for its first target, in the order asked."""
+    """The maps of several methods for a prediction's first target, in the order they were run.
 
-    question: Prediction
+    `refusals` holds, by method, why it could not be run.
+    """
+
+    prediction: Prediction
     maps: Mapping[str, ComparedMap]
     attributions: Mapping[str, torch.Tensor]
     refusals: Mapping[str, str]
@@ -50,17 +57,17 @@ class Comparison:
     def write(
         self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
     ) -> list[Path]:
-        """Write the comparison, the insertion figure and a JSON of scores; the files' paths."""
-        asked = self.question
-        target = asked.classifier.class_name(asked.targets[0])
+        """Write both figures and a JSON file of scores, and return the files' paths."""
+        prediction, target = self.prediction, self.prediction.targets[0]
+        class_name = prediction.classifier.class_name(target)
         maps = list(self.maps.values())
-        caption = f"{asked.verdict()}\nfor and against: {asked.named(asked.targets[0])}"
+        caption = f"{prediction.verdict()}\nfor and against: {prediction.class_label(target)}"
         files = {
             folder / f"{stem}-methods{suffix}": figure_bytes(
-                draw_comparison(asked.photo, caption, maps, style), suffix
+                draw_comparison(prediction.photo, caption, maps, style), suffix
             ),
             folder / f"{stem}-insertion{suffix}": figure_bytes(
-                draw_insertion(self._strips(), maps, target), suffix
+                draw_insertion(self._strips(), maps, class_name), suffix
             ),
             folder / f"{stem}-methods.json": self._record(),
         }
@@ -68,18 +75,19 @@ class Comparison:
         return list(files)
 
     def _strips(self) -> dict[str, dict[float, Array]]:
-        """The photo as it fills up: by the best method, the best of another kind, and the worst."""
+        """Return the photo filling up by the best method, the best of another kind, the worst."""
         best, *others = sorted(self.maps, key=lambda name: -self.maps[name].score)
         kinds = [name for name in others if METHODS[name].method is not METHODS[best].method]
         shown = dict.fromkeys([best, *kinds[:1], *kinds[-1:]])
         return {self.maps[name].title: self._strip(name) for name in shown}
 
     def _strip(self, name: str) -> dict[float, Array]:
-        inputs = self.question.inputs
+        """Return the photo with each fraction of a method's strongest pixels inserted."""
+        inputs = self.prediction.inputs
         ranks = pixel_ranks(self.attributions[name], inputs)
         blurred = baseline_for(inputs, "blur")
         return {
-            fraction: self.question.shown(
+            fraction: self.prediction.denormalise(
                 replace_pixels(
                     inputs, blurred, ranks, torch.tensor([fraction], device=inputs.device)
                 )[0]
@@ -88,11 +96,11 @@ class Comparison:
         }
 
     def _record(self) -> bytes:
-        asked = self.question
-        about = {
-            "photo": asked.name,
-            "model": asked.classifier.name,
-            "target": asked.about(asked.targets[0]),
+        prediction = self.prediction
+        record = {
+            "photo": prediction.name,
+            "model": prediction.classifier.name,
+            "target": prediction.class_record(prediction.targets[0]),
             "insertion": {"steps": STEPS, "substrate": "blur"},
             "capture_seconds": round(self.capture_seconds, 4),
             "methods": {
@@ -108,57 +116,73 @@ class Comparison:
             "dmbp": __version__,
             "torch": torch.__version__,
         }
-        return (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
+        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def compare(
-    question: Prediction,
+    prediction: Prediction,
     names: Sequence[str],
     *,
     settings: MethodSettings | None = None,
     console: Console | None = None,
 ) -> Comparison:
-    """Run methods on a photo for its first target; one that cannot is left out, and says why."""
-    given = settings or {}
-    classifier = question.classifier
-    # All made before any is run: a setting that makes no sense is no method to be left out.
+    """Run methods on a photo for its first target, and score each map by insertion.
+
+    Args:
+        prediction: The photo and the model.
+        names: Names of `dmbp.methods()`.
+        settings: Settings by method.
+        console: Where to print scores, and why a method was left out.
+
+    Returns:
+        The maps and scores, and the methods that could not be run on the model.
+
+    Raises:
+        DMBPError: If no method could be run.
+    """
+    settings = settings or {}
+    classifier = prediction.classifier
+    # All are made before any is run: a wrong setting is an error, not a method to be left out.
     methods = {
         name: METHODS[name](
-            classifier.module, **method_settings(name, classifier, given.get(name, {}))
+            classifier.module, **method_settings(name, classifier, settings.get(name, {}))
         )
         for name in names
     }
-    # One capture serves all, so that it is not the first method's to pay for.
+    # All methods share one capture, so that its time is not counted as the first method's.
     shared = Linearizer(classifier.module)
     started = time.perf_counter()
     with suppress(DMBPError):
-        shared.linearize(question.inputs, target=question.targets[0])
-    captured = time.perf_counter() - started
+        shared.linearize(prediction.inputs, target=prediction.targets[0])
+    capture_seconds = time.perf_counter() - started
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
     refusals: dict[str, str] = {}
     for name, method in methods.items():
         method.linearizer.share(shared)
-        with leaving_out(name, refusals, console, unless=len(names) == 1):
-            attributions[name], seconds = _timed(method, question)
-            maps[name] = _scored(name, question, attributions[name], seconds)
+        with left_out_on_error(name, refusals, console, unless=len(names) == 1):
+            attributions[name], seconds = _run_timed(method, prediction)
+            maps[name] = _score(name, prediction, attributions[name], seconds)
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
                 score = f"insertion {maps[name].score:.3f}{note}"
                 console.print(f"{name}: {score}, {duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
-    return Comparison(question, maps, attributions, refusals, given, captured)
+    return Comparison(prediction, maps, attributions, refusals, settings, capture_seconds)
 
 
 @contextmanager
-def leaving_out(
+def left_out_on_error(
     name: str, refusals: dict[str, str], console: Console | None, *, unless: bool
 ) -> Generator[None]:
-    """Note a method that cannot be run on a model, say why, and go on, `unless` it is the only."""
+    """Leave a method out if it cannot be run on a model: note why in `refusals`, and go on.
+
+    `unless` raises the error all the same, for a method that is the only one.
+    """
     try:
         yield
-    except SiteError:  # a name typed wrong is no fault of the method
+    except SiteError:  # a mistyped name is not the method's fault
         raise
     except DMBPError as error:
         if unless:
@@ -169,27 +193,27 @@ def leaving_out(
 
 
 def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings, with the model's own probabilities where it reads them."""
-    own = {"activation": classifier.probabilities} if METHODS[name].probabilistic else {}
-    return {**own, **given}
+    """Return a method's settings, with the model's activation if the method reads probabilities."""
+    activation = {"activation": classifier.probabilities} if METHODS[name].probabilistic else {}
+    return {**activation, **given}
 
 
-def _timed(method: Method, question: Prediction) -> tuple[torch.Tensor, float]:
+def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:
     started = time.perf_counter()
-    attribution = method.attribute(question.inputs, target=question.targets[0])
+    attribution = method.attribute(prediction.inputs, target=prediction.targets[0])
     if attribution.is_cuda:
         torch.cuda.synchronize()
     return attribution, time.perf_counter() - started
 
 
-def _scored(
-    name: str, question: Prediction, attribution: torch.Tensor, seconds: float
+def _score(
+    name: str, prediction: Prediction, attribution: torch.Tensor, seconds: float
 ) -> ComparedMap:
-    classifier = question.classifier
+    classifier = prediction.classifier
     curve = insertion_curve(
         classifier.module,
-        question.inputs,
-        question.targets[0],
+        prediction.inputs,
+        prediction.targets[0],
         attribution,
         activation=classifier.probabilities,
     )

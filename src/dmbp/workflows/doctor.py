@@ -1,4 +1,4 @@
-"""What `dmbp doctor` does: a model examined on a random image, on one screen or as JSON."""
+"""`dmbp doctor`: examine a model on a random image, and show what was found as text or JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,75 +14,76 @@ from dmbp import __version__
 from dmbp.linear import Site
 from dmbp.render.comparison import duration
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
-from dmbp.workflows.prediction import ModelChoice
+from dmbp.workflows.prediction import ModelSpec
 
 FROZEN: Mapping[str, str] = {
-    "affine": "itself",
+    "affine": "nothing, it is affine",
     "gate": "slope and offset of every element",
     "smooth": "the tangent of every element",
-    "product": "one factor, the other carries",
-    "norm": "the deviation, the mean is linear",
+    "product": "one of the two factors",
+    "norm": "the deviation; the mean is linear",
     "choice": "the winner's index",
 }
-"""What is held at x, by the kind of rule (`linear/rules.py`)."""
+"""What is frozen at x, by the kind of rule (`linear/rules/`)."""
 
 FIRST, LAST = 3, 2
-"""Sites, and modules of one fault, that are shown of many."""
+"""How many sites, or modules with the same fault, are shown at either end of a long list."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """An examination with the name of the model and of its weights."""
+    """An examination, with the name of the model and the kind of its weights."""
 
     model: str
     weights: str
     found: Examination
 
     def json(self) -> str:
-        """All of it as JSON."""
+        """Return everything as JSON."""
         versions = {"dmbp": __version__, "torch": torch.__version__}
         about = {"model": self.model, "weights": self.weights, **self.found.record(), **versions}
         return json.dumps(about, indent=2, ensure_ascii=False)
 
     def show(self, console: Console, *, all_sites: bool = False) -> None:
-        """Print it on one screen."""
+        """Print everything on one screen; long lists of sites are cut unless `all_sites`."""
         found = self.found
         shape = "×".join(str(size) for size in found.input)
         console.print(f"{self.model}: {self.weights} weights, {found.dtype} input {shape}\n")
         if found.refusal is not None:
-            console.print(_told(found.refusal))
+            console.print(_refusal_text(found.refusal))
             return
-        console.print(_rules(found.operations))
+        console.print(_rules_table(found.operations))
         if found.dropped:
-            console.print(f"\nheld at the image, and so left out: {_counted(found.dropped)}")
+            console.print(f"\nfrozen at the image, so left out: {_count_text(found.dropped)}")
         console.print()
-        console.print(_sites(found.sites, all_sites=all_sites))
-        console.print(f"\n{_verdict(found)}")
+        console.print(_sites_table(found.sites, all_sites=all_sites))
+        console.print(f"\n{_cost_text(found)}")
 
 
 def diagnose(
-    choice: ModelChoice, *, size: int | None = None, frozen: Mapping[str, Any] | None = None
+    model: ModelSpec, *, size: int | None = None, freezing: Mapping[str, Any] | None = None
 ) -> Diagnosis:
-    """Examine a model on an image of noise; architectures without a file have random weights.
+    """Load a model and examine it on an image of noise.
 
-    `frozen` says how, by `smooth` and `sites`.
+    `size` is the image's side in pixels; None is the model's own. `freezing` holds `smooth` and
+    `sites`, as for `dmbp.linearize`.
     """
-    classifier = choice.load()
+    classifier = model.load()
     side = size or classifier.preprocessing.crop
     channels = len(classifier.preprocessing.mean)
     noise = torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, classifier.move_inputs(noise), **(frozen or {}))
-    return Diagnosis(classifier.name, "random" if choice.is_random else "its own", found)
+    found = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
+    return Diagnosis(classifier.name, "random" if model.has_random_weights else "its own", found)
 
 
-def _rules(operations: Mapping[str, Mapping[str, int]]) -> Table:
-    table = _table("rule", "held at the image", "operations")
+def _rules_table(operations: Mapping[str, Mapping[str, int]]) -> Table:
+    table = _table("rule", "frozen at the image", "operations")
     for kind, names in operations.items():
-        table.add_row(f"{kind} {sum(names.values())}", FROZEN[kind], _counted(names))
+        table.add_row(f"{kind} {sum(names.values())}", FROZEN[kind], _count_text(names))
     return table
 
 
-def _sites(sites: Sequence[Site], *, all_sites: bool) -> Table:
+def _sites_table(sites: Sequence[Site], *, all_sites: bool) -> Table:
     table = _table(f"{len(sites)} sites", "operation", "shape")
     rows = [(site.name, site.operation, "×".join(map(str, site.shape))) for site in sites]
     if not all_sites and len(rows) > FIRST + LAST + 1:
@@ -94,67 +95,68 @@ def _sites(sites: Sequence[Site], *, all_sites: bool) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    folded = [Column(name, overflow="fold") for name in columns]  # names are shown whole
+    folded = [Column(name, overflow="fold") for name in columns]  # long names wrap
     return Table(*folded, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
-def _verdict(found: Examination) -> str:
+def _cost_text(found: Examination) -> str:
     lines = [
         f"exactness    {found.exactness:.1e} relative, {found.tolerance:.0e} allowed",
         f"capture      {duration(found.capture_seconds)}",
     ]
     if found.learning is None:
-        return "\n".join([*lines, "no activation to put a mask on: the model is affine"])
-    learned = found.learning
+        return "\n".join([*lines, "no activation carries a mask: the model is affine"])
+    cost = found.learning
     return "\n".join(
         [
             *lines,
-            f"engine       {learned.engine}: {learned.reason}",
-            f"masks        {learned.mask_elements:,} elements, {_size(learned.mask_bytes)}",
-            f"memory       {_peak(learned.memory)}",
-            f"iteration    {duration(learned.seconds_an_iteration)}",
+            f"engine       {cost.engine}: {cost.reason}",
+            f"masks        {cost.mask_elements:,} elements, {_mebibytes(cost.mask_bytes)}",
+            f"memory       {_peak_text(cost.memory)}",
+            f"iteration    {duration(cost.seconds_an_iteration)}",
         ]
     )
 
 
-def _size(count: int) -> str:
+def _mebibytes(count: int) -> str:
     return f"{count / 2**20:.1f} MiB"
 
 
-def _peak(memory: Peak | None) -> str:
+def _peak_text(memory: Peak | None) -> str:
     if memory is None:
         return "not measured on this system"
-    return f"{_size(memory.bytes)} at the peak, beside the model: {memory.what}"
+    return f"{_mebibytes(memory.bytes)} at the peak, on top of the model: {memory.what}"
 
 
-def _told(refusal: Refusal) -> str:
+def _refusal_text(refusal: Refusal) -> str:
+    """List each operation at fault once, with its modules and a suggestion."""
     if not refusal.operations:
         return f"cannot be explained: {refusal.message}"
-    counted = len(refusal.operations)
-    what = "an operation" if counted == 1 else f"{counted} operations"
-    told = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
+    count = len(refusal.operations)
+    what = "an operation" if count == 1 else f"{count} operations"
+    lines = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
     places: dict[tuple[str, str], list[str]] = {}
-    for one in refusal.operations:
-        place = one.module or "the top of the model"
-        places.setdefault((one.operation, one.suggestion), []).append(place)
+    for refused in refusal.operations:
+        place = refused.module or "the top of the model"
+        places.setdefault((refused.operation, refused.suggestion), []).append(place)
     for (operation, suggestion), modules in places.items():
-        told += [
+        lines += [
             f"\noperation    {operation}",
-            f"{'module ' if len(modules) == 1 else 'modules'}      {_some(modules)}",
+            f"{'module ' if len(modules) == 1 else 'modules'}      {_shorten(modules)}",
             f"suggestion   {suggestion}",
         ]
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
-def _some(names: Sequence[str]) -> str:
-    """Names side by side, of many the first and the last."""
+def _shorten(names: Sequence[str]) -> str:
+    """Join names; of many, show the first and the last."""
     if len(names) > FIRST + LAST + 1:
         names = [*names[:FIRST], f"… {len(names) - FIRST - LAST} more", *names[-LAST:]]
     return ", ".join(names)
 
 
-def _counted(names: Mapping[str, int]) -> str:
-    """`relu ×16, add`: operations by their short names, most frequent first."""
+def _count_text(names: Mapping[str, int]) -> str:
+    """Return `relu ×16, add`: operations by their short names, most frequent first."""
     short: dict[str, int] = {}
     for name, count in names.items():
         word = name.removeprefix("aten.").partition(".")[0]

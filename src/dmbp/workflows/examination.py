@@ -1,31 +1,18 @@
-"""The most memory that a piece of work takes beyond what was in use before it.
-
-    peak = measured(lambda: torch.ones(2**22), torch.device("cpu"))
-    peak.bytes, peak.what                # (16 MiB or a little more, 'resident growth of …')
-
-On a GPU torch counts what it allocates. On a CPU nobody does; Linux keeps the high-water mark of a
-process's resident memory, which counts libraries' workspaces too, and not what was lying free
-inside the process before.
-
-What dmbp makes of a model: its operations and their rules, its sites, what they cost to learn.
+"""What dmbp makes of a model: its operations and their rules, its sites, and what learning costs.
 
     >>> found = examine(model, images)
     >>> found.exactness, found.sites[0].name, found.refusal
     (0.0, '1', None)
 
-A model that is refused is examined too: every operation without a rule, its place, and what to do
-about it; or, where all have one, every operation that its rule refuses.
+A model that cannot be explained is examined, too: the refusal lists every operation without a
+rule, its module and what to do about it; if all have rules, every operation that its rule refuses.
 """
 
-import ctypes
-import gc
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,65 +30,12 @@ from dmbp.linear.freeze.freeze import IDENTITY
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.table import IN_TRAINING, operation_name
 from dmbp.precision import TOLERANCE
-
-ALLOCATED = "allocated by torch.cuda"
-RESIDENT = "resident growth of the process"
-
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_RESET_HIGHEST = "5"
-"""What sets the high-water mark to the present (proc(5))."""
-
-
-@dataclass(frozen=True)
-class Peak:
-    """A number of bytes, and what it counts."""
-
-    bytes: int
-    what: str
-
-
-def measured(work: Callable[[], object], device: torch.device) -> Peak | None:
-    """The peak of some work on a device; None where the system does not tell."""
-    gc.collect()
-    return _on_cuda(work, device) if device.type == "cuda" else _resident(work)
-
-
-def _on_cuda(work: Callable[[], object], device: torch.device) -> Peak:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    work()
-    torch.cuda.synchronize(device)
-    return Peak(torch.cuda.max_memory_allocated(device) - before, ALLOCATED)
-
-
-def _resident(work: Callable[[], object]) -> Peak | None:
-    _give_back()
-    try:
-        _CLEAR.write_text(_RESET_HIGHEST)
-        before = _kibibytes("VmRSS")
-    except OSError:  # no Linux, or none that lets a process look at itself
-        work()
-        return None
-    work()
-    return Peak(1024 * max(0, _kibibytes("VmHWM") - before), RESIDENT)
-
-
-def _give_back() -> None:
-    """Return what is free inside the process to the system: taken anew it would not count."""
-    with suppress(OSError, AttributeError):  # the GNU C library has it, others need it less
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _kibibytes(name: str) -> int:
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    return int(lines[name].split()[0])
-
+from dmbp.workflows.memory import Peak, measure_peak
 
 ITERATIONS = 3
-"""That are timed, after one that is not."""
+"""Timed iterations, after one warm-up."""
 
-OWN_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
+ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
 
 SUGGESTIONS: Mapping[str, str] = {
     "aten.fft_": (
@@ -115,14 +49,14 @@ SUGGESTIONS: Mapping[str, str] = {
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
     "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
 }
-"""What to do about operations, by the beginning of their names."""
+"""What to do about an operation, by how its name begins."""
 
 
 @dataclass(frozen=True)
 class RefusedOperation:
-    """An operation that cannot be frozen, where it stands and what to do about it.
+    """An operation that cannot be frozen, its module and what to do about it.
 
-    `module` is empty at the top of the model.
+    `module` is empty for the model itself.
     """
 
     operation: str
@@ -132,7 +66,7 @@ class RefusedOperation:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a model cannot be explained; the operations at fault, where it is theirs, in order."""
+    """Why a model cannot be explained, and the operations at fault, if any, in order."""
 
     message: str
     operations: tuple[RefusedOperation, ...] = ()
@@ -140,10 +74,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class LearningCost:
-    """Which engine learns the masks and why, and what that takes.
+    """Which engine learns the masks and why, and what that costs.
 
-    `memory` is the peak of freezing, learning and reading out, beyond what the model itself holds;
-    None where it cannot be measured.
+    `memory` is the peak of freezing, learning and reading out, on top of the model itself; None if
+    it cannot be measured.
     """
 
     engine: str
@@ -158,8 +92,9 @@ class LearningCost:
 class Examination:
     """A model captured at one input.
 
-    `operations` counts the linear network's by kind of rule and by name; `dropped` those of the
-    model that depend on the input and are held at x, so that they are no part of it.
+    `operations` counts the linear network's operations by kind of rule and by name. `dropped`
+    counts those that depend on the input but are frozen at x, such as attention weights, so that
+    the linear network does without them.
     """
 
     input: tuple[int, ...]
@@ -174,7 +109,7 @@ class Examination:
     refusal: Refusal | None = None
 
     def record(self) -> dict[str, Any]:
-        """All of it, for a JSON file."""
+        """Return everything as plain values, for a JSON file."""
         return asdict(self)
 
 
@@ -183,10 +118,15 @@ def examine(
 ) -> Examination:
     """Capture a model at one input, and learn its masks for a few iterations.
 
-    `smooth` and `sites` are as for `dmbp.linearize`; sites that are not there are the caller's
-    mistake, and no refusal of the model.
+    `smooth` and `sites` are as for `dmbp.linearize`.
+
+    Raises:
+        SiteError: If the model has no such sites; this is the caller's mistake, not a refusal.
     """
-    form: Any = {"input": tuple(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    input_form: Any = {
+        "input": tuple(inputs.shape),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+    }
     linearizer = Linearizer(model, smooth=smooth, sites=sites)
     try:
         started = time.perf_counter()
@@ -195,22 +135,22 @@ def examine(
         captured = linearizer.captured(inputs)
         assert captured is not None
         return Examination(
-            **form,
-            operations=_operations(net),
-            dropped=_dropped(captured, net),
+            **input_form,
+            operations=_count_operations(net),
+            dropped=_count_dropped(captured, net),
             sites=net.sites,
             exactness=net.exactness,
             tolerance=TOLERANCE[inputs.dtype],
             capture_seconds=seconds,
-            learning=_learning(linearizer, net),
+            learning=_learning_cost(linearizer, net),
         )
     except SiteError:
         raise
     except DMBPError as error:
-        return Examination(**form, refusal=_refusal(error))
+        return Examination(**input_form, refusal=_refusal(error))
 
 
-def _operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
+def _count_operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
     counted: dict[str, Counter[str]] = {}
     for step in net.frozen.steps:
         if step.operation != IDENTITY:
@@ -218,15 +158,15 @@ def _operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
     return {kind: dict(names.most_common()) for kind, names in counted.items()}
 
 
-def _dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int]:
+def _count_dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int]:
     kept = {step.name for step in net.frozen.steps}
-    left = [n.target for n in _active(captured) if n.name not in kept]
-    names = [operation_name(target) for target in left if rule_of(target) is not None]
+    dropped = [n.target for n in _active_nodes(captured) if n.name not in kept]
+    names = [operation_name(target) for target in dropped if rule_of(target) is not None]
     return dict(Counter(names).most_common())
 
 
-def _active(captured: CapturedGraph) -> Iterator[Node]:
-    """The operations on tensors that depend on the input."""
+def _active_nodes(captured: CapturedGraph) -> Iterator[Node]:
+    """Return the operations on tensors that depend on the input."""
     active = {captured.input}
     for node in captured.graph.nodes:
         is_size = isinstance(node.meta.get("val"), int | torch.SymInt)
@@ -236,39 +176,40 @@ def _active(captured: CapturedGraph) -> Iterator[Node]:
             yield node
 
 
-def _learning(linearizer: Linearizer, net: LinearNetwork) -> LearningCost | None:
-    """None where the network has no site, and nothing is learned."""
+def _learning_cost(linearizer: Linearizer, net: LinearNetwork) -> LearningCost | None:
+    """Return what learning costs; None if the network has no sites, so that nothing is learned."""
     if not net.sites:
         return None
     elements = sum(math.prod(site.shape) for site in net.sites)
     size = elements * net.inputs.element_size()
-    name, seconds = _timed(net)
+    name, seconds = _time_iteration(net)
     inputs, reason = net.inputs, _reason(net, name)
-    del net  # what it holds is measured as it is made anew
-    peak = measured(lambda: _whole(linearizer, inputs), inputs.device)
+    del net  # its memory is measured as it is made anew
+    peak = measure_peak(lambda: _explain_once(linearizer, inputs), inputs.device)
     return LearningCost(name, reason, elements, size, seconds, peak)
 
 
-def _timed(net: LinearNetwork) -> tuple[str, float]:
-    """The name of the engine, and the seconds that it takes for an iteration."""
+def _time_iteration(net: LinearNetwork) -> tuple[str, float]:
+    """Return the engine's name and the seconds that an iteration takes."""
     engine = make_engine(plan_for(net), PRESETS["fast"])
     engine.learn(1)
-    _wait(net.inputs)
+    _synchronise(net.inputs)
     started = time.perf_counter()
     engine.learn(ITERATIONS)
-    _wait(net.inputs)
+    _synchronise(net.inputs)
     seconds = (time.perf_counter() - started) / ITERATIONS
     return type(engine).__name__.removesuffix("Engine").lower(), seconds
 
 
-def _whole(linearizer: Linearizer, inputs: Tensor) -> None:
-    """An explanation from freezing to reading out; more iterations would take no more memory."""
+def _explain_once(linearizer: Linearizer, inputs: Tensor) -> None:
+    """Explain from freezing to reading out; more iterations would take no more memory."""
     engine = make_engine(plan_for(linearizer.linearize(inputs)), PRESETS["fast"])
     engine.learn(ITERATIONS)
     engine.readout()
 
 
 def _reason(net: LinearNetwork, engine: str) -> str:
+    """Say why this engine learns the masks."""
     where = f"{str(net.inputs.dtype).removeprefix('torch.')} on {net.inputs.device.type}"
     plan = plan_for(net)
     if engine != "autograd":
@@ -281,7 +222,7 @@ def _reason(net: LinearNetwork, engine: str) -> str:
     return f"no other engine is for {where}"
 
 
-def _wait(inputs: Tensor) -> None:
+def _synchronise(inputs: Tensor) -> None:
     if inputs.is_cuda:
         torch.cuda.synchronize(inputs.device)
 
@@ -289,9 +230,9 @@ def _wait(inputs: Tensor) -> None:
 def _refusal(error: DMBPError) -> Refusal:
     if not isinstance(error, UnsupportedOperation):
         return Refusal(str(error))
-    return Refusal(str(error), tuple(_refused(one) for one in (error, *error.others)))
+    return Refusal(str(error), tuple(_refused_operation(one) for one in (error, *error.others)))
 
 
-def _refused(error: UnsupportedOperation) -> RefusedOperation:
-    known = [hint for start, hint in SUGGESTIONS.items() if error.operation.startswith(start)]
-    return RefusedOperation(error.operation, error.module, [*known, OWN_RULE][0])
+def _refused_operation(error: UnsupportedOperation) -> RefusedOperation:
+    hints = [hint for start, hint in SUGGESTIONS.items() if error.operation.startswith(start)]
+    return RefusedOperation(error.operation, error.module, [*hints, ADD_RULE][0])

@@ -1,13 +1,15 @@
-"""One photo's answer, and everything that can be written about it.
+"""`dmbp explain`: photos in, a picture and a JSON file for each out.
 
-What `dmbp explain` does: photos in, a picture and a JSON file for each out.
+`explain_photos` checks everything that can be checked cheaply (the photos' headers, the folder for
+the results, the device), loads the model, and hands the photos to `explain_all`, which decodes and
+explains them one at a time. Each gives an `Explanation`, from which all files are written.
 """
 
 import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +27,7 @@ from rich.progress import Progress
 from dmbp import __version__
 from dmbp.attribution import DMBP
 from dmbp.baseline import baseline_for
-from dmbp.data import photo_paths, read_photo
+from dmbp.data import check_photo, photo_paths, read_photo
 from dmbp.decompose import Decomposition
 from dmbp.errors import OutputError, PhotoError
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
@@ -43,152 +45,14 @@ from dmbp.render import (
     report_html,
     write_whole,
 )
-from dmbp.workflows.prediction import ModelChoice, Prediction, predict
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A photo, the classes asked about, and a decomposition with a row for each."""
-
-    question: Prediction
-    decomposition: Decomposition
-    settings: Mapping[str, str | int | float]
-    seconds: dict[str, float]
-
-    def sentence(self) -> str:
-        """What was predicted and what was explained."""
-        asked = ", ".join(self.question.named(target) for target in self.question.targets)
-        return f"{self.question.verdict()}; explained {asked}"
-
-    def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
-        """The panel as a file's content."""
-        return figure_bytes(draw_panel(self._rows(), style), suffix)
-
-    def record(self) -> bytes:
-        """Terms, exactness, settings and timings as a JSON file's content."""
-        d = self.decomposition
-        about = {
-            "photo": self.question.name,
-            "model": self.question.classifier.name,
-            "weights": self.question.classifier.weights,
-            "preprocessing": self.question.classifier.preprocessing.as_dict(),
-            "predicted": self.question.about(self.question.best),
-            "targets": [
-                {
-                    **self.question.about(target),
-                    "terms": {
-                        "output": d.output[row].item(),
-                        "positive": d.positive_output[row].item(),
-                        "negative": d.negative_output[row].item(),
-                        "nuisance": d.nuisance_output[row].item(),
-                    },
-                }
-                for row, target in enumerate(self.question.targets)
-            ],
-            "exactness": d.exactness,
-            "approximation_error": d.approximation_error,
-            "settings": dict(self.settings),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "dmbp": __version__,
-            "torch": torch.__version__,
-        }
-        return (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode()
-
-    def raw_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
-        """The attributions (targets, channel, height, width) as `.npy`, and a 16-bit PNG a target.
-
-        In the PNG mid-grey (32768) is zero and the largest magnitude of the map is 32767 from it.
-        """
-        attribution = self.decomposition.attribution.cpu().float().numpy()
-        buffer = BytesIO()
-        numpy.save(buffer, attribution)
-        files = {folder / f"{stem}.npy": buffer.getvalue()}
-        for target, pixels in zip(self.question.targets, attribution.sum(1), strict=True):
-            largest = max(float(numpy.abs(pixels).max()), 1e-30)
-            levels = numpy.round(32768 + 32767 * pixels / largest).astype(numpy.uint16)
-            buffer = BytesIO()
-            Image.fromarray(levels).save(buffer, "PNG")
-            files[folder / f"{stem}-{self.question.slug(target)}-map.png"] = buffer.getvalue()
-        return files
-
-    def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
-        """For every target, a GIF of its strongest pixels being put into a blurred photo."""
-        d = self.decomposition
-        ranks, blurred = pixel_ranks(d.attribution, d.inputs), baseline_for(d.inputs, "blur")
-        fractions = torch.linspace(0, 1, STEPS + 1)
-        files: dict[Path, bytes] = {}
-        for row, target in enumerate(self.question.targets):
-            one = slice(row, row + 1)
-            frames = [
-                self.question.shown(
-                    replace_pixels(d.inputs[one], blurred[one], ranks[one], fraction)[0]
-                )
-                for fraction in fractions[:, None]
-            ]
-            called = self.question.classifier.class_name(target)
-            gif = insertion_gif(frames, self._insertion[row], called)
-            files[folder / f"{stem}-{self.question.slug(target)}.gif"] = gif
-        return files
-
-    def report_photo(self) -> ReportPhoto:
-        """The photo's part of a report."""
-        found = self.decomposition
-        ends = {
-            "y⁺": (found.history.positive, found.positive_output),
-            "y⁻": (found.history.negative, found.negative_output),
-            "y~": (found.history.nuisance, found.nuisance_output),
-        }
-        targets = [
-            ReportTarget(
-                row=panel_row,
-                name=self.question.classifier.class_name(target),
-                probability=self.question.probability(target),
-                history={
-                    name: [*before[:, row].tolist(), float(last[row])]
-                    for name, (before, last) in ends.items()
-                },
-                insertion=self._insertion[row],
-                insertion_score=float(area(torch.tensor(self._insertion[row])[None])),
-                exactness=self.decomposition.exactness,
-                seconds=self.seconds["explaining"],
-            )
-            for row, (target, panel_row) in enumerate(
-                zip(self.question.targets, self._rows(), strict=True)
-            )
-        ]
-        return ReportPhoto(self.question.name, self.question.verdict(), targets)
-
-    @cached_property
-    def _insertion(self) -> list[list[float]]:
-        d = self.decomposition
-        curve = insertion_curve(
-            self.question.classifier.module,
-            d.inputs,
-            self.question.targets,
-            d.attribution,
-            activation=self.question.classifier.probabilities,
-        )
-        return curve.tolist()
-
-    def _rows(self) -> list[PanelRow]:
-        asked = self.question
-        return panel_rows(
-            self.decomposition,
-            photos=[asked.photo] * len(asked.targets),
-            photo_captions=[asked.verdict()] * len(asked.targets),
-            target_captions=[f"for and against: {asked.named(k)}" for k in asked.targets],
-        )
-
+from dmbp.workflows.prediction import ModelSpec, Prediction, predict
 
 REPORT = "report.html"
 
-BEGUN = ("preset", "objective")
-"""The settings that decide what is compiled."""
-
 
 @dataclass(frozen=True)
-class Outputs:
-    """What is written, and how it looks."""
+class OutputOptions:
+    """Which files are written, where, and how pictures look."""
 
     folder: Path
     style: PanelStyle
@@ -198,146 +62,218 @@ class Outputs:
     gif: bool = False
 
     def picture(self, stem: str) -> Path:
-        """Where a photo's picture goes."""
+        """Return the path of a photo's picture."""
         return self.folder / f"{stem}{self.suffix}"
 
 
 @dataclass(frozen=True)
-class ExplainRequest:
-    """What was asked for on the command line; `settings` are DMBP's."""
+class Photo:
+    """A decoded photo and the classes to explain, by number or name.
 
-    photos: list[Path]
-    choice: ModelChoice
-    targets: list[str]
-    settings: Mapping[str, Any]
-    outputs: Outputs
+    `name` is used in messages, `stem` in the names of the files that are written.
+    """
 
-
-def explain_photos(request: ExplainRequest, *, console: Console | None) -> None:
-    """Explain every photo; all photos are read once before anything is written."""
-    paths = _readable(photo_paths(request.photos), given=request.photos)
-    check_folder(request.outputs.folder)
-    named = list(_stems(paths))
-    _check_originals(paths, [request.outputs.picture(stem) for stem, _ in named])
-    like = torch.zeros(1, device=request.choice.place())
-    begun = {name: request.settings[name] for name in BEGUN if name in request.settings}
-    DMBP.prepare(like, **begun)  # beside the model's loading and its own first run
-    classifier = request.choice.load()
-    explainer = DMBP(classifier.module, **request.settings)
-    questions = [(stem, path, request.targets) for stem, path in named]
-    explain_all(questions, classifier, explainer, request.outputs, console=console)
+    name: str
+    stem: str
+    image: Image.Image
+    targets: Sequence[str]
 
 
-def _readable(paths: Sequence[Path], *, given: Sequence[Path]) -> list[Path]:
-    """The photos that can be read; those of a folder that cannot are left out, with a note."""
+@dataclass(frozen=True)
+class Explanation:
+    """A prediction, and the decomposition that explains it: a row for each target.
+
+    Its methods return everything that can be written about the photo.
+    """
+
+    prediction: Prediction
+    decomposition: Decomposition
+    settings: Mapping[str, str | int | float]
+    seconds: dict[str, float]
+
+    def sentence(self) -> str:
+        """Return what was predicted and what was explained, in words."""
+        explained = ", ".join(map(self.prediction.class_label, self.prediction.targets))
+        return f"{self.prediction.verdict()}; explained {explained}"
+
+    def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
+        """Return the panel as the content of an image file."""
+        return figure_bytes(draw_panel(self._panel_rows(), style), suffix)
+
+    def record(self) -> bytes:
+        """Return terms, exactness, settings and timings as the content of a JSON file."""
+        d = self.decomposition
+        record = {
+            "photo": self.prediction.name,
+            "model": self.prediction.classifier.name,
+            "weights": self.prediction.classifier.weights,
+            "preprocessing": self.prediction.classifier.preprocessing.as_dict(),
+            "predicted": self.prediction.class_record(self.prediction.top_class),
+            "targets": [
+                {
+                    **self.prediction.class_record(target),
+                    "terms": {
+                        "output": d.output[row].item(),
+                        "positive": d.positive_output[row].item(),
+                        "negative": d.negative_output[row].item(),
+                        "nuisance": d.nuisance_output[row].item(),
+                    },
+                }
+                for row, target in enumerate(self.prediction.targets)
+            ],
+            "exactness": d.exactness,
+            "approximation_error": d.approximation_error,
+            "settings": dict(self.settings),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "dmbp": __version__,
+            "torch": torch.__version__,
+        }
+        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+
+    def raw_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
+        """Return the attributions (targets, channels, height, width) as `.npy` and 16-bit PNG.
+
+        There is a PNG for each target. Its mid-grey, 32768, stands for zero, and the map's largest
+        magnitude is 32767 away from it.
+        """
+        attribution = self.decomposition.attribution.cpu().float().numpy()
+        buffer = BytesIO()
+        numpy.save(buffer, attribution)
+        files = {folder / f"{stem}.npy": buffer.getvalue()}
+        for target, pixels in zip(self.prediction.targets, attribution.sum(1), strict=True):
+            largest = max(float(numpy.abs(pixels).max()), 1e-30)
+            levels = numpy.round(32768 + 32767 * pixels / largest).astype(numpy.uint16)
+            buffer = BytesIO()
+            Image.fromarray(levels).save(buffer, "PNG")
+            files[folder / f"{stem}-{self.prediction.class_slug(target)}-map.png"] = (
+                buffer.getvalue()
+            )
+        return files
+
+    def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
+        """Return a GIF for each target: its strongest pixels are put into a blurred photo."""
+        d = self.decomposition
+        ranks, blurred = pixel_ranks(d.attribution, d.inputs), baseline_for(d.inputs, "blur")
+        fractions = torch.linspace(0, 1, STEPS + 1)
+        files: dict[Path, bytes] = {}
+        for row, target in enumerate(self.prediction.targets):
+            one = slice(row, row + 1)
+            frames = [
+                self.prediction.denormalise(
+                    replace_pixels(d.inputs[one], blurred[one], ranks[one], fraction)[0]
+                )
+                for fraction in fractions[:, None]
+            ]
+            class_name = self.prediction.classifier.class_name(target)
+            gif = insertion_gif(frames, self._insertion_curves[row], class_name)
+            files[folder / f"{stem}-{self.prediction.class_slug(target)}.gif"] = gif
+        return files
+
+    def report_photo(self) -> ReportPhoto:
+        """Return the photo's section of the report."""
+        d = self.decomposition
+        terms = {
+            "y⁺": (d.history.positive, d.positive_output),
+            "y⁻": (d.history.negative, d.negative_output),
+            "y~": (d.history.nuisance, d.nuisance_output),
+        }
+        targets = [
+            ReportTarget(
+                row=panel_row,
+                name=self.prediction.classifier.class_name(target),
+                probability=self.prediction.probability(target),
+                history={
+                    name: [*history[:, row].tolist(), float(final[row])]
+                    for name, (history, final) in terms.items()
+                },
+                insertion=self._insertion_curves[row],
+                insertion_score=float(area(torch.tensor(self._insertion_curves[row])[None])),
+                exactness=d.exactness,
+                seconds=self.seconds["explaining"],
+            )
+            for row, (target, panel_row) in enumerate(
+                zip(self.prediction.targets, self._panel_rows(), strict=True)
+            )
+        ]
+        return ReportPhoto(self.prediction.name, self.prediction.verdict(), targets)
+
+    @cached_property
+    def _insertion_curves(self) -> list[list[float]]:
+        """The insertion curve of each target."""
+        d = self.decomposition
+        curve = insertion_curve(
+            self.prediction.classifier.module,
+            d.inputs,
+            self.prediction.targets,
+            d.attribution,
+            activation=self.prediction.classifier.probabilities,
+        )
+        return curve.tolist()
+
+    def _panel_rows(self) -> list[PanelRow]:
+        prediction = self.prediction
+        return panel_rows(
+            self.decomposition,
+            photos=[prediction.photo] * len(prediction.targets),
+            photo_captions=[prediction.verdict()] * len(prediction.targets),
+            target_captions=[
+                f"for and against: {prediction.class_label(k)}" for k in prediction.targets
+            ],
+        )
+
+
+def explain_photos(
+    files: Sequence[Path],
+    model: ModelSpec,
+    output: OutputOptions,
+    *,
+    targets: Sequence[str] = (),
+    settings: Mapping[str, Any],
+    console: Console | None,
+) -> None:
+    """Explain photos, given as files or folders, with DMBP's `settings`.
+
+    Raises:
+        PhotoError: If a photo given by name, or every photo, cannot be read. Nothing is written if
+            a header shows it; damaged pixels are found only when it is the photo's turn, and then
+            the other photos are still explained.
+    """
+    paths = _check_photos(photo_paths(files), given=files)
+    check_folder(output.folder)
+    stems = dict(_unique_stems(paths))
+    _check_originals(paths, [output.picture(stem) for stem in stems])
+    classifier, explainer = _load(model, settings)
+    damaged: dict[Path, str] = {}
+    photos = _decode_photos(stems, targets, damaged)
+    explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
+    _report_unreadable(damaged, paths, given=files)
+
+
+def _check_photos(paths: Sequence[Path], *, given: Sequence[Path]) -> list[Path]:
+    """Check the photos' headers, and return the paths of those that can be read."""
     faults: dict[Path, str] = {}
     for path in paths:
         try:
-            read_photo(path)
+            check_photo(path)
         except PhotoError as error:
             faults[path] = str(error)
-    if faults and (set(faults) == set(paths) or not set(given).isdisjoint(faults)):
-        raise PhotoError("; ".join(faults.values()))
-    if faults:
-        warnings.warn(f"left out: {'; '.join(faults.values())}", stacklevel=2)
+    _report_unreadable(faults, paths, given=given)
     return [path for path in paths if path not in faults]
 
 
-def explain_all(
-    questions: Sequence[tuple[str, Path | Image.Image, Sequence[str]]],
-    classifier: Classifier,
-    explainer: DMBP,
-    outputs: Outputs,
-    *,
-    console: Console | None,
+def _report_unreadable(
+    faults: Mapping[Path, str], paths: Sequence[Path], *, given: Sequence[Path]
 ) -> None:
-    """Explain photos, each given as (name for its files, photo, classes asked about)."""
-    answers: list[Explanation] = []
-    with _progress(console, len(questions) * explainer.settings.iterations) as advance:
-        for stem, source, wanted in questions:
-            photo = source if isinstance(source, Image.Image) else read_photo(source)
-            name = stem if isinstance(source, Image.Image) else str(source)
-            answer = explain_photo(photo, name, classifier, explainer, wanted, advance)
-            picture = _write(answer, outputs, stem)
-            if outputs.report:
-                answers.append(answer)
-            if console is not None:
-                console.print(f"{name}: {answer.sentence()} → {picture}")
-    if outputs.report:
-        page = report_html(
-            [answer.report_photo() for answer in answers],
-            model=classifier.name,
-            settings=_described(classifier) | explainer.described(),
-            versions={"dmbp": __version__, "torch": torch.__version__},
-            style=outputs.style,
-        )
-        write_whole({outputs.folder / REPORT: page})
-        if console is not None:
-            console.print(f"report → {outputs.folder / REPORT}")
+    """Raise an error if a photo given by name or all photos are unreadable; else warn of them."""
+    if not faults:
+        return
+    if set(faults) == set(paths) or not set(given).isdisjoint(faults):
+        raise PhotoError("; ".join(faults.values()))
+    warnings.warn(f"left out: {'; '.join(faults.values())}", stacklevel=2)
 
 
-def _described(classifier: Classifier) -> dict[str, Any]:
-    """Which weights, and how photos become inputs."""
-    seen = classifier.preprocessing.as_dict()
-    weights = {} if classifier.weights is None else {"weights": classifier.weights}
-    return weights | {"photos": ", ".join(f"{name} {value}" for name, value in seen.items())}
-
-
-def explain_photo(
-    photo: Image.Image,
-    name: str,
-    classifier: Classifier,
-    explainer: DMBP,
-    wanted: Sequence[str],
-    advance: Callable[[], None] | None = None,
-) -> Explanation:
-    """Explain one photo for the classes wanted, or for the top one."""
-    started = time.perf_counter()
-    question = predict(photo, name, classifier, wanted)
-    read = time.perf_counter()
-    decomposition = explainer.explain(
-        question.inputs, target=question.targets, on_iteration=advance
-    )
-    seconds = {"reading": read - started, "explaining": time.perf_counter() - read}
-    return Explanation(question, decomposition, explainer.described(), seconds)
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder for results that cannot be one, before any work is done."""
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"cannot write to {path}: it is a file, not a folder")
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise OutputError(f"cannot write to {path}: {existing} is a file, not a folder")
-    if not os.access(existing, os.W_OK):
-        raise OutputError(f"cannot write to {path}: {existing} may not be written to")
-
-
-def _check_originals(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
-    originals = {photo.resolve() for photo in photos}
-    for picture in pictures:
-        if picture.resolve() in originals:
-            raise OutputError(
-                f"{picture} would be written over the photo itself; use another --out"
-            )
-
-
-def _write(answer: Explanation, outputs: Outputs, stem: str) -> Path:
-    folder, picture = outputs.folder, outputs.picture(stem)
-    files = {
-        picture: answer.picture(outputs.style, suffix=outputs.suffix),
-        folder / f"{stem}.json": answer.record(),
-    }
-    if outputs.raw:
-        files |= answer.raw_files(folder, stem)
-    if outputs.gif:
-        files |= answer.gif_files(folder, stem)
-    write_whole(files)
-    return picture
-
-
-def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """File names without ending, numbered where two photos share one."""
+def _unique_stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Return file names without their ending, numbered if photos share one."""
     taken: set[str] = set()
     for path in paths:
         numbered = (f"{path.stem}-{number}" for number in count(2))
@@ -346,9 +282,128 @@ def _stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield stem, path
 
 
+def check_folder(path: Path) -> None:
+    """Raise an `OutputError` if results cannot be written to a folder, before any work is done."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"cannot write to {path}: it is a file, not a folder")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise OutputError(f"cannot write to {path}: {existing} is a file, not a folder")
+    if not os.access(existing, os.W_OK):
+        raise OutputError(f"cannot write to {path}: {existing} is not writable")
+
+
+def _check_originals(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
+    """Raise an `OutputError` if a picture would overwrite a photo."""
+    originals = {photo.resolve() for photo in photos}
+    for picture in pictures:
+        if picture.resolve() in originals:
+            raise OutputError(
+                f"{picture} would be written over the photo itself; use another --out"
+            )
+
+
+def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DMBP]:
+    """Load the model while the GPU kernels that DMBP needs are compiled in the background."""
+    compiled = {name: settings[name] for name in ("preset", "objective") if name in settings}
+    DMBP.prepare(torch.zeros(1, device=model.torch_device), **compiled)
+    classifier = model.load()
+    return classifier, DMBP(classifier.module, **settings)
+
+
+def _decode_photos(
+    stems: Mapping[str, Path], targets: Sequence[str], damaged: dict[Path, str]
+) -> Iterator[Photo]:
+    """Decode one photo at a time; those that cannot be decoded are noted in `damaged`."""
+    for stem, path in stems.items():
+        try:
+            yield Photo(str(path), stem, read_photo(path), targets)
+        except PhotoError as error:
+            damaged[path] = str(error)
+
+
+def explain_all(
+    photos: Iterable[Photo],
+    classifier: Classifier,
+    explainer: DMBP,
+    output: OutputOptions,
+    *,
+    total: int,
+    console: Console | None,
+) -> None:
+    """Explain `total` photos one after the other, and write the files of each.
+
+    The report, a page about all of them, is written last.
+    """
+    explanations: list[Explanation] = []
+    with _progress(console, total * explainer.settings.iterations) as on_iteration:
+        for photo in photos:
+            explanation = explain_photo(photo, classifier, explainer, on_iteration)
+            picture = _write_files(explanation, output, photo.stem)
+            if output.report:
+                explanations.append(explanation)
+            if console is not None:
+                console.print(f"{photo.name}: {explanation.sentence()} → {picture}")
+    if explanations:
+        _write_report(explanations, classifier, explainer, output)
+        if console is not None:
+            console.print(f"report → {output.folder / REPORT}")
+
+
+def explain_photo(
+    photo: Photo,
+    classifier: Classifier,
+    explainer: DMBP,
+    on_iteration: Callable[[], None] | None = None,
+) -> Explanation:
+    """Explain one photo for its targets, or for the top class if it has none."""
+    started = time.perf_counter()
+    prediction = predict(photo.image, photo.name, classifier, photo.targets)
+    predicted = time.perf_counter()
+    decomposition = explainer.explain(
+        prediction.inputs, target=prediction.targets, on_iteration=on_iteration
+    )
+    seconds = {"reading": predicted - started, "explaining": time.perf_counter() - predicted}
+    return Explanation(prediction, decomposition, explainer.described(), seconds)
+
+
+def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> Path:
+    """Write a photo's files, all or none, and return the path of its picture."""
+    folder, picture = output.folder, output.picture(stem)
+    files = {
+        picture: explanation.picture(output.style, suffix=output.suffix),
+        folder / f"{stem}.json": explanation.record(),
+    }
+    if output.raw:
+        files |= explanation.raw_files(folder, stem)
+    if output.gif:
+        files |= explanation.gif_files(folder, stem)
+    write_whole(files)
+    return picture
+
+
+def _write_report(
+    explanations: Sequence[Explanation],
+    classifier: Classifier,
+    explainer: DMBP,
+    output: OutputOptions,
+) -> None:
+    preprocessing = classifier.preprocessing.as_dict()
+    settings = {} if classifier.weights is None else {"weights": classifier.weights}
+    settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
+    page = report_html(
+        [explanation.report_photo() for explanation in explanations],
+        model=classifier.name,
+        settings=settings | explainer.described(),
+        versions={"dmbp": __version__, "torch": torch.__version__},
+        style=output.style,
+    )
+    write_whole({output.folder / REPORT: page})
+
+
 @contextmanager
 def _progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
-    """A bar that vanishes when done; nothing at all where nobody watches."""
+    """Show a bar that disappears at the end; if `console` is not a terminal, show nothing."""
     if console is None or not console.is_terminal:
         yield None
         return

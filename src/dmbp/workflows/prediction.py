@@ -1,11 +1,14 @@
-"""Which model a command was asked to use, and where to run it.
+"""A model's prediction for one photo, which every command starts from.
 
-A photo, what the model says about it, and the classes asked about.
+A `ModelSpec` says which model to load and where to run it. `predict` runs the loaded model on a
+photo; the `Prediction` it returns holds the photo as the model saw it, the model's outputs and the
+classes to explain.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,11 @@ from dmbp.render.pictures import picture
 
 
 @dataclass(frozen=True)
-class ModelChoice:
-    """A model's name (the one in the box by default), its files and its device.
+class ModelSpec:
+    """Which model to load, from which files, and where to run it.
 
-    Where `untrained` will do, architectures without a file of weights get random ones.
+    `model` is a name as `dmbp.models.load_model` takes it; None is the model that comes with dmbp.
+    With `untrained`, an architecture without a weights file gets random weights.
     """
 
     model: str | None = None
@@ -35,10 +39,10 @@ class ModelChoice:
     untrained: bool = False
 
     def load(self) -> Classifier:
-        """The model on its device."""
-        device = self.place()
+        """Load the model onto its device."""
+        device = self.torch_device
         name = self.model or DEFAULT
-        if self.is_random:
+        if self.has_random_weights:
             classifier = untrained_model(name)
         else:
             classifier = load_model(name, weights=self.weights, classes=self.classes)
@@ -46,18 +50,19 @@ class ModelChoice:
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
 
     @property
-    def is_random(self) -> bool:
-        """Whether the weights are random ones."""
+    def has_random_weights(self) -> bool:
+        """Whether the model is untrained."""
         return self.untrained and self.weights is None and is_architecture(self.model or DEFAULT)
 
-    def place(self) -> torch.device:
-        """The device, if it is there."""
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """The device, checked to be available."""
         try:
             device = torch.device(self.device)
             torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:
-            said = str(error).splitlines()[0].partition(". ")[0][:100]
-            raise InputError(f"device {self.device!r} is not available: {said}") from error
+            reason = str(error).splitlines()[0].partition(". ")[0][:100]
+            raise InputError(f"device {self.device!r} is not available: {reason}") from error
         if device.type == "meta":
             raise InputError("device 'meta' computes nothing; use cpu or cuda")
         return device
@@ -65,9 +70,10 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A photo as the model saw it, its input (1, 3, height, width), its outputs (classes,).
+    """What a model says about a photo, and the classes to explain.
 
-    `targets` are the classes asked about.
+    `view` is the photo as the model saw it; `inputs` is (1, channels, height, width) and `outputs`
+    is (classes,). `targets` are the classes to explain.
     """
 
     name: str
@@ -82,58 +88,65 @@ class Prediction:
         """The view as RGB in [0, 1]."""
         return numpy.asarray(self.view, dtype=numpy.float64) / 255
 
-    def verdict(self) -> str:
-        """The prediction; where classes do not compete and none is likely, there is none.
-
-        A single output says yes or no.
-        """
-        if len(self.outputs) == 1 and self.probability(0) < 0.5:
-            return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
-        sure = self.classifier.is_exclusive(self.outputs) or self.probability(self.best) >= 0.5
-        return f"{'predicted' if sure else 'nothing sure, most likely'} {self.named(self.best)}"
-
     @property
-    def best(self) -> int:
+    def top_class(self) -> int:
         """The class with the highest output."""
         return int(self.outputs.argmax())
 
+    def verdict(self) -> str:
+        """Return what the model predicts, in words.
+
+        If several classes may be present and none has a probability of one half, the verdict says
+        that nothing is sure. A model with a single output answers yes or no.
+        """
+        if len(self.outputs) == 1 and self.probability(0) < 0.5:
+            return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
+        is_sure = (
+            self.classifier.is_exclusive(self.outputs) or self.probability(self.top_class) >= 0.5
+        )
+        words = "predicted" if is_sure else "nothing sure, most likely"
+        return f"{words} {self.class_label(self.top_class)}"
+
     def probability(self, index: int) -> float:
-        """The probability of a class."""
+        """Return the probability of a class."""
         return float(self.classifier.probabilities(self.outputs)[index])
 
-    def named(self, index: int) -> str:
-        """A class with its probability."""
+    def class_label(self, index: int) -> str:
+        """Return a class's name and probability, such as `cat (98%)`."""
         return f"{self.classifier.class_name(index)} ({self.probability(index):.0%})"
 
-    def slug(self, index: int) -> str:
-        """The class in a file's name; its number too, for two classes may share a name."""
+    def class_slug(self, index: int) -> str:
+        """Return a class for use in a file name; its number tells classes of one name apart."""
         words = re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower())
         return f"{index}-{words}".strip("-")
 
-    def about(self, index: int) -> dict[str, Any]:
-        """A class as a record."""
+    def class_record(self, index: int) -> dict[str, Any]:
+        """Return a class's number, name and probability for a JSON file."""
         return {
             "class": index,
             "name": self.classifier.class_name(index),
             "probability": self.probability(index),
         }
 
-    def shown(self, image: Tensor) -> Array:
-        """An input as a picture again: RGB in [0, 1]."""
+    def denormalise(self, image: Tensor) -> Array:
+        """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
         preprocessing = self.classifier.preprocessing
         return picture(image) * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
 
 
 def predict(
-    photo: Image.Image, name: str, classifier: Classifier, wanted: Sequence[str]
+    photo: Image.Image, name: str, classifier: Classifier, targets: Sequence[str]
 ) -> Prediction:
-    """Run the model on a photo and look up the classes wanted, or the top one."""
+    """Run the model on a photo, and look up the classes to explain.
+
+    `targets` are numbers or names of classes; if there are none, the top class is explained.
+    """
     view = classifier.preprocessing.view(photo)
-    inputs = classifier.preprocessing.tensor(view)
-    inputs = classifier.move_inputs(inputs)
-    all_outputs, classifier = run_classifier(classifier, inputs)
-    outputs = all_outputs[0]
+    inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
+    batch_outputs, classifier = run_classifier(classifier, inputs)
+    outputs = batch_outputs[0]
     classifier.check_classes(outputs)
-    asked = [classifier.class_index(text, outputs) for text in wanted] or [int(outputs.argmax())]
-    targets = list(dict.fromkeys(asked))  # a number and a name may be one class
-    return Prediction(name, view, classifier, inputs, outputs, targets)
+    indices = [classifier.class_index(text, outputs) for text in targets]
+    indices = indices or [int(outputs.argmax())]
+    unique = list(dict.fromkeys(indices))  # a number and a name may mean one class
+    return Prediction(name, view, classifier, inputs, outputs, unique)

@@ -1,4 +1,7 @@
-"""What `dmbp sanity` does: maps of a photo before and after the model forgets its last layer."""
+"""`dmbp sanity`: compare maps before and after the model's last layer is re-initialised.
+
+A map that does not change cannot show what the model has learned.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,7 @@ from dmbp.attribution.settings import MethodSettings
 from dmbp.errors import DMBPError, InputError
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, figure_bytes, write_whole
-from dmbp.workflows.compare import leaving_out, method_settings
+from dmbp.workflows.compare import left_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction
 
 DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
@@ -23,9 +26,9 @@ DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
 
 @dataclass(frozen=True)
 class SanityCheck:
-    """A photo, and for each method its maps before and after."""
+    """For each method, the maps of a photo before and after, in `draws` random last layers."""
 
-    question: Prediction
+    prediction: Prediction
     rows: Mapping[str, SanityRow]
     refusals: Mapping[str, str]
     draws: int
@@ -33,13 +36,13 @@ class SanityCheck:
     def write(
         self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
     ) -> list[Path]:
-        """Write the picture and a JSON of correlations; the files' paths."""
-        asked = self.question
-        caption = f"asked about {asked.named(asked.targets[0])}"
+        """Write the figure and a JSON file of correlations, and return the files' paths."""
+        prediction = self.prediction
+        caption = f"asked about {prediction.class_label(prediction.targets[0])}"
         record = {
-            "photo": asked.name,
-            "model": asked.classifier.name,
-            "target": asked.about(asked.targets[0]),
+            "photo": prediction.name,
+            "model": prediction.classifier.name,
+            "target": prediction.class_record(prediction.targets[0]),
             "draws": self.draws,
             "correlation": {name: row.mean for name, row in self.rows.items()},
             "refused": dict(self.refusals),
@@ -49,7 +52,7 @@ class SanityCheck:
         }
         files = {
             folder / f"{stem}-sanity{suffix}": figure_bytes(
-                draw_sanity(asked.photo, caption, list(self.rows.values()), style), suffix
+                draw_sanity(prediction.photo, caption, list(self.rows.values()), style), suffix
             ),
             folder / f"{stem}-sanity.json": (
                 json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -60,45 +63,61 @@ class SanityCheck:
 
 
 def check_sanity(
-    question: Prediction,
+    prediction: Prediction,
     names: Sequence[str],
     *,
     settings: MethodSettings | None = None,
     draws: int = 5,
     console: Console | None = None,
 ) -> SanityCheck:
-    """Compare each method's map with those of `draws` models with a new last layer."""
+    """Compare each method's map with its maps of models whose last layer is random.
+
+    Args:
+        prediction: The photo and the model; its first target is explained.
+        names: Names of `dmbp.methods()`.
+        settings: Settings by method.
+        draws: How many last layers are drawn.
+        console: Where to print correlations, and why a method was left out.
+
+    Raises:
+        InputError: If `draws` is less than 1.
+        DMBPError: If no method could be run.
+    """
     if draws < 1:
         raise InputError(f"draws must be 1 or more, not {draws}")
     generator = torch.Generator().manual_seed(0)
-    module = question.classifier.module
-    forgetful = [
-        with_reinitialised_layer(module, question.inputs, generator=generator) for _ in range(draws)
+    module = prediction.classifier.module
+    reinitialised = [
+        with_reinitialised_layer(module, prediction.inputs, generator=generator)
+        for _ in range(draws)
     ]
     rows: dict[str, SanityRow] = {}
     refusals: dict[str, str] = {}
     for name in names:
-        with leaving_out(name, refusals, console, unless=len(names) == 1):
+        with left_out_on_error(name, refusals, console, unless=len(names) == 1):
             given = (settings or {}).get(name, {})
-            rows[name] = _row(name, question, [module, *forgetful], given)
+            rows[name] = _sanity_row(name, prediction, [module, *reinitialised], given)
             if console is not None:
                 console.print(f"{name}: |ρ| = {rows[name].mean:.3f}: {rows[name].verdict}")
     if not rows:
         raise DMBPError(next(iter(refusals.values())))
-    return SanityCheck(question, rows, refusals, draws)
+    return SanityCheck(prediction, rows, refusals, draws)
 
 
-def _row(
+def _sanity_row(
     name: str,
-    question: Prediction,
-    nets: Sequence[torch.nn.Module],
+    prediction: Prediction,
+    modules: Sequence[torch.nn.Module],
     given: Mapping[str, Any],
 ) -> SanityRow:
-    """A method's map of the first model, against those of the others."""
-    settings = method_settings(name, question.classifier, given)
+    """Compare a method's map of the first module with those of the others.
+
+    The one that is shown has the median correlation.
+    """
+    settings = method_settings(name, prediction.classifier, given)
     before, *after = [
-        METHODS[name](net, **settings).attribute(question.inputs, target=question.targets[0])
-        for net in nets
+        METHODS[name](module, **settings).attribute(prediction.inputs, target=prediction.targets[0])
+        for module in modules
     ]
     correlations = [float(rank_correlation(before, one)) for one in after]
     middle = sorted(range(len(after)), key=correlations.__getitem__)[len(after) // 2]

@@ -5,20 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 import dmbp
-from dmbp.cli.demo import run_demo
 from dmbp.data import sample_photos
-from dmbp.errors import OutputError, PhotoError
 from dmbp.models import DEFAULT, load_model
+from tests.cli.commands import run
 
 ON_ITS_OWN_HALF = 0.9
 
 
-def test_pictures_of_every_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_demo(tmp_path / "demo", console=Console(soft_wrap=True))
+def test_pictures_of_every_sample(tmp_path: Path) -> None:
+    done = run("demo", "--out", str(tmp_path / "demo"))
+    assert done.exit_code == 0, done.output
     names = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
     assert names == [
         "astronaut.png",
@@ -29,9 +28,8 @@ def test_pictures_of_every_sample(tmp_path: Path, capsys: pytest.CaptureFixture[
         "motorcycle.png",
     ]
     assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
-    printed = capsys.readouterr().out
-    assert str(tmp_path / "demo") in printed
-    assert "dmbp explain PHOTO" in printed
+    assert str(tmp_path / "demo") in done.output
+    assert "dmbp explain PHOTO" in done.output
 
 
 def test_evidence_for_one_is_evidence_against_the_other() -> None:
@@ -55,11 +53,13 @@ def _share(attribution: Tensor, columns: slice) -> float:
 
 def test_without_scikit_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "skimage.data", None)
-    with pytest.raises(PhotoError, match=r"pip install 'dmbp\[demo\]'"):
-        run_demo(tmp_path, console=Console())
+    done = run("demo", "--out", str(tmp_path))
+    assert done.exit_code == 2
+    assert "pip install 'dmbp[demo]'" in done.stderr
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
-    with pytest.raises(OutputError, match="it is a file"):
-        run_demo(tmp_path / "demo", console=Console())
+    done = run("demo", "--out", str(tmp_path / "demo"))
+    assert done.exit_code == 2
+    assert "it is a file" in done.stderr

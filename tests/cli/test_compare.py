@@ -1,17 +1,14 @@
 """`dmbp compare` and `dmbp sanity`: what they print and write, and what they refuse."""
 
-import json
 from pathlib import Path
 
-import numpy
 import pytest
 from PIL import Image
 
 from dmbp.attribution import METHODS
-from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, from_nothing
-from tests.test_cli import folder, run  # noqa: F401
+from tests.cli.commands import read_record, run
 
-GOOD = ("--model", "cli_models:good", "--out", "out")
+GOOD = ("--model", "tests.cli.networks:good", "--out", "out")
 FEWER = ("--set", "rise.masks=20", "--set", "blur_ig.steps=4", "--set", "lpr.iterations=2")
 
 
@@ -25,7 +22,7 @@ def test_all_methods_side_by_side() -> None:
     iterations = [f"--set={name}.iterations=3" for name in METHODS if name.startswith("dmbp")]
     done = run("compare", "photo.jpg", *GOOD, *FEWER, *iterations, "--target", "dog")
     assert done.exit_code == 0, done.output
-    record = json.loads(Path("out/photo-methods.json").read_text())
+    record = read_record("out/photo-methods.json")
     assert list(record["methods"]) == list(METHODS)
     assert record["target"]["name"] == "dog"
     for name, about in record["methods"].items():
@@ -52,14 +49,21 @@ def test_one_method_and_other_formats() -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_method_that_cannot_be_run_is_left_out_with_its_reason() -> None:
     done = run(
-        "compare", "photo.jpg", "--model", "cli_models:spectral", "--methods", "gradient,deeplift"
+        "compare",
+        "photo.jpg",
+        "--model",
+        "tests.cli.networks:spectral",
+        "--methods",
+        "gradient,deeplift",
     )
     assert done.exit_code == 0, done.output
     assert "deeplift: left out: aten.fft_rfft2.default" in done.output
-    record = json.loads(Path("dmbp-out/photo-methods.json").read_text())
+    record = read_record("dmbp-out/photo-methods.json")
     assert list(record["methods"]) == ["gradient"]
     assert "fft_rfft2" in record["refused"]["deeplift"]
-    alone = run("compare", "photo.jpg", "--model", "cli_models:spectral", "--methods", "deeplift")
+    alone = run(
+        "compare", "photo.jpg", "--model", "tests.cli.networks:spectral", "--methods", "deeplift"
+    )
     assert alone.exit_code == 2
     assert alone.output.count("fft_rfft2") == 1
 
@@ -69,7 +73,7 @@ def test_settings_reach_the_method_and_the_record() -> None:
     settings = ("--set", "rise.masks=9", "--set", "gradcam.layer=0", "--set", "gradcam.signed=True")
     done = run("compare", "photo.jpg", *GOOD, "--methods", "rise,gradcam", *settings)
     assert done.exit_code == 0, done.output
-    record = json.loads(Path("out/photo-methods.json").read_text())
+    record = read_record("out/photo-methods.json")
     assert record["methods"]["rise"]["settings"] == {"masks": 9}
     assert record["methods"]["gradcam"]["settings"] == {"layer": "0", "signed": True}
     assert record["insertion"] == {"steps": 28, "substrate": "blur"}
@@ -78,13 +82,13 @@ def test_settings_reach_the_method_and_the_record() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_lines_and_sites_are_dmbps() -> None:
-    model = ("--model", "cli_models:smooth", "--target", "1", "--quiet")
+    model = ("--model", "tests.cli.networks:smooth", "--target", "1", "--quiet")
     asked = ("--methods", "gradient,dmbp,dmbp_pos", "--smooth", "secant", "--sites", "3*")
     maps: dict[str, dict[str, list[float]]] = {}
     for out, more in {"plain": (), "own": asked, "set": (*asked, "--set=dmbp.sites=1")}.items():
         done = run("compare", "photo.jpg", *model, *(more or asked[:2]), "--out", out)
         assert done.exit_code == 0, done.output
-        methods = json.loads(Path(out, "photo-methods.json").read_text())["methods"]
+        methods = read_record(f"{out}/photo-methods.json")["methods"]
         maps[out] = {name: about["curve"] for name, about in methods.items()}
     assert methods["dmbp"]["settings"] == {"smooth": "secant", "sites": "1"}
     assert methods["dmbp_pos"]["settings"]["sites"] == ["3*"]
@@ -95,9 +99,7 @@ def test_lines_and_sites_are_dmbps() -> None:
     correlations = set[float]()
     for more in ((), ("--sites", "1")):
         assert run(*sanity, *more).exit_code == 0
-        correlations |= set(
-            json.loads(Path("dmbp-out/photo-sanity.json").read_text())["correlation"].values()
-        )
+        correlations |= set(read_record("dmbp-out/photo-sanity.json")["correlation"].values())
     assert len(correlations) == 2
 
 
@@ -107,7 +109,7 @@ def test_sanity() -> None:
         "sanity", "photo.jpg", *GOOD, "--methods", "gradient,guided_backprop,random", "--draws", "2"
     )
     assert done.exit_code == 0, done.output
-    record = json.loads(Path("out/photo-sanity.json").read_text())
+    record = read_record("out/photo-sanity.json")
     assert record["draws"] == 2
     assert record["correlation"]["random"] == pytest.approx(1.0)
     assert "random: |ρ| = 1.000: stays" in done.output
@@ -158,43 +160,11 @@ def test_sanity() -> None:
 )
 @pytest.mark.usefixtures("folder")
 def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
-    done = run(*arguments, "--model", "cli_models:good", "--out", "out")
+    done = run(*arguments, "--model", "tests.cli.networks:good", "--out", "out")
     assert done.exit_code == 2
     assert sentence in done.output
     assert len(done.output.strip().splitlines()) == 1
     assert not Path("out").exists()
-
-
-def test_methods_are_listed() -> None:
-    lines = run("methods").output.splitlines()
-    assert [line.split()[0] for line in lines] == list(METHODS)
-
-
-def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
-    import numpy
-
-    assert from_nothing(numpy.array([2.0, 5.0])).tolist() == [0.0, 3.0]
-    assert from_nothing(numpy.array([-2.0, 5.0])).tolist() == [-2.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("correlations", "words"),
-    [
-        ([0.05], "changes:"),
-        ([0.2, -0.3], "changes:"),
-        ([0.9, -0.4], "in part"),
-        ([1.0, -1.0, -1.0], "stays:"),  # its opposite is the same map
-        ([0.9, 0.0], "in part"),
-        ([0.98, 0.8], "stays:"),
-    ],
-)
-def test_the_correlation_in_words(correlations: list[float], words: str) -> None:
-    import numpy
-
-    something = numpy.eye(2)
-    assert words in SanityRow("", something, something, correlations).verdict
-    nothing = numpy.zeros((2, 2))
-    assert "nothing to compare" in SanityRow("", something, nothing, correlations).verdict
 
 
 @pytest.mark.usefixtures("folder")
@@ -203,13 +173,3 @@ def test_one_class_at_a_time(command: str) -> None:
     done = run(command, "photo.jpg", *GOOD, "--target", "cat", "--target", "dog")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "about one class: give --target once" in done.stderr
-
-
-def test_a_blank_map_is_called_that() -> None:
-    """Its score is that of pixels in the order they lie in."""
-    blank, other = numpy.zeros((4, 4)), numpy.eye(4)
-    maps = [ComparedMap(n, m, [0.0, 1.0], 0.5, 0.1) for n, m in (("a", blank), ("b", other))]
-    figure = draw_comparison(numpy.zeros((4, 4, 3)), "a photo", maps)
-    titles = [axis.get_title() for axis in figure.axes]
-    assert "a\nblank, row by row 0.50 · 0.1 s" in titles
-    assert "b\ninsertion 0.50 · 0.1 s" in titles

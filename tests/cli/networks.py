@@ -1,0 +1,104 @@
+"""Models that commands load by name, as users' own: `tests.cli.networks:good`."""
+
+import torch
+from torch import Tensor, nn
+
+from dmbp.models import Classifier, Preprocessing
+
+
+def net(*layers: nn.Module, channels: int = 3) -> nn.Sequential:
+    """A convolution, and either `layers` or a small network of three classes."""
+    torch.manual_seed(0)
+    layers = layers or (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), *layers)
+
+
+def good() -> Classifier:
+    return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
+
+
+def smooth() -> nn.Module:
+    torch.manual_seed(1)
+    return net(nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:])
+
+
+def star() -> nn.Module:
+    """Its name between colons would be an emoji."""
+    return net()
+
+
+def double() -> nn.Module:
+    return net().double()
+
+
+def affine() -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+
+
+def grey() -> nn.Module:
+    return net(*net()[1:], channels=1)
+
+
+grey_module = grey()
+
+
+def yes_no(*layers: nn.Module) -> nn.Module:
+    """A single output."""
+    torch.manual_seed(0)
+    return net(nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 1), *layers)
+
+
+def sure() -> nn.Module:
+    return yes_no(_with_bias(5.0), nn.Sigmoid())
+
+
+def unsure() -> nn.Module:
+    return yes_no(_with_bias(-5.0), nn.Sigmoid())
+
+
+def _with_bias(bias: float) -> nn.Module:
+    linear = nn.Linear(1, 1)
+    nn.init.constant_(linear.weight, 0.1)
+    nn.init.constant_(linear.bias, bias)
+    return linear
+
+
+def segmenter() -> nn.Module:
+    """Its outputs are maps, not classes."""
+    return net(nn.ReLU())
+
+
+def constant() -> nn.Module:
+    """Its outputs hardly depend on the input."""
+    model = net()
+    nn.init.constant_(model[0].weight, 1e-20)
+    nn.init.constant_(model[0].bias, 1.0)
+    return model
+
+
+def poisoned() -> nn.Module:
+    model = net()
+    nn.init.constant_(model[0].weight, float("nan"))
+    return model
+
+
+class Spectral(nn.Module):
+    """Uses an operation without a rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft2(x).abs().mean((2, 3))
+
+
+def spectral() -> nn.Module:
+    return net(nn.ReLU(), Spectral())
+
+
+class Branching(nn.Module):
+    """Cannot be exported."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3)) if x.sum() > 0 else x.amax((2, 3))
+
+
+def branching() -> nn.Module:
+    return net(nn.ReLU(), Branching())

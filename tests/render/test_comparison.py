@@ -1,0 +1,39 @@
+"""Comparisons of methods in pictures: scales, captions and verdicts."""
+
+import numpy
+import pytest
+
+from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, from_nothing
+
+
+def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
+    assert from_nothing(numpy.array([2.0, 5.0])).tolist() == [0.0, 3.0]
+    assert from_nothing(numpy.array([-2.0, 5.0])).tolist() == [-2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("correlations", "words"),
+    [
+        ([0.05], "changes:"),
+        ([0.2, -0.3], "changes:"),
+        ([0.9, -0.4], "in part"),
+        ([1.0, -1.0, -1.0], "stays:"),  # its opposite is the same map
+        ([0.9, 0.0], "in part"),
+        ([0.98, 0.8], "stays:"),
+    ],
+)
+def test_the_correlation_in_words(correlations: list[float], words: str) -> None:
+    something = numpy.eye(2)
+    assert words in SanityRow("", something, something, correlations).verdict
+    nothing = numpy.zeros((2, 2))
+    assert "nothing to compare" in SanityRow("", something, nothing, correlations).verdict
+
+
+def test_a_blank_map_is_called_that() -> None:
+    """Its score is that of pixels in the order they lie in."""
+    blank, other = numpy.zeros((4, 4)), numpy.eye(4)
+    maps = [ComparedMap(n, m, [0.0, 1.0], 0.5, 0.1) for n, m in (("a", blank), ("b", other))]
+    figure = draw_comparison(numpy.zeros((4, 4, 3)), "a photo", maps)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert "a\nblank, row by row 0.50 · 0.1 s" in titles
+    assert "b\ninsertion 0.50 · 0.1 s" in titles
