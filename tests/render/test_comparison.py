@@ -3,12 +3,12 @@
 import numpy
 import pytest
 
-from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, from_nothing
+from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, shift_to_zero
 
 
 def test_maps_without_negatives_are_drawn_from_their_weakest_place() -> None:
-    assert from_nothing(numpy.array([2.0, 5.0])).tolist() == [0.0, 3.0]
-    assert from_nothing(numpy.array([-2.0, 5.0])).tolist() == [-2.0, 5.0]
+    assert shift_to_zero(numpy.array([2.0, 5.0])).tolist() == [0.0, 3.0]
+    assert shift_to_zero(numpy.array([-2.0, 5.0])).tolist() == [-2.0, 5.0]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,16 @@ from PIL import Image
 import dmbp
 from dmbp.errors import InputError, OutputError
 from dmbp.render import plot_linear_map, split_by_sign
-from dmbp.render.colour import linear_map_colours, signed_over_photo, smooth, strongest
+from dmbp.render.colour import (
+    darkest_magnitude,
+    linear_map_colours,
+    signed_over_photo,
+    smooth_map,
+)
 from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, draw_sanity
 from dmbp.render.decomposition import panel_rows, target_text
-from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, in_lines, number
-from dmbp.render.pictures import as_photo, write_whole
+from dmbp.render.panel import TITLE_WIDTH, PanelRow, draw_panel, format_number, wrap_title
+from dmbp.render.pictures import parse_photo, write_all_or_none
 from tests import nets
 
 
@@ -31,14 +36,14 @@ def test_red_for_blue_against_white_for_nothing() -> None:
 
 def test_the_strongest_half_per_cent_is_clipped() -> None:
     values = numpy.concatenate([numpy.ones(999), [1e6]])
-    assert strongest(values) == pytest.approx(1.0)
-    assert strongest(numpy.zeros(4)) == 1.0
+    assert darkest_magnitude(values) == pytest.approx(1.0)
+    assert darkest_magnitude(numpy.zeros(4)) == 1.0
 
 
 def test_long_titles_are_cut_in_the_middle() -> None:
-    assert in_lines("predicted cat (98%)\nfor it") == "predicted cat (98%)\nfor it"
+    assert wrap_title("predicted cat (98%)\nfor it") == "predicted cat (98%)\nfor it"
     name = "adenocarcinoma in situ, well differentiated, left lower lobe of the lung"
-    lines = in_lines(f"for and against: {name} (26%)").split("\n")
+    lines = wrap_title(f"for and against: {name} (26%)").split("\n")
     assert len(lines) == 2
     assert max(map(len, lines)) <= TITLE_WIDTH
     assert lines[0].startswith("for and against: adenocarcinoma")
@@ -88,10 +93,10 @@ def test_rounding_is_not_drawn(tmp_path: Path) -> None:
 def test_smoothing_keeps_the_sum_inside() -> None:
     dot = numpy.zeros((41, 41))
     dot[20, 20] = 1
-    spread = smooth(dot, 2.0)
+    spread = smooth_map(dot, 2.0)
     assert spread.sum() == pytest.approx(1)
     assert spread.max() < 0.1
-    assert smooth(dot, 0) is dot
+    assert smooth_map(dot, 0) is dot
 
 
 def test_linear_maps_lie_around_grey() -> None:
@@ -118,7 +123,13 @@ def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> N
 
 def test_numbers_as_a_person_writes_them() -> None:
     given = (2386.2, -0.51, -0.0007, 0.0, 99.5)
-    assert [number(value) for value in given] == ["+2,386", "-0.51", "0.00", "0.00", "+99.50"]
+    assert [format_number(value) for value in given] == [
+        "+2,386",
+        "-0.51",
+        "0.00",
+        "0.00",
+        "+99.50",
+    ]
 
 
 def test_photos_as_they_come() -> None:
@@ -128,10 +139,10 @@ def test_photos_as_they_come() -> None:
     tensor = torch.from_numpy(colours)
     given = (colours, expected, tensor, tensor.permute(2, 0, 1) / 255, Image.fromarray(colours))
     for photo in given:
-        assert numpy.allclose(as_photo(photo, (8, 6)), expected, atol=1e-6)
+        assert numpy.allclose(parse_photo(photo, (8, 6)), expected, atol=1e-6)
     grey = Image.fromarray(colours[..., 0])
     for photo in (grey, numpy.asarray(grey), torch.from_numpy(colours[..., 0])[None]):
-        assert numpy.allclose(as_photo(photo, (8, 6)), expected[..., :1])
+        assert numpy.allclose(parse_photo(photo, (8, 6)), expected[..., :1])
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
@@ -169,7 +180,7 @@ def test_files_are_written_together_or_not_at_all(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OutputError, match="No space left on device"):
-        write_whole({tmp_path / "first": b"1", tmp_path / "second": b"2"})
+        write_all_or_none({tmp_path / "first": b"1", tmp_path / "second": b"2"})
     assert not list(tmp_path.iterdir())
 
 

@@ -76,7 +76,7 @@ def test_a_chart_by_hand() -> None:
 @pytest.mark.parametrize("name", PALETTES)
 def test_both_arms_of_every_scale_darken_alike(name: str) -> None:
     """CIE L* at equal strengths, for and against, from relative luminance."""
-    scale = PALETTES[name].scale
+    scale = PALETTES[name].colormap
     for strength in (0.2, 0.4, 0.6, 0.8, 1.0):
         colours = numpy.array([scale(0.5 + 0.5 * strength)[:3], scale(0.5 - 0.5 * strength)[:3]])
         linear = numpy.where(

@@ -14,7 +14,7 @@ from torch import nn
 import dmbp
 from dmbp.errors import InputError
 from dmbp.render.colour import RED_BLUE
-from dmbp.render.series import SeriesRow, draw_features, draw_series, draw_signal, shown
+from dmbp.render.series import SeriesRow, draw_features, draw_series, draw_signal, pick_strongest
 from tests import nets
 
 TERMS = (1.0, 2.0, -0.5, -0.5)
@@ -68,10 +68,10 @@ def test_features_are_bars_with_their_values() -> None:
 
 
 def test_the_strongest_are_shown_in_their_order() -> None:
-    places, said = shown(["a", "b", "c", "d"], numpy.array([1.0, -3.0, 0.0, 2.0]), most=2)
+    places, said = pick_strongest(["a", "b", "c", "d"], numpy.array([1.0, -3.0, 0.0, 2.0]), most=2)
     assert places == [1, 3]
     assert said == ", the 2 strongest of 4"
-    assert shown(["a", "b"], numpy.zeros(2), most=2) == ([0, 1], "")
+    assert pick_strongest(["a", "b"], numpy.zeros(2), most=2) == ([0, 1], "")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ from dmbp.workflows.memory import CLEAR_REFS, RESIDENT_GROWTH, measure_peak
 
 MEBIBYTE = 2**20
 
+NEARLY = 0.9
+"""Linux counts resident pages in batches, so that a few may be missing."""
+
 
 @pytest.mark.skipif(not CLEAR_REFS.exists(), reason="only Linux tells a process's peak")
 def test_a_tensor_counts_although_it_is_freed_again() -> None:
     peak = measure_peak(lambda: torch.ones(16 * MEBIBYTE), torch.device("cpu"))
     assert peak is not None
-    assert 64 * MEBIBYTE <= peak.bytes < 96 * MEBIBYTE
+    assert NEARLY * 64 * MEBIBYTE <= peak.bytes < 96 * MEBIBYTE
     assert peak.what == RESIDENT_GROWTH
 
 

@@ -1,7 +1,8 @@
-"""Attributions as colours: one hue speaks for the class, one against it, white says nothing.
+"""Every colour of the pictures, and how the strength of evidence becomes a colour.
 
-Both arms of a palette darken evenly from white, so equal strengths look equally strong. Red and
-blue are told apart by all but a few people; purple and orange are the second choice.
+A palette has one hue for evidence in favour of the class and one for evidence against it; white
+means no evidence. Both hues darken evenly from white, so that equal strengths look equally strong.
+Nearly everyone can tell red from blue; purple and orange are the second choice.
 """
 
 from collections.abc import Mapping
@@ -18,60 +19,83 @@ Array = NDArray[numpy.float64]
 
 @dataclass(frozen=True)
 class Palette:
-    """A diverging scale, from strongly against (dark) over white to strongly for (dark)."""
+    """A diverging colour map.
 
-    against: tuple[str, ...]
-    toward: tuple[str, ...]
+    `negative_shades` run from dark (strong evidence against the class) to pale, `positive_shades`
+    from pale to dark (strong evidence for it). The words name the two hues in the report.
+    `neutral` is the colour of the nuisance term.
+    """
+
+    negative_shades: tuple[str, ...]
+    positive_shades: tuple[str, ...]
     positive_word: str
     negative_word: str
-    neither: str = "#8c8c8c"
+    neutral: str = "#8c8c8c"
 
     @property
-    def scale(self) -> LinearSegmentedColormap:
-        """The colour scale over [0, 1], white in the middle."""
-        return LinearSegmentedColormap.from_list("", [*self.against, "#ffffff", *self.toward])
+    def colormap(self) -> LinearSegmentedColormap:
+        """The colour map over [0, 1], white in the middle."""
+        shades = [*self.negative_shades, "#ffffff", *self.positive_shades]
+        return LinearSegmentedColormap.from_list("", shades)
 
     @property
     def positive(self) -> str:
-        """The colour of bars and words that speak for the class."""
-        return self.toward[-2]
+        """The colour of bars and words for evidence in favour of the class."""
+        return self.positive_shades[-2]
 
     @property
     def negative(self) -> str:
-        """The colour of bars and words that speak against the class."""
-        return self.against[1]
+        """The colour of bars and words for evidence against the class."""
+        return self.negative_shades[1]
 
 
-# CIE lightness 24, 42, 60, 77 and 91 on both sides, at one hue each.
+# The shades have CIE lightness 24, 42, 60, 77 and 91 on both sides, at one hue each.
 PALETTES: Mapping[str, Palette] = {
     "red-blue": Palette(
-        ("#003d5e", "#00699f", "#2c98dd", "#90c3f5", "#d6e7fc"),
-        ("#fededa", "#ffa79e", "#ef635d", "#c0212d", "#731018"),
+        negative_shades=("#003d5e", "#00699f", "#2c98dd", "#90c3f5", "#d6e7fc"),
+        positive_shades=("#fededa", "#ffa79e", "#ef635d", "#c0212d", "#731018"),
         positive_word="red",
         negative_word="blue",
     ),
     "purple-orange": Palette(
-        ("#572f0d", "#965112", "#d77924", "#f5af7a", "#fce0ce"),
-        ("#ebe1f7", "#cdb4ed", "#a37fd9", "#7350af", "#442a73"),
+        negative_shades=("#572f0d", "#965112", "#d77924", "#f5af7a", "#fce0ce"),
+        positive_shades=("#ebe1f7", "#cdb4ed", "#a37fd9", "#7350af", "#442a73"),
         positive_word="purple",
         negative_word="orange",
     ),
 }
 RED_BLUE = PALETTES["red-blue"]
 
+CURVES = ("#c0212d", "#0072b2", "#e69f00")
+"""Colours of curves that are compared.
+
+Colour-blind people can tell them apart, also by lightness (Okabe and Ito's set, with our red).
+"""
+
+OTHER_CURVES = "#c8c8c8"
+INK = "#222222"
+"""Bars, curves and marks that are neither for nor against."""
+
+MARKER = "#b2182b"
+AXIS = "#888888"
+GRID = "#dddddd"
+FRAME = "#cccccc"
+SIGNAL = "#444444"
+
 CLIP_PERCENTILE = 99.5
-"""The strongest half per cent of pixels share the darkest colour; else outliers take it all."""
+"""The strongest half per cent of pixels share the darkest colour, so that outliers do not fade the
+rest."""
 
 
-def strongest(*arrays: Array) -> float:
-    """The magnitude that gets the darkest colour, one for all arrays of a figure."""
+def darkest_magnitude(*arrays: Array) -> float:
+    """Return the magnitude that gets the darkest colour, one for all arrays of a figure."""
     magnitude = numpy.abs(numpy.concatenate([array.ravel() for array in arrays]))
     nonzero = magnitude[magnitude > 0]
     return float(numpy.percentile(nonzero, CLIP_PERCENTILE)) if nonzero.size else 1.0
 
 
-def smooth(array: Array, sigma: float) -> Array:
-    """A map (height, width) smoothed by a Gaussian of `sigma` pixels; its sum is nearly kept."""
+def smooth_map(array: Array, sigma: float) -> Array:
+    """Smooth a map (height, width) with a Gaussian of `sigma` pixels; its sum is nearly kept."""
     if sigma <= 0:
         return array
     radius = max(1, round(3 * sigma))
@@ -88,12 +112,13 @@ def smooth(array: Array, sigma: float) -> Array:
 def signed_over_photo(
     attribution: Array, photo: Array, *, scale: float, faint: float, palette: Palette = RED_BLUE
 ) -> Array:
-    """A signed map (height, width) over a pale grey copy of the photo; RGB in [0, 1].
+    """Draw a signed map (height, width) over a pale grey copy of the photo; RGB in [0, 1].
 
-    `faint` is how much of the photo shows where nothing speaks: 0 is white.
+    `scale` is the magnitude that gets the darkest colour. `faint` is how much of the photo shows
+    where there is no evidence: 0 is white.
     """
     strength = numpy.clip(attribution / scale, -1, 1)
-    colour = palette.scale(0.5 + 0.5 * strength)[..., :3]
+    colour = palette.colormap(0.5 + 0.5 * strength)[..., :3]
     grey = photo.mean(-1, keepdims=True)
     background = 1 - faint * (1 - grey)
     opacity = numpy.abs(strength)[..., None] ** 0.5  # weak evidence still tints the photo
@@ -101,5 +126,5 @@ def signed_over_photo(
 
 
 def linear_map_colours(linear_map: Array, *, scale: float) -> Array:
-    """A linear map (height, width, channel) as an image around mid-grey, as the paper shows it."""
+    """Draw a linear map (height, width, channels) around mid-grey, as the paper does."""
     return numpy.clip(0.5 + 0.5 * linear_map / scale, 0, 1)

@@ -1,6 +1,7 @@
-"""Several methods on one photo, side by side.
+"""Maps side by side: of several methods (`dmbp compare`), or before and after (`dmbp sanity`).
 
-Maps before and after the model forgot its last layer, side by side.
+`draw_comparison` shows the map of each method. `draw_sanity` shows each method's map of the model
+and of a copy whose last layer is random.
 """
 
 import math
@@ -10,12 +11,12 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
-from dmbp.render.panel import LINE, PanelStyle, draw_legend, head_room, show_image, write_note
+from dmbp.render.panel import LINE, PanelStyle, draw_legend, show_image, title_height, write_note
 
 
 @dataclass(frozen=True)
 class ComparedMap:
-    """A method's map (height, width), its insertion curve and score, and what it took."""
+    """A method's map (height, width), its insertion curve and score, and the seconds it took."""
 
     title: str
     attribution: Array
@@ -25,42 +26,45 @@ class ComparedMap:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is the same everywhere: its pixels are put in row by row, as they come."""
-        return is_even(self.attribution)
+        """Whether the map is the same everywhere, so that its pixels were inserted row by row."""
+        return is_uniform(self.attribution)
 
 
 COLUMNS = 5
 
 
-def is_even(attribution: Array) -> bool:
-    """Whether a map is the same everywhere."""
+def is_uniform(attribution: Array) -> bool:
+    """Return whether a map is the same everywhere."""
     return bool(attribution.min() == attribution.max())
 
 
-def from_nothing(attribution: Array) -> Array:
-    """A map as it is drawn: one without negatives says where, so its weakest place is nothing."""
+def shift_to_zero(attribution: Array) -> Array:
+    """Shift a map without negative or zero values so that its weakest pixel is white.
+
+    Such a map only says where the evidence is, not how much or which sign.
+    """
     return attribution - attribution.min() if attribution.min() > 0 else attribution
 
 
 def draw_comparison(
     photo: Array, caption: str, maps: Sequence[ComparedMap], style: PanelStyle | None = None
 ) -> Figure:
-    """The photo and every map over it, each on its own scale, best insertion score first."""
+    """Draw the photo, and every map over it, each on its own scale, best insertion score first."""
     style = style or PanelStyle()
     columns = min(COLUMNS, len(maps) + 1)
-    lines = math.ceil((len(maps) + 1) / columns)
-    above = max(0.0, head_room(caption) - LINE)  # beyond two lines, which all titles have
-    size = style.row_height * columns * 0.82, style.row_height * lines * 0.98 + 0.5 + above
+    rows = math.ceil((len(maps) + 1) / columns)
+    above = max(0.0, title_height(caption) - LINE)  # all titles have two lines at least
+    size = style.row_height * columns * 0.82, style.row_height * rows * 0.98 + 0.5 + above
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.0] * lines + [0.035])
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.035])
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
-    best = sorted(maps, key=lambda item: -item.score)
-    for place, item in enumerate(best, start=1):
-        (smoothed,), scale = style.smoothed([from_nothing(item.attribution)])
+    ranked = sorted(maps, key=lambda item: -item.score)
+    for place, item in enumerate(ranked, start=1):
+        (smoothed,), scale = style.smooth_maps([shift_to_zero(item.attribution)])
         axis = figure.add_subplot(grid[place // columns, place % columns])
         what = "blank, row by row" if item.is_blank else "insertion"
-        title = f"{item.title}\n{what} {item.score:.2f} · {duration(item.seconds)}"
-        show_image(axis, style.evidence(smoothed, photo, scale), title)
+        title = f"{item.title}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
+        show_image(axis, style.draw_evidence(smoothed, photo, scale), title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
         write_note(
@@ -70,16 +74,17 @@ def draw_comparison(
     return figure
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person writes them."""
+def format_duration(seconds: float) -> str:
+    """Format seconds: `12 s`, `0.34 s`."""
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 @dataclass(frozen=True)
 class SanityRow:
-    """A method's maps (height, width) before and after, and the correlation in every draw.
+    """A method's maps (height, width) before and after re-initialisation of the last layer.
 
-    Several last layers are drawn; `after` is the map of the middle one.
+    Several last layers are drawn, each with its rank correlation; `after` is the map of the one
+    with the median correlation.
     """
 
     title: str
@@ -89,13 +94,13 @@ class SanityRow:
 
     @property
     def mean(self) -> float:
-        """The mean correlation, without signs: a map that turns into its opposite stays, too."""
+        """The mean magnitude of the correlations: a map that is only negated has not changed."""
         return sum(map(abs, self.correlations)) / len(self.correlations)
 
     @property
     def verdict(self) -> str:
-        """What the correlations say, in words."""
-        if is_even(self.before) or is_even(self.after):
+        """What the correlations mean, in words."""
+        if is_uniform(self.before) or is_uniform(self.after):
             return "nothing to compare: a map is the same everywhere"
         if self.mean > 0.7:
             return "stays: it does not depend on what was learned"
@@ -108,10 +113,10 @@ def draw_sanity(
     rows: Sequence[SanityRow],
     style: PanelStyle | None = None,
 ) -> Figure:
-    """A row for every method: before, after, and the correlation in words."""
+    """Draw a row for every method: its maps before and after, and the correlation in words."""
     style = style or PanelStyle()
     height = style.row_height * 0.8
-    size = height * 4.5, height * len(rows) + 1.1 + head_room(caption)
+    size = height * 4.5, height * len(rows) + 1.1 + title_height(caption)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
@@ -119,10 +124,12 @@ def draw_sanity(
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
     for line, row in enumerate(rows):
         for column, picture in enumerate((row.before, row.after), start=1):
-            (smoothed,), scale = style.smoothed([from_nothing(picture)])
+            (smoothed,), scale = style.smooth_maps([shift_to_zero(picture)])
             title = ("the model as it is", "its last layer drawn afresh")[column - 1]
             axis = figure.add_subplot(grid[line, column])
-            show_image(axis, style.evidence(smoothed, photo, scale), title if line == 0 else "")
+            show_image(
+                axis, style.draw_evidence(smoothed, photo, scale), title if line == 0 else ""
+            )
             if column == 1:
                 axis.set_ylabel(row.title, fontsize=11)
         words = figure.add_subplot(grid[line, 3])

@@ -1,14 +1,13 @@
-"""Any other method's linear map as a panel, split by the sign of what each pixel contributes.
+"""Draw a `Decomposition`, or any method's linear map, into a file.
 
     >>> gradient = dmbp.linearize(model, images, target=3).pullback()
     >>> positive, negative = split_by_sign(images, gradient)
     >>> torch.equal(positive + negative, gradient)
     True
 
-DMBP has a map for each sign. For other methods the paper's supplement decomposes the one they have
-"according to the sign of the obtained pixel-level attributions".
-
-A decomposition as a picture: a panel for images, lines for signals, bars for features.
+`plot_decomposition` draws a panel for images, lines for signals and bars for features. DMBP has a
+linear map for each sign; for other methods `plot_linear_map` splits the one they have "according to
+the sign of the obtained pixel-level attributions", as the paper's supplement does.
 """
 
 from collections.abc import Sequence
@@ -22,14 +21,14 @@ from dmbp.baseline import Baseline, baseline_for
 from dmbp.decompose import Decomposition
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
-from dmbp.render.panel import PanelRow, PanelStyle, TermBars, draw_panel
+from dmbp.render.panel import PanelRow, PanelStyle, Terms, draw_panel
 from dmbp.render.pictures import (
-    as_photo,
     check_drawable,
-    figure_bytes,
-    picture,
-    stretched,
-    write_whole,
+    encode_figure,
+    parse_photo,
+    stretch_contrast,
+    to_picture,
+    write_all_or_none,
 )
 from dmbp.render.series import (
     SeriesRow,
@@ -50,7 +49,20 @@ def plot_linear_map(
     captions: Sequence[str] | None = None,
     style: PanelStyle | None = None,
 ) -> None:
-    """Draw map ⊙ (x − reference) and both halves of the map for every image."""
+    """Draw map ⊙ (x − reference) and both halves of the map, split by sign, for every image.
+
+    Args:
+        inputs: Images (batch, channels, height, width).
+        linear_map: A map of the same shape.
+        path: The picture to write: .png, .svg or .pdf.
+        reference: What pixels are compared with: None for zero, "blur", "mean" or a tensor.
+        captions: A caption for each image.
+        style: How the picture looks.
+
+    Raises:
+        InputError: If the inputs cannot be drawn, or the map has another shape.
+        OutputError: If the picture cannot be written.
+    """
     check_drawable(inputs)
     if linear_map.shape != inputs.shape:
         raise InputError(
@@ -61,10 +73,10 @@ def plot_linear_map(
     pixels = (linear_map * (inputs - baseline_for(inputs, reference))).sum(1)
     rows = [
         PanelRow(
-            photo=stretched(inputs[k]),
+            photo=stretch_contrast(inputs[k]),
             attribution=pixels[k].detach().cpu().double().numpy(),
-            positive_map=picture(positive[k]),
-            negative_map=picture(negative[k]),
+            positive_map=to_picture(positive[k]),
+            negative_map=to_picture(negative[k]),
             terms=None,
             photo_caption="input",
             target_caption=captions[k] if captions is not None else "for and against",
@@ -72,13 +84,16 @@ def plot_linear_map(
         for k in range(len(inputs))
     ]
     path = Path(path)
-    write_whole({path: figure_bytes(draw_panel(rows, style), path.suffix)})
+    write_all_or_none({path: encode_figure(draw_panel(rows, style), path.suffix)})
 
 
 def split_by_sign(
     inputs: Tensor, linear_map: Tensor, reference: Baseline = None
 ) -> tuple[Tensor, Tensor]:
-    """The map where pixels contribute positively, and where negatively; zero elsewhere."""
+    """Return the map of pixels that contribute positively, and that of negative ones.
+
+    Each is zero elsewhere, so that the two add up to the map.
+    """
     pixels = (linear_map * (inputs - baseline_for(inputs, reference))).sum(1, keepdim=True)
     return linear_map * (pixels > 0), linear_map * (pixels < 0)
 
@@ -87,7 +102,7 @@ CHARTS = {
     2: (draw_features, features_height, "feature"),
     3: (draw_signal, signal_height, "channel"),
 }
-"""What is drawn of inputs that are no images, by their dimensions."""
+"""Chart, height and the word for one entry, by the inputs' dimensions, if they are not images."""
 
 
 def plot_decomposition(
@@ -100,36 +115,47 @@ def plot_decomposition(
     names: Sequence[str] | None = None,
     style: PanelStyle | None = None,
 ) -> None:
-    """Draw every row of a decomposition into a picture at `path` (.png, .svg or .pdf).
+    """Draw every row of a decomposition into one picture.
 
-    `photos` holds what the model saw for every row, an image of Pillow's, an array (height, width,
-    3) in [0, 1] or a tensor; without it the inputs are shown, stretched to their own range.
-    `target_captions` say what each row is about, such as a class's name. Signals (batch, channels,
-    length) are drawn as lines and vectors (batch, features) as bars; `names` are those of their
-    channels or features.
+    Images are drawn as panels, signals (batch, channels, length) as lines and vectors (batch,
+    features) as bars.
+
+    Args:
+        decomposition: What `DMBP.explain` returned.
+        path: The picture to write: .png, .svg or .pdf.
+        photos: What the model saw for every row: a Pillow image, an array (height, width, 3) in
+            [0, 1] or a tensor. Without photos the inputs are shown, with their contrast stretched.
+        photo_captions: A caption for each photo.
+        target_captions: What each row is about, such as a class's name.
+        names: Names of the channels or features.
+        style: How the picture looks.
+
+    Raises:
+        InputError: If the inputs cannot be drawn, or photos, captions or names do not fit them.
+        OutputError: If the picture cannot be written.
     """
     if decomposition.inputs.dim() in CHARTS:
-        figure = _charts(decomposition, target_captions, names, style)
+        figure = _draw_charts(decomposition, target_captions, names, style)
     elif names is not None:
-        raise InputError("names are those of features or channels; of classes: target_captions")
+        raise InputError("names are for features or channels; name classes with target_captions")
     else:
         rows = panel_rows(decomposition, photos, photo_captions, target_captions)
         figure = draw_panel(rows, style)
     path = Path(path)
-    write_whole({path: figure_bytes(figure, path.suffix)})
+    write_all_or_none({path: encode_figure(figure, path.suffix)})
 
 
-def _charts(
+def _draw_charts(
     decomposition: Decomposition,
     captions: Sequence[str] | None,
     names: Sequence[str] | None,
     style: PanelStyle | None,
 ) -> Figure:
     inputs = decomposition.inputs
-    chart, height, one = CHARTS[inputs.dim()]
-    names = names or [f"{one} {k}" for k in range(inputs.shape[1])]
+    chart, height, entry = CHARTS[inputs.dim()]
+    names = names or [f"{entry} {k}" for k in range(inputs.shape[1])]
     if len(names) != inputs.shape[1]:
-        raise InputError(f"{len(names)} names were given for {inputs.shape[1]} {one}s")
+        raise InputError(f"{len(names)} names were given for {inputs.shape[1]} {entry}s")
     rows = [
         SeriesRow(
             values=inputs[k].detach().cpu().double().numpy(),
@@ -149,7 +175,7 @@ def panel_rows(
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
 ) -> list[PanelRow]:
-    """The panel's rows, one for each row of the decomposition."""
+    """Return the panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
     check_drawable(inputs)
     for given in (photos, photo_captions, target_captions):
@@ -157,14 +183,14 @@ def panel_rows(
             what = "photos" if given is photos else "captions"
             raise InputError(f"{len(given)} {what} were given for {len(inputs)} rows")
     size = (inputs.shape[2], inputs.shape[3])
-    seen = ~decomposition.is_blank  # rounding is not to be drawn in full colours
-    attributions = decomposition.attribution.sum(1) * seen[:, None, None]
+    is_drawn = ~decomposition.is_blank  # rounding errors must not be drawn in full colours
+    attributions = decomposition.attribution.sum(1) * is_drawn[:, None, None]
     return [
         PanelRow(
-            photo=stretched(inputs[k]) if photos is None else as_photo(photos[k], size),
+            photo=stretch_contrast(inputs[k]) if photos is None else parse_photo(photos[k], size),
             attribution=attributions[k].detach().cpu().double().numpy(),
-            positive_map=picture(decomposition.positive_map[k]),
-            negative_map=picture(decomposition.negative_map[k]),
+            positive_map=to_picture(decomposition.positive_map[k]),
+            negative_map=to_picture(decomposition.negative_map[k]),
             terms=term,
             photo_caption="input" if photo_captions is None else str(photo_captions[k]),
             target_caption=_caption(decomposition, k, target_captions),
@@ -173,7 +199,7 @@ def panel_rows(
     ]
 
 
-def _terms(decomposition: Decomposition) -> list[TermBars]:
+def _terms(decomposition: Decomposition) -> list[Terms]:
     return list(
         zip(
             decomposition.output.tolist(),
@@ -190,7 +216,7 @@ def _caption(decomposition: Decomposition, row: int, captions: Sequence[str] | N
 
 
 def target_text(target: OneTarget | str) -> str:
-    """A target by its numbers: `class 282`, `class 285 − class 243`; a function by its name."""
+    """Return a target as text: `class 282`, `class 285 − class 243`, or a function's name."""
     if isinstance(target, str):
         return target
     if isinstance(target, int):

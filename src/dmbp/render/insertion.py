@@ -1,6 +1,8 @@
-"""The insertion metric as a figure: the photo as it fills up, above the curves.
+"""The insertion metric, as a figure or as a GIF.
 
-A moving picture of the insertion metric: pixels go in, the probability beside them rises.
+A map's strongest pixels are put into a blurred photo; the better the map, the sooner the class's
+probability rises. `draw_insertion` shows the curves of several methods below photos that fill up,
+`insertion_gif` the photo and the curve of one map as they grow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,26 +14,25 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from dmbp.render.colour import Array
+from dmbp.render.colour import CURVES, GRID, INK, MARKER, OTHER_CURVES, Array
 from dmbp.render.comparison import ComparedMap
 from dmbp.render.panel import show_image
-
-# Told apart by colour-blind people too, and by lightness (Okabe and Ito's set).
-COLOURS = ("#c0212d", "#0072b2", "#e69f00")
-OTHERS = "#c8c8c8"
 
 
 def draw_insertion(
     strips: Mapping[str, Mapping[float, Array]], maps: Sequence[ComparedMap], target: str
 ) -> Figure:
-    """Curves of all methods; `strips` shows, for some titles, the photo at some fractions."""
+    """Draw the curves of all methods below strips of photos.
+
+    `strips` holds, by the titles of a few methods, the photo at some fractions of inserted pixels.
+    """
     fractions = list(next(iter(strips.values())))
     height = 1.75 * len(strips) + 3.4
     figure = Figure(figsize=(1.75 * len(fractions) + 1.0, height), layout="constrained")
     grid = figure.add_gridspec(
         len(strips) + 1, len(fractions), height_ratios=[1.75] * len(strips) + [3.4]
     )
-    colours = dict(zip(strips, COLOURS, strict=False))
+    colours = dict(zip(strips, CURVES, strict=False))
     for line, (title, strip) in enumerate(strips.items()):
         for column, (fraction, photo) in enumerate(strip.items()):
             axis = figure.add_subplot(grid[line, column])
@@ -39,20 +40,20 @@ def draw_insertion(
             if column == 0:
                 axis.set_ylabel(title, color=colours[title], fontsize=10, fontweight="bold")
     axis = figure.add_subplot(grid[-1, :])
-    # The methods of the strips are drawn last, on top.
+    # The methods of the strips are drawn last, so that they are on top.
     lines: dict[str, Line2D] = {}
     for item in sorted(maps, key=lambda item: item.title in colours):
         across = numpy.linspace(0, 1, len(item.curve))
-        known = item.title in colours
+        has_strip = item.title in colours
         (lines[item.title],) = axis.plot(
             across,
             item.curve,
-            color=colours.get(item.title, OTHERS),
-            linewidth=2.2 if known else 1.0,
-            label=f"{item.title}  {item.score:.2f}" if known else None,
+            color=colours.get(item.title, OTHER_CURVES),
+            linewidth=2.2 if has_strip else 1.0,
+            label=f"{item.title}  {item.score:.2f}" if has_strip else None,
         )
     for fraction in fractions:
-        axis.axvline(fraction, color="#dddddd", linewidth=0.8, zorder=0)
+        axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
     axis.set(xlim=(0, 1), ylim=(0, 1.02))
     axis.set_xlabel("part of the pixels put into the blurred photo, strongest first")
     axis.set_ylabel(f"probability of {target}")
@@ -73,14 +74,16 @@ def draw_insertion(
     return figure
 
 
-MILLISECONDS = 120
-PAUSE_AT_THE_END = 1500
+FRAME_MILLISECONDS = 120
+LAST_FRAME_MILLISECONDS = 1500
 
 
 def insertion_gif(frames: Sequence[Array], curve: Sequence[float], title: str) -> bytes:
-    """A GIF with a frame for every step: the photo so far (RGB in [0, 1]) beside the curve."""
-    pictures = [_frame(frame, curve[: k + 1], len(frames), title) for k, frame in enumerate(frames)]
-    durations = [MILLISECONDS] * (len(pictures) - 1) + [PAUSE_AT_THE_END]
+    """Return a GIF with a frame for every step: the photo so far (RGB in [0, 1]) and the curve."""
+    pictures = [
+        _draw_frame(frame, curve[: k + 1], len(frames), title) for k, frame in enumerate(frames)
+    ]
+    durations = [FRAME_MILLISECONDS] * (len(pictures) - 1) + [LAST_FRAME_MILLISECONDS]
     buffer = BytesIO()
     pictures[0].save(
         buffer, "GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0
@@ -88,15 +91,15 @@ def insertion_gif(frames: Sequence[Array], curve: Sequence[float], title: str) -
     return buffer.getvalue()
 
 
-def _frame(photo: Array, so_far: Sequence[float], count: int, title: str) -> Image.Image:
+def _draw_frame(photo: Array, so_far: Sequence[float], count: int, title: str) -> Image.Image:
     figure = Figure(figsize=(7.2, 3.6), dpi=80, layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(numpy.clip(photo, 0, 1))
     left.set_axis_off()
     left.set_title(f"{(len(so_far) - 1) / (count - 1):.0%} of the pixels put in", fontsize=10)
     fractions = numpy.linspace(0, 1, count)[: len(so_far)]
-    right.plot(fractions, so_far, color="#222222")
-    right.plot(fractions[-1:], so_far[-1:], "o", color="#b2182b")
+    right.plot(fractions, so_far, color=INK)
+    right.plot(fractions[-1:], so_far[-1:], "o", color=MARKER)
     right.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="fraction of pixels")
     right.set_title(f"probability of {title}: {so_far[-1]:.0%}", fontsize=10)
     right.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,8 @@
-"""One picture that explains one photo: photo, evidence, two linear maps, the score's terms."""
+"""The panel: a row for each target, with photo, evidence, two linear maps and the score's terms.
+
+`draw_panel` makes the figure. The parts that other figures share (images with titles, bars of the
+terms, legend, notes) and `PanelStyle`, which every figure takes, are defined here, too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +14,20 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import (
+    AXIS,
+    FRAME,
+    INK,
     RED_BLUE,
     Array,
     Palette,
+    darkest_magnitude,
     linear_map_colours,
     signed_over_photo,
-    smooth,
-    strongest,
+    smooth_map,
 )
+
+Terms = tuple[float, float, float, float]
+"""The model's output, and its positive, negative and nuisance term."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +35,28 @@ class PanelRow:
     """One target of one photo.
 
     `photo`, `positive_map` and `negative_map` are (height, width, 3); `attribution` is
-    (height, width), signed. The terms are output, positive, negative and nuisance, where known.
+    (height, width), signed. `terms` is None for methods that do not split the score.
     """
 
     photo: Array
     attribution: Array
     positive_map: Array
     negative_map: Array
-    terms: tuple[float, float, float, float] | None
+    terms: Terms | None
     photo_caption: str
     target_caption: str
 
 
 @dataclass(frozen=True)
 class PanelStyle:
-    """How a panel looks.
+    """How pictures look.
 
-    `smoothing` is the Gaussian's sigma as a fraction of the map's side: single pixels are too fine
-    for the eye. It changes the picture only, no number. `faint` is how much of the photo shows
-    under the map, from 0 (white) to 1.
+    Args:
+        smoothing: How far maps are smoothed, because single pixels are too fine for the eye: a
+            Gaussian's sigma as a fraction of the map's side. It changes pictures only, not numbers.
+        faint: How much of the photo shows under the map, from 0 (white) to 1.
+        palette: The colours of evidence for and against.
+        row_height: The height of a row of pictures, in inches.
     """
 
     smoothing: float = 0.01
@@ -51,35 +64,32 @@ class PanelStyle:
     palette: Palette = RED_BLUE
     row_height: float = 3.3
 
-    def smoothed(self, attributions: Sequence[Array]) -> tuple[list[Array], float]:
-        """The maps as they are drawn, and the magnitude that gets the darkest colour in all."""
-        maps = [smooth(array, self.smoothing * max(array.shape)) for array in attributions]
-        return maps, strongest(*maps)
+    def smooth_maps(self, attributions: Sequence[Array]) -> tuple[list[Array], float]:
+        """Return smoothed maps, and the magnitude that gets the darkest colour in all of them."""
+        maps = [smooth_map(array, self.smoothing * max(array.shape)) for array in attributions]
+        return maps, darkest_magnitude(*maps)
 
-    def evidence(self, attribution: Array, photo: Array, scale: float) -> Array:
-        """A smoothed map over its photo."""
+    def draw_evidence(self, attribution: Array, photo: Array, scale: float) -> Array:
+        """Draw a smoothed map over its photo."""
         return signed_over_photo(
             attribution, photo, scale=scale, faint=self.faint, palette=self.palette
         )
 
 
-TermBars = tuple[float, float, float, float]
-
-
-def bars(terms: TermBars, palette: Palette) -> list[tuple[str, float, str]]:
-    """The terms in the order they add up: name, value, colour."""
+def term_bars(terms: Terms, palette: Palette) -> list[tuple[str, float, str]]:
+    """Return name, value and colour of each term, in the order they add up."""
     output, positive, negative, nuisance = terms
     return [
         ("for, y⁺", positive, palette.positive),
         ("against, y⁻", negative, palette.negative),
-        ("neither, y~", nuisance, palette.neither),
-        ("sum: score y", output, "#222222"),
+        ("neither, y~", nuisance, palette.neutral),
+        ("sum: score y", output, INK),
     ]
 
 
 def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
-    """The positive and the negative linear map, on one scale."""
-    scale = strongest(row.positive_map, row.negative_map)
+    """Draw the positive and the negative linear map, on one scale."""
+    scale = darkest_magnitude(row.positive_map, row.negative_map)
     return (
         linear_map_colours(row.positive_map, scale=scale),
         linear_map_colours(row.negative_map, scale=scale),
@@ -87,31 +97,31 @@ def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
 
 
 TITLE_WIDTH = 36
-"""The letters that fit above a picture."""
+"""How many letters fit above a picture."""
 
 LINE = 0.27
-"""Inches that a title's line takes."""
+"""The height of a title's line, in inches."""
 
 TERMS_WIDTH = 1.15
-"""The bars' width, in pictures."""
+"""The width of the bars, in widths of a picture."""
 
 
-def number(value: float) -> str:
-    """A signed number as a person writes it: `+2,386`, `-0.51`, and `0.00` without a sign."""
+def format_number(value: float) -> str:
+    """Format a number with its sign: `+2,386`, `-0.51`, but `0.00`."""
     if abs(value) < 0.005:
         return "0.00"
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
 def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
-    """A figure with a row for every target, all on one colour scale."""
+    """Draw a row for every target, all on one colour scale."""
     style = style or PanelStyle()
-    maps, scale = style.smoothed([row.attribution for row in rows])
+    maps, scale = style.smooth_maps([row.attribution for row in rows])
     columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
     height = (
         style.row_height * len(rows)
         + 0.45
-        + sum(head_room(row.photo_caption, row.target_caption) for row in rows)
+        + sum(title_height(row.photo_caption, row.target_caption) for row in rows)
     )
     size = style.row_height * 0.91 * sum(columns), height
     figure = Figure(figsize=size, layout="constrained")
@@ -126,10 +136,10 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
             figure.add_subplot(grid[line, column]) for column in range(4)
         )
         show_image(photo, row.photo, row.photo_caption)
-        show_image(evidence, style.evidence(attribution, row.photo, scale), row.target_caption)
-        toward, against = linear_map_pictures(row)
-        show_image(positive, toward, "patterns for it, ∇F⁺")
-        show_image(negative, against, "patterns against it, ∇F⁻")
+        show_image(evidence, style.draw_evidence(attribution, row.photo, scale), row.target_caption)
+        positive_map, negative_map = linear_map_pictures(row)
+        show_image(positive, positive_map, "patterns for it, ∇F⁺")
+        show_image(negative, negative_map, "patterns against it, ∇F⁻")
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
@@ -142,8 +152,8 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     return figure
 
 
-def in_lines(title: str) -> str:
-    """A title as wide as a picture: in two lines where it is long, with its end where longer."""
+def wrap_title(title: str) -> str:
+    """Wrap each line of a title to a picture's width; if it takes more than two, cut its middle."""
     lines: list[str] = []
     for line in title.split("\n"):
         wrapped = wrap(line, TITLE_WIDTH)
@@ -153,39 +163,39 @@ def in_lines(title: str) -> str:
     return "\n".join(lines)
 
 
-def head_room(*titles: str) -> float:
-    """Inches above a row of pictures for titles of more than one line."""
-    return LINE * max(in_lines(title).count("\n") for title in titles)
+def title_height(*titles: str) -> float:
+    """Return the inches that titles of more than one line need above a row of pictures."""
+    return LINE * max(wrap_title(title).count("\n") for title in titles)
 
 
 def show_image(axis: Axes, picture: Array, title: str) -> None:
-    """A picture without ticks under a title."""
+    """Show a picture without ticks under a title."""
     axis.imshow(picture, interpolation="nearest")
-    axis.set_title(in_lines(title), fontsize=11)
+    axis.set_title(wrap_title(title), fontsize=11)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():
-        spine.set_edgecolor("#cccccc")
+        spine.set_edgecolor(FRAME)
 
 
-def draw_terms(axis: Axes, terms: TermBars, palette: Palette) -> None:
-    """A bar for each term and for their sum."""
-    names, values, colours = zip(*bars(terms, palette), strict=True)
+def draw_terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+    """Draw a bar for each term and for their sum."""
+    names, values, colours = zip(*term_bars(terms, palette), strict=True)
     axis.barh(range(4), values, color=colours, height=0.55)
-    axis.axvline(0, color="#888888", linewidth=0.8)
+    axis.axvline(0, color=AXIS, linewidth=0.8)
     axis.invert_yaxis()
     axis.set_title("how the score adds up", fontsize=11)
     reach = max(map(abs, values)) or 1.0
     axis.set_xlim(-1.1 * reach, 1.1 * reach)
     axis.set_xticks([])
     axis.set_yticks([])
-    # Name and number stand on the side of the axis that the bar leaves free.
+    # Name and number go on the side of the axis that the bar leaves free.
     for position, (name, value) in enumerate(zip(names, values, strict=True)):
         side = -1 if value > 0 else 1
         axis.text(
             side * 0.05 * reach,
             position,
-            f"{name}\n{number(value)}",
+            f"{name}\n{format_number(value)}",
             va="center",
             ha="right" if side < 0 else "left",
             fontsize=10,
@@ -195,8 +205,8 @@ def draw_terms(axis: Axes, terms: TermBars, palette: Palette) -> None:
 
 
 def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
-    """What the colours say."""
-    colours = ScalarMappable(Normalize(-1, 1), palette.scale)
+    """Draw the legend of the colours."""
+    colours = ScalarMappable(Normalize(-1, 1), palette.colormap)
     bar = figure.colorbar(colours, cax=axis, orientation="horizontal")
     bar.set_ticks([-1, 0, 1], labels=["against", "nothing", "for"])
     bar.ax.tick_params(length=0, labelsize=10)
@@ -207,6 +217,6 @@ def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
 
 
 def write_note(axis: Axes, text: str) -> None:
-    """A line of text beside the legend, which may run on under the next columns."""
+    """Write a line of text beside the legend; it may extend under the next columns."""
     axis.set_axis_off()
     axis.text(0, 0.5, text, va="center", fontsize=10).set_in_layout(False)

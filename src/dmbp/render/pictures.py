@@ -1,7 +1,4 @@
-"""Results reach the disk whole or not at all.
-
-Tensors as pictures: arrays (height, width, 3).
-"""
+"""Tensors to pictures, figures to bytes, and files that are written all or none."""
 
 import os
 from collections.abc import Mapping
@@ -22,8 +19,8 @@ FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 DOTS_PER_INCH = 110
 
 
-def figure_bytes(figure: Figure, suffix: str) -> bytes:
-    """A figure as a file's content."""
+def encode_figure(figure: Figure, suffix: str) -> bytes:
+    """Return a figure as the content of a file with this ending."""
     if suffix not in FORMATS:
         raise OutputError(f"pictures are written as {', '.join(FORMATS)}, not {suffix!r}")
     buffer = BytesIO()
@@ -31,8 +28,8 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-def write_whole(contents: Mapping[Path, bytes]) -> None:
-    """Write several files so that either all are there in the end or none is."""
+def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
+    """Write several files so that in the end either all of them exist or none does."""
     for path in contents:
         if path.is_dir():
             raise OutputError(f"cannot write {path}: a folder has that name")
@@ -52,7 +49,7 @@ def write_whole(contents: Mapping[Path, bytes]) -> None:
 
 
 def check_drawable(inputs: Tensor) -> None:
-    """Refuse what is no batch of images."""
+    """Raise an `InputError` if inputs are not a batch of images."""
     if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
         raise InputError(
             "only images of one or three channels can be drawn, not inputs of shape "
@@ -60,38 +57,38 @@ def check_drawable(inputs: Tensor) -> None:
         )
 
 
-def as_photo(given: Any, size: tuple[int, int]) -> Array:
-    """A photo as RGB in [0, 1], from Pillow's, an array or a tensor, if it has that size.
+def parse_photo(photo: Any, size: tuple[int, int]) -> Array:
+    """Return a Pillow image, an array or a tensor of this size as RGB in [0, 1].
 
-    Whole numbers are those of a file, 0 to 255; channels come last, or first in a tensor.
+    Whole numbers range from 0 to 255, as in files. Channels come last, or first in a tensor.
     """
-    if isinstance(given, Tensor):
-        given = given.detach().cpu()
-        given = (given.permute(1, 2, 0) if len(given) in (1, 3) else given).numpy()
-    array = numpy.asarray(given.convert("RGB") if isinstance(given, Image.Image) else given)
+    if isinstance(photo, Tensor):
+        photo = photo.detach().cpu()
+        photo = (photo.permute(1, 2, 0) if len(photo) in (1, 3) else photo).numpy()
+    array = numpy.asarray(photo.convert("RGB") if isinstance(photo, Image.Image) else photo)
     array = array / 255 if numpy.issubdtype(array.dtype, numpy.integer) else array
     array = array[..., None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] not in (1, 3) or array.shape[:2] != size:
         raise InputError(
             f"a photo of shape {array.shape} was given for an input of {size[0]} × {size[1]} "
-            f"pixels: it is what the model saw, {(*size, 3)}"
+            f"pixels; give the photo as the model saw it, of shape {(*size, 3)}"
         )
     if not (array.min() >= 0 and array.max() <= 1):
         raise InputError(
-            f"a photo's values are between 0 and 1, or whole numbers to 255, not from "
+            f"a photo's values must be between 0 and 1, or whole numbers to 255, but range from "
             f"{array.min():.3g} to {array.max():.3g}"
         )
     return numpy.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
 
 
-def picture(image: Tensor) -> Array:
-    """An image (channel, height, width) with its values as they are; grey in all three channels."""
+def to_picture(image: Tensor) -> Array:
+    """Return an image (channels, height, width) with channels last; one channel becomes three."""
     array = image.detach().cpu().double().permute(1, 2, 0).numpy()
     return numpy.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
 
 
-def stretched(image: Tensor) -> Array:
-    """An image with its darkest value black and its brightest white."""
-    array = picture(image)
+def stretch_contrast(image: Tensor) -> Array:
+    """Return an image with its darkest value black and its brightest white."""
+    array = to_picture(image)
     low, high = array.min(), array.max()
     return (array - low) / max(high - low, 1e-12)

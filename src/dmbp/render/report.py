@@ -1,8 +1,7 @@
-"""A small line chart as SVG text, for pages that must not load anything.
+"""The report: one HTML page about many photos, which can be mailed and opened offline.
 
-One HTML page about many photos: self-contained, to be mailed and opened without a network.
-
-The page forbids itself every request (its content security policy allows inline data alone).
+The page (`templates/report.html`) loads nothing: pictures are inside it as data, charts are SVG
+elements that `line_chart` writes, and its content security policy forbids all requests.
 """
 
 from base64 import b64encode
@@ -15,8 +14,8 @@ import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from dmbp.render.colour import Array, Palette
-from dmbp.render.panel import PanelRow, PanelStyle, bars, linear_map_pictures, number
+from dmbp.render.colour import INK, Array, Palette
+from dmbp.render.panel import PanelRow, PanelStyle, format_number, linear_map_pictures, term_bars
 
 WIDTH, HEIGHT = 300, 170
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
@@ -34,7 +33,7 @@ class ChartLine:
 def line_chart(
     lines: Sequence[ChartLine], *, across: str, last: str, limits: tuple[float, float] | None = None
 ) -> str:
-    """An SVG element; `across` names the horizontal axis and `last` labels its right end."""
+    """Return an SVG element; `across` names the horizontal axis, `last` labels its right end."""
     low, high = limits or _limits(lines)
     parts = [_axis(low, high, across, last), *(_polyline(line, low, high) for line in lines)]
     names = ", ".join(line.name for line in lines)
@@ -81,15 +80,15 @@ def _polyline(line: ChartLine, low: float, high: float) -> str:
 
 
 SHOWN_SIDE = 448
-"""Pixels a picture has in the page; maps are finer than a screen's pixels otherwise."""
+"""How large a picture is drawn at least, in pixels: those of small networks are enlarged."""
 
 
 @dataclass(frozen=True)
 class ReportTarget:
-    """One question about a photo: what the panel shows, and two curves.
+    """A photo's target: what the panel shows, and two curves.
 
-    `history` holds y⁺, y⁻ and y~ by iteration; `insertion` the target's probability as pixels are
-    put in, from none to all.
+    `history` holds y⁺, y⁻ and y~ by iteration, `insertion` the target's probability as pixels are
+    inserted, from none to all.
     """
 
     row: PanelRow
@@ -104,7 +103,7 @@ class ReportTarget:
 
 @dataclass(frozen=True)
 class ReportPhoto:
-    """One photo with all that was asked about it."""
+    """A photo and its targets."""
 
     name: str
     predicted: str
@@ -119,7 +118,7 @@ def report_html(
     versions: Mapping[str, str],
     style: PanelStyle | None = None,
 ) -> bytes:
-    """The page as a file's content."""
+    """Return the page as a file's content."""
     style = style or PanelStyle()
     environment = Environment(
         loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
@@ -136,7 +135,7 @@ def report_html(
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
-    maps, scale = style.smoothed([target.row.attribution for target in photo.targets])
+    maps, scale = style.smooth_maps([target.row.attribution for target in photo.targets])
     return {
         "name": photo.name,
         "predicted": photo.predicted,
@@ -156,13 +155,13 @@ def _target(
     return {
         "name": target.name,
         "probability": f"{target.probability:.1%}",
-        "evidence": _data_url(style.evidence(attribution, row.photo, scale)),
+        "evidence": _data_url(style.draw_evidence(attribution, row.photo, scale)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),
         "terms": _terms(row, palette),
         "history": _history(target, palette),
         "insertion": line_chart(
-            [ChartLine("probability", "#222222", target.insertion)],
+            [ChartLine("probability", INK, target.insertion)],
             across="pixels put in",
             last="all",
             limits=(0.0, 1.0),
@@ -179,27 +178,27 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
     return [
         {
             "name": name,
-            "value": number(value),
+            "value": format_number(value),
             "colour": colour,
             "width": f"{50 * abs(value) / reach:.2f}",
             "start": f"{50 - (50 * -value / reach if value < 0 else 0):.2f}",
         }
-        for name, value, colour in bars(row.terms, palette)
+        for name, value, colour in term_bars(row.terms, palette)
     ]
 
 
 def _history(target: ReportTarget, palette: Palette) -> str:
-    colours = (palette.positive, palette.negative, palette.neither)
+    colours = (palette.positive, palette.negative, palette.neutral)
     lines = [
         ChartLine(name, colour, values)
         for (name, values), colour in zip(target.history.items(), colours, strict=True)
     ]
-    iterations = len(lines[0].values) - 1  # the first values are those before any
+    iterations = len(lines[0].values) - 1  # the first values are from before learning
     return line_chart(lines, across="iterations", last=str(iterations))
 
 
 def _data_url(picture: Array) -> str:
-    """A picture in [0, 1] as a JPEG inside the page."""
+    """Return a picture in [0, 1] as a JPEG inside a URL."""
     image = Image.fromarray(numpy.round(numpy.clip(picture, 0, 1) * 255).astype(numpy.uint8))
     scale = max(1, SHOWN_SIDE // max(image.size))
     image = image.resize((image.width * scale, image.height * scale), Image.Resampling.BICUBIC)

@@ -1,8 +1,7 @@
-"""What is no image, explained: a chart of each row's numbers beside the score's terms.
+"""Charts for inputs that are not images, beside the bars of the score's terms.
 
-A signal (channels, length): a line for each channel, on colours of what each moment says.
-
-A vector of features: a bar for each, as long as what it adds to the score.
+A signal (channels, length) gets a line for each channel, on a band whose colour is the evidence of
+each moment. A vector of features gets a bar for each, as long as what it adds to the score.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,45 +13,50 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
-from dmbp.render.colour import Array, Palette, strongest
-from dmbp.render.panel import PanelStyle, TermBars, draw_legend, draw_terms
+from dmbp.render.colour import AXIS, SIGNAL, Array, Palette, darkest_magnitude
+from dmbp.render.panel import PanelStyle, Terms, draw_legend, draw_terms
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
-"""In inches, whatever is drawn."""
+"""In inches, for all charts."""
 
 
 @dataclass(frozen=True)
 class SeriesRow:
     """One target of one input: its `values` and the signed `attribution` of each.
 
-    Both are (channels, length) for signals and (features,) for vectors; `names` are those of the
-    channels or features.
+    Both are (channels, length) for signals and (features,) for vectors. `names` holds the names of
+    the channels or features.
     """
 
     values: Array
     attribution: Array
-    terms: TermBars
+    terms: Terms
     caption: str
     names: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Colours of a figure: the palette, and the magnitude that gets its darkest."""
+class ColourScale:
+    """A figure's palette, and the magnitude that gets its darkest colour."""
 
     palette: Palette
     darkest: float
 
+    def colours(self, attribution: Array) -> Array:
+        """Return the colour of each value, RGBA in [0, 1]."""
+        strength = numpy.clip(attribution / self.darkest, -1, 1)
+        return self.palette.colormap(0.5 + 0.5 * strength)
 
-Chart = Callable[[Figure, SubplotSpec, SeriesRow, Scale], None]
+
+Chart = Callable[[Figure, SubplotSpec, SeriesRow, ColourScale], None]
 
 
 def draw_series(
     rows: Sequence[SeriesRow], chart: Chart, *, height: float, style: PanelStyle | None = None
 ) -> Figure:
-    """A figure with a chart of some `height` for every row, all on one colour scale."""
+    """Draw a chart, `height` inches high, for every row, all on one colour scale."""
     palette = (style or PanelStyle()).palette
-    scale = Scale(palette, strongest(*(row.attribution for row in rows)))
+    scale = ColourScale(palette, darkest_magnitude(*(row.attribution for row in rows)))
     widths = [CHART_WIDTH, TERMS_WIDTH]
     size = sum(widths), height * len(rows) + 0.45
     figure = Figure(figsize=size, layout="constrained")
@@ -65,12 +69,12 @@ def draw_series(
     return figure
 
 
-def shown(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:
-    """The places of the `most` strongest, in their order, and what to say of those left out."""
+def pick_strongest(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:
+    """Return the indices of the `most` strongest, in order, and a note if others are left out."""
     order = sorted(range(len(names)), key=lambda k: -abs(float(strength[k])))
     left_out = len(names) - most
-    said = f", the {most} strongest of {len(names)}" if left_out > 0 else ""
-    return sorted(order[:most]), said
+    note = f", the {most} strongest of {len(names)}" if left_out > 0 else ""
+    return sorted(order[:most]), note
 
 
 MOST_CHANNELS = 8
@@ -78,18 +82,18 @@ CHANNEL_HEIGHT = 1.3
 """In inches."""
 
 BAND, LINE = 7.0, 0.8
-"""Widths in points: colours are a band behind a thin line, or white would hide it."""
+"""Widths in points. Colours are a band behind a thin line: a white line would be invisible."""
 
 
 def signal_height(row: SeriesRow) -> float:
-    """In inches; no less than the bars beside it need."""
+    """Return a chart's height in inches, which is at least what the bars beside it need."""
     return max(2.6, CHANNEL_HEIGHT * min(len(row.values), MOST_CHANNELS))
 
 
-def draw_signal(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: Scale) -> None:
-    """Lines one above the other, those of the strongest channels where there are many."""
+def draw_signal(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
+    """Draw a line for each channel, one above the other; of many, the strongest ones."""
     strength = numpy.abs(row.attribution).sum(1)
-    channels, left_out = shown(row.names, strength, most=MOST_CHANNELS)
+    channels, note = pick_strongest(row.names, strength, most=MOST_CHANNELS)
     grid = place.subgridspec(len(channels), 1)
     for line, channel in enumerate(channels):
         axis = figure.add_subplot(grid[line, 0])
@@ -97,22 +101,21 @@ def draw_signal(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: Scale
         axis.set_ylabel(row.names[channel], fontsize=9)
         axis.tick_params(labelsize=8, labelbottom=line == len(channels) - 1)
         if line == 0:
-            axis.set_title(f"{row.caption}{left_out}", fontsize=11)
+            axis.set_title(f"{row.caption}{note}", fontsize=11)
 
 
-def _draw_channel(axis: Axes, values: Array, attribution: Array, scale: Scale) -> None:
+def _draw_channel(axis: Axes, values: Array, attribution: Array, scale: ColourScale) -> None:
     moments = numpy.arange(len(values))
-    # A moment's colour reaches from half-way before it to half-way after it.
+    # A moment's colour reaches half-way to its neighbours.
     middle = (values[1:] + values[:-1]) / 2
     along = numpy.concatenate([moments[:1], moments[:-1] + 0.5, moments[-1:]])
     across = numpy.concatenate([values[:1], middle, values[-1:]])
     ends = numpy.stack([along, across], 1)
     at = numpy.stack([moments, values], 1)
     strokes = numpy.stack([ends[:-1], at, ends[1:]], 1)
-    strength = numpy.clip(attribution / scale.darkest, -1, 1)
-    colours = scale.palette.scale(0.5 + 0.5 * strength)
+    colours = scale.colours(attribution)
     axis.add_collection(LineCollection(list(strokes), colors=colours, linewidths=BAND))
-    axis.plot(moments, values, color="#444444", linewidth=LINE)
+    axis.plot(moments, values, color=SIGNAL, linewidth=LINE)
     axis.margins(x=0.01, y=0.15)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -123,23 +126,23 @@ BAR_HEIGHT = 0.24
 
 
 def features_height(row: SeriesRow) -> float:
-    """In inches; no less than the bars beside it need."""
+    """Return a chart's height in inches, which is at least what the bars beside it need."""
     return max(2.6, 0.7 + BAR_HEIGHT * min(len(row.values), MOST_FEATURES))
 
 
-def draw_features(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: Scale) -> None:
-    """Bars in the features' order, the strongest where there are many, values beside the names."""
+def draw_features(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
+    """Draw a bar for each feature, in order; of many, the strongest ones."""
     axis = figure.add_subplot(place)
-    features, left_out = shown(row.names, row.attribution, most=MOST_FEATURES)
+    features, note = pick_strongest(row.names, row.attribution, most=MOST_FEATURES)
     lengths = [float(row.attribution[k]) for k in features]
-    toward, against = scale.palette.positive, scale.palette.negative
-    colours = [toward if length > 0 else against for length in lengths]
+    positive, negative = scale.palette.positive, scale.palette.negative
+    colours = [positive if length > 0 else negative for length in lengths]
     axis.barh(range(len(features)), lengths, color=colours, height=0.65)
-    axis.axvline(0, color="#888888", linewidth=0.8)
+    axis.axvline(0, color=AXIS, linewidth=0.8)
     names = [f"{row.names[k]} = {row.values[k]:.3g}" for k in features]
     axis.set_yticks(range(len(features)), labels=names)
     axis.invert_yaxis()
     axis.tick_params(labelsize=8)
     axis.set_xlabel("attribution", fontsize=9)
-    axis.set_title(f"{row.caption}{left_out}", fontsize=11)
+    axis.set_title(f"{row.caption}{note}", fontsize=11)
     axis.spines[["top", "right", "left"]].set_visible(False)

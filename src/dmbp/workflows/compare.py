@@ -29,9 +29,9 @@ from dmbp.render import (
     PanelStyle,
     draw_comparison,
     draw_insertion,
-    duration,
-    figure_bytes,
-    write_whole,
+    encode_figure,
+    format_duration,
+    write_all_or_none,
 )
 from dmbp.render.colour import Array
 from dmbp.workflows.prediction import Prediction
@@ -63,15 +63,15 @@ class Comparison:
         maps = list(self.maps.values())
         caption = f"{prediction.verdict()}\nfor and against: {prediction.class_label(target)}"
         files = {
-            folder / f"{stem}-methods{suffix}": figure_bytes(
+            folder / f"{stem}-methods{suffix}": encode_figure(
                 draw_comparison(prediction.photo, caption, maps, style), suffix
             ),
-            folder / f"{stem}-insertion{suffix}": figure_bytes(
+            folder / f"{stem}-insertion{suffix}": encode_figure(
                 draw_insertion(self._strips(), maps, class_name), suffix
             ),
             folder / f"{stem}-methods.json": self._record(),
         }
-        write_whole(files)
+        write_all_or_none(files)
         return list(files)
 
     def _strips(self) -> dict[str, dict[float, Array]]:
@@ -166,7 +166,7 @@ def compare(
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
                 score = f"insertion {maps[name].score:.3f}{note}"
-                console.print(f"{name}: {score}, {duration(seconds)}")
+                console.print(f"{name}: {score}, {format_duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return Comparison(prediction, maps, attributions, refusals, settings, capture_seconds)

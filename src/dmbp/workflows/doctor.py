@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dmbp import __version__
 from dmbp.linear import Site
-from dmbp.render.comparison import duration
+from dmbp.render.comparison import format_duration
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
 from dmbp.workflows.prediction import ModelSpec
 
@@ -102,7 +102,7 @@ def _table(*columns: str) -> Table:
 def _cost_text(found: Examination) -> str:
     lines = [
         f"exactness    {found.exactness:.1e} relative, {found.tolerance:.0e} allowed",
-        f"capture      {duration(found.capture_seconds)}",
+        f"capture      {format_duration(found.capture_seconds)}",
     ]
     if found.learning is None:
         return "\n".join([*lines, "no activation carries a mask: the model is affine"])
@@ -113,7 +113,7 @@ def _cost_text(found: Examination) -> str:
             f"engine       {cost.engine}: {cost.reason}",
             f"masks        {cost.mask_elements:,} elements, {_mebibytes(cost.mask_bytes)}",
             f"memory       {_peak_text(cost.memory)}",
-            f"iteration    {duration(cost.seconds_an_iteration)}",
+            f"iteration    {format_duration(cost.seconds_an_iteration)}",
         ]
     )
 

@@ -39,11 +39,11 @@ from dmbp.render import (
     ReportPhoto,
     ReportTarget,
     draw_panel,
-    figure_bytes,
+    encode_figure,
     insertion_gif,
     panel_rows,
     report_html,
-    write_whole,
+    write_all_or_none,
 )
 from dmbp.workflows.prediction import ModelSpec, Prediction, predict
 
@@ -98,7 +98,7 @@ class Explanation:
 
     def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
         """Return the panel as the content of an image file."""
-        return figure_bytes(draw_panel(self._panel_rows(), style), suffix)
+        return encode_figure(draw_panel(self._panel_rows(), style), suffix)
 
     def record(self) -> bytes:
         """Return terms, exactness, settings and timings as the content of a JSON file."""
@@ -378,7 +378,7 @@ def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> 
         files |= explanation.raw_files(folder, stem)
     if output.gif:
         files |= explanation.gif_files(folder, stem)
-    write_whole(files)
+    write_all_or_none(files)
     return picture
 
 
@@ -398,7 +398,7 @@ def _write_report(
         versions={"dmbp": __version__, "torch": torch.__version__},
         style=output.style,
     )
-    write_whole({output.folder / REPORT: page})
+    write_all_or_none({output.folder / REPORT: page})
 
 
 @contextmanager

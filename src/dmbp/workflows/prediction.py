@@ -21,7 +21,7 @@ from dmbp.errors import InputError
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import run_classifier
 from dmbp.render.colour import Array
-from dmbp.render.pictures import picture
+from dmbp.render.pictures import to_picture
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Prediction:
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
         preprocessing = self.classifier.preprocessing
-        return picture(image) * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
+        return to_picture(image) * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
 
 
 def predict(

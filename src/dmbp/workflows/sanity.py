@@ -17,7 +17,7 @@ from dmbp.attribution import METHODS
 from dmbp.attribution.settings import MethodSettings
 from dmbp.errors import DMBPError, InputError
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
-from dmbp.render import PanelStyle, SanityRow, draw_sanity, figure_bytes, write_whole
+from dmbp.render import PanelStyle, SanityRow, draw_sanity, encode_figure, write_all_or_none
 from dmbp.workflows.compare import left_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction
 
@@ -51,14 +51,14 @@ class SanityCheck:
             "torch": torch.__version__,
         }
         files = {
-            folder / f"{stem}-sanity{suffix}": figure_bytes(
+            folder / f"{stem}-sanity{suffix}": encode_figure(
                 draw_sanity(prediction.photo, caption, list(self.rows.values()), style), suffix
             ),
             folder / f"{stem}-sanity.json": (
                 json.dumps(record, indent=2, ensure_ascii=False) + "\n"
             ).encode(),
         }
-        write_whole(files)
+        write_all_or_none(files)
         return list(files)
 
 

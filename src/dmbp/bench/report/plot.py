@@ -10,7 +10,7 @@ from dmbp.bench.report.lines import RunningMean
 from dmbp.bench.store import ResultRow, Store
 from dmbp.bench.units import LeftOut, answers
 from dmbp.errors import InputError
-from dmbp.render import figure_bytes, write_whole
+from dmbp.render import encode_figure, write_all_or_none
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
 
 
@@ -45,7 +45,7 @@ def plot(plan: Plan, store: Path, out: Path) -> None:
             f"{store} has no scores of this plan by the first metric of a task: `dmbp bench run` "
             "computes what is missing, `dmbp bench table` says what has none"
         )
-    write_whole({out: figure_bytes(draw_benchmark(drawn), out.suffix)})
+    write_all_or_none({out: encode_figure(draw_benchmark(drawn), out.suffix)})
 
 
 def _task_plot(task: Task, plan: Plan, store: Store) -> TaskPlot:
