@@ -204,8 +204,8 @@ def test_photos_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_network_of_one_channel(folder: Path) -> None:
-    for model in ("tests.cli.networks:grey", "tests.cli.networks:grey_module"):
-        result = run_explain("photo.jpg", "--report", "--gif", model=model)
+    for model, files in (("grey", ["--report", "--gif"]), ("grey_module", [])):
+        result = run_explain("photo.jpg", *files, model=f"tests.cli.networks:{model}")
         assert result.exit_code == 0, result.stderr
     record = read_record()
     assert record["preprocessing"]["mean"] == [0.449]
@@ -237,7 +237,7 @@ def test_class_names_as_windows_writes_them(folder: Path) -> None:
 
 
 def test_a_single_output_is_a_yes_or_no(folder: Path) -> None:
-    result = run_explain("photo.jpg", "--gif", model="tests.cli.networks:yes_no")
+    result = run_explain("photo.jpg", "--report", model="tests.cli.networks:yes_no")
     assert result.exit_code == 0, result.output
     (target,) = read_record()["targets"]
     output = torch.tensor(target["terms"]["output"])
@@ -314,7 +314,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "weights for a model": (
         ["photo.jpg"],
         "squeezenet.safetensors",
-        "give its architecture with --model, as resnet50 or my_module:make_model, and --weights",
+        "give its architecture with --model, such as resnet50 or my_module:make_model, and --weights",
     ),
     "unknown model": (["photo.jpg"], "resnet500", "did you mean 'resnet50'"),
     "class out of range": (
