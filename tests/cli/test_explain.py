@@ -314,7 +314,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "weights for a model": (
         ["photo.jpg"],
         "squeezenet.safetensors",
-        "give its architecture with --model, such as resnet50 or my_module:make_model, and --weights",
+        "such as resnet50 or my_module:make_model, and --weights",
     ),
     "unknown model": (["photo.jpg"], "resnet500", "did you mean 'resnet50'"),
     "class out of range": (

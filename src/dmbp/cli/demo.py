@@ -23,7 +23,7 @@ COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad
 def demo(out: Out = Path("dmbp-demo")) -> None:
     """Explain sample photos with the model in the box.
 
-    Takes a minute or two on a laptop, and downloads nothing.
+    Writes a picture for each, a report about all of them, and a comparison of methods on one.
     """
     with report_errors():
         _run(out)

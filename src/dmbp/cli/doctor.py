@@ -20,7 +20,8 @@ def doctor(
         str,
         typer.Argument(
             help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-            "package.module:factory for your own. Without weights, architectures get random ones."
+            "package.module:factory for your own. Architectures "
+            "without --weights get random ones."
         ),
     ],
     weights: Weights = None,
