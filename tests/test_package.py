@@ -88,3 +88,31 @@ def test_the_inputs_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             pixels = numpy.asarray(image.convert("RGB"), dtype=int)
         red, blue = pixels[..., 0] - pixels[..., 2], pixels[..., 2] - pixels[..., 0]
         assert min((red > 80).mean(), (blue > 80).mean()) > 1e-3, picture
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+CODE = re.compile(r"```.*?```|(?<!\[)`[^`]*`(?!\])", re.DOTALL)
+"""Code, in which brackets are calls; a link's own text may be code."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", CODE.sub("", page.read_text())):
+        if link.startswith("http"):
+            continue
+        file, _, heading = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert heading in anchors, link
+
+
+def test_commands_in_the_documents_exist() -> None:
+    """Every `python -m benchmarks.NAME` and `python scripts/NAME.py` that a page names."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = {f"benchmarks/{name}.py" for name in re.findall(r"-m\s+benchmarks\.(\w+)", text)}
+    named |= set(re.findall(r"scripts/\w+\.py", text))
+    assert named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
