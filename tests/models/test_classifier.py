@@ -143,7 +143,7 @@ class Clamped(nn.Module):
 
 
 class Doubled(nn.Module):
-    """A sigmoid that is no probability any more."""
+    """Twice a sigmoid, which is not a probability."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return 2 * torch.sigmoid(scores)

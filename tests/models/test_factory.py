@@ -1,4 +1,4 @@
-"""Models from a user's own module, `package.module:factory`, and what is said if one is wrong."""
+"""Models from a user's own module, `package.module:factory`, and the errors for a wrong one."""
 
 import sys
 from pathlib import Path

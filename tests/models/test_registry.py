@@ -1,4 +1,4 @@
-"""Models by name: the table, and what is said of a name that is in no table."""
+"""Models by name: the names that exist, and the errors for a name that does not."""
 
 from pathlib import Path
 

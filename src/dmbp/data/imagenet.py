@@ -118,7 +118,8 @@ def _read_synsets(path: Path) -> list[str]:
     synsets = [line.split()[0] for line in _lines(path)]
     wrong = [name for name in synsets if not SYNSET.fullmatch(name)]
     if wrong or len(synsets) != CLASSES or len(set(synsets)) != CLASSES:
-        problem = f"{wrong[0]!r} is no synset" if wrong else f"it has {len(set(synsets))} synsets"
+        count = f"it has {len(set(synsets))} synsets"
+        problem = f"{wrong[0]!r} is not a synset" if wrong else count
         raise PhotoError(f"{path} is not a list of ImageNet's {CLASSES} synsets: {problem}")
     return synsets
 

@@ -20,7 +20,7 @@ from dmbp.models.onnx.operators.call import NodeCall, OnnxValue, as_numbers, as_
 
 @dataclass(frozen=True)
 class Node:
-    """An operator with its attributes; the name of an input or output that is left out is empty."""
+    """An operator with its attributes; an input or output that is left out has an empty name."""
 
     name: str
     operator: str
