@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import dmbp
 from benchmarks.sweep import randomise
-from dmbp.engine.plan.plan import plan_of
+from dmbp.engine import plan_for
 from dmbp.models.torchvision_models import import_torchvision
 
 ITERATIONS = 10
@@ -97,7 +97,7 @@ def measure(name: str) -> str:
     finite = all(bool(torch.isfinite(t).all()) for t in (d.attribution, *vars(d.history).values()))
     net = explainer.linearizer.linearize(inputs, target=[0, 1])
     cells = [
-        *(name, len(net.sites), "fast" if plan_of(net).rows_known else "reference", finite),
+        *(name, len(net.sites), "cpu" if plan_for(net).rows_known else "autograd", finite),
         *(f"{relative(total, scores):.0e}", f"{relative(alone, d.attribution):.0e}"),
     ]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"

@@ -11,10 +11,23 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.fullgrad import step_biases
-from dmbp.attribution.lpr import Ruled
 from dmbp.engine import Loss, Terms
 from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear.steps import Step
+
+
+class _MaskedGradient(torch.autograd.Function):
+    """The identity; in the backward pass, the gradient is multiplied by the mask."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return activation.view_as(activation)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return gradients[0] * mask, None
 
 
 class LiteralEngine:
@@ -56,7 +69,7 @@ class LiteralEngine:
                 biased[step.output] = results[0]
             if step.site is None:
                 return results
-            return [Ruled.apply(results[0], masks[step.site.name])]
+            return [_MaskedGradient.apply(results[0], masks[step.site.name])]
 
         inputs = self._net.inputs.detach().requires_grad_()
         (score,) = self._net.propagate_steps([inputs], at_step)

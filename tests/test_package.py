@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy
 import pytest
@@ -116,3 +117,13 @@ def test_commands_in_the_documents_exist() -> None:
     named |= set(re.findall(r"scripts/\w+\.py", text))
     assert named
     assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "scripts"])
+def test_benchmarks_and_scripts_import_names_that_exist(folder: str) -> None:
+    """They run by hand only, so nothing else notices a name of ours that is gone."""
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dmbp"):
+                for alias in node.names:
+                    resolve_name(f"{node.module}:{alias.name}")
