@@ -192,7 +192,7 @@ def measure(name: str, batch: int, side: int, options: argparse.Namespace) -> di
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(inputs[:1])
     row["flops"] = 3 * counter.get_total_flops()
-    row["elements"] = Linearizer(model).masked_elements(inputs[:1])
+    row["elements"] = Linearizer(model).count_mask_elements(inputs[:1])
     if options.methods:
         row |= whole(model, inputs, options)
     if options.steps:

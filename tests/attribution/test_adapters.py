@@ -82,7 +82,7 @@ def test_a_curved_target_takes_its_tangent() -> None:
     net = dmbp.linearize(model, inputs, target=probability)
     torch.testing.assert_close(net.value(), model(inputs).softmax(1)[:, 2])
     gradient = METHODS["gradient"](model).linear_map(
-        next(iter(METHODS["gradient"](model).questions(inputs, probability, None, None)))
+        next(iter(METHODS["gradient"](model).questions(inputs, probability)))
     )
     torch.testing.assert_close(net.pullback(), gradient)
     d = dmbp.DMBP(model, iterations=3).explain(inputs, target=probability)

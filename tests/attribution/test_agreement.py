@@ -362,7 +362,7 @@ def test_lpr_learns_what_its_loss_asks(model: nn.Module) -> None:
     """After learning, the image masked by the map keeps more of the score."""
     inputs = images()
     method = METHODS["lpr"](model, area=0.0, iterations=25)
-    (question,) = method.questions(inputs, TARGET, None, None)
+    (question,) = method.questions(inputs, TARGET)
     learned, plain = (
         method._loss(map_, question)
         for map_ in (

@@ -85,7 +85,7 @@ def test_terms_too_large_for_the_dtype_get_a_sentence() -> None:
     nn.init.ones_(model[0].weight)
     nn.init.zeros_(model[0].bias)
     model[2].weight.data[:] = torch.tensor([30_000.0] * 4 + [-30_000.0] * 4)
-    with pytest.raises(InputError, match="grew beyond what"):
+    with pytest.raises(InputError, match="grew beyond the range"):
         dmbp.DMBP(model).explain(torch.ones(1, 1).half(), target=0)
 
 
@@ -121,10 +121,11 @@ def test_the_core_needs_no_captum() -> None:
         "import sys; sys.modules['captum'] = None\n"
         "import torch, dmbp\n"
         "from torch import nn\n"
-        "from dmbp.decompose import Settings, decompose\n"
+        "from dmbp.decompose import Settings\n"
+        "from dmbp.decompose.learn import decompose_network\n"
         "model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()\n"
         "net = dmbp.linearize(model, torch.randn(1, 3), target=0)\n"
-        "print(decompose(net, Settings(iterations=2, reference=None)).output.shape)\n"
+        "print(decompose_network(net, Settings(iterations=2, reference=None)).output.shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "torch.Size([1])\n", done.stderr
@@ -144,7 +145,7 @@ def test_internal_batches_change_nothing(size: int) -> None:
 def test_many_rows_are_learned_a_few_at_a_time() -> None:
     explainer = dmbp.DMBP(nets.ResidualNet().double().eval(), iterations=3)
     inputs = torch.randn(19, 3, 16, 16, dtype=torch.float64)
-    assert [len(q.rows) for q in explainer.questions(inputs, 1, None, None)] == [4, 4, 4, 4, 3]
+    assert [len(q.rows) for q in explainer.questions(inputs, 1)] == [4, 4, 4, 4, 3]
     whole = explainer.explain(inputs, target=1)
     together = explainer.explain(inputs, target=1, internal_batch_size=19)
     assert relative(whole.attribution, together.attribution) <= BATCH

@@ -36,7 +36,7 @@ def test_half_is_tried_and_gives_the_same(name: str, monkeypatch: pytest.MonkeyP
     method = METHODS[name](nets.ResidualNet().double().eval())
     expected = method.attribute(IMAGES, target=1, internal_batch_size=7)
     asked = small_memory(monkeypatch, type(method), fits=2)
-    with pytest.warns(UserWarning, match="do not fit into memory; going on with") as notes:
+    with pytest.warns(UserWarning, match="do not fit into memory; continuing with") as notes:
         found = method.attribute(IMAGES, target=1, internal_batch_size=7)
     assert relative(found, expected) <= 1e-8
     assert asked == [7, 3, 1, 1, 1, 1, 1, 1, 1]  # it remembers what fits
@@ -57,7 +57,7 @@ def test_only_what_was_run_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = DMBP(nets.ResidualNet().double().eval(), iterations=1)
     asked = small_memory(monkeypatch, DMBP, fits=4)
     with pytest.warns(
-        UserWarning, match="7 images at once do not fit into memory; going on with 3"
+        UserWarning, match="7 images at once do not fit into memory; continuing with 3"
     ):
         explainer.explain(IMAGES, target=1, internal_batch_size=10**12)
     assert asked == [7, 3, 3, 1]
@@ -73,7 +73,7 @@ def test_numpy_numbers_count() -> None:
 def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:
     method = METHODS["gradient"](nets.ResidualNet().double().eval())
     small_memory(monkeypatch, type(method), fits=0)
-    with pytest.raises(InputError, match="not even one image at a time fits into memory"):
+    with pytest.raises(InputError, match="not even a single image fits into memory"):
         method.attribute(IMAGES[:1], target=1, internal_batch_size=1)
 
 
@@ -101,7 +101,7 @@ def test_an_estimate_from_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_masked_elements() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(784, 2)).eval()
     method = DMBP(model)
-    assert method.linearizer.masked_elements(torch.randn(1, 3, 16, 16)) == 4 * 14 * 14
+    assert method.linearizer.count_mask_elements(torch.randn(1, 3, 16, 16)) == 4 * 14 * 14
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "many", True])

@@ -5,7 +5,7 @@ import torch
 
 import dmbp
 from dmbp.decompose import PRESETS, Settings
-from dmbp.decompose import learn as decompose
+from dmbp.decompose.learn import decompose_network
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import Terms
 from dmbp.errors import CaptureError, InputError
@@ -19,7 +19,7 @@ def split(objective: str = "all", iterations: int = 30) -> dmbp.Decomposition:
     torch.manual_seed(1)
     model = nets.ResidualNet().double().eval()
     net = dmbp.linearize(model, torch.randn(INPUTS, dtype=torch.float64), target=2)
-    return decompose(net, Settings(objective=objective, iterations=iterations))
+    return decompose_network(net, Settings(objective=objective, iterations=iterations))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -82,7 +82,7 @@ def test_a_result_is_printed_in_a_line() -> None:
 def test_an_affine_model_has_nothing_to_mask() -> None:
     net = dmbp.linearize(torch.nn.Linear(4, 2).eval(), torch.randn(1, 4), target=0)
     with pytest.raises(CaptureError, match="no activation to put a mask on"):
-        decompose(net, Settings())
+        decompose_network(net, Settings())
 
 
 def test_no_iterations_reads_out_the_initial_masks() -> None:

@@ -11,10 +11,9 @@ from torch import nn
 
 from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
-from dmbp.decompose.recording import Recording
 from dmbp.engine import Logits
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.errors import InexactCapture
-from dmbp.linear import LinearNetwork
 from tests import nets
 from tests.engine.networks import Classes
 from tests.tolerance import relative
@@ -61,7 +60,7 @@ def test_a_recording_gives_what_it_was_not_recorded_with(make: Callable[[], nn.M
         fresh = DMBP(recorded.linearizer.model, iterations=6, precision="float32")
         expected = fresh.explain(inputs, target=target)
         found = recorded.explain(inputs, target=target)
-        assert (recorded._decomposer._recording is not None) == (number > 0)
+        assert recorded.is_recorded == (number > 0)
         for name in ("attribution", "positive_map", "output", "negative_output"):
             assert relative(getattr(found, name), getattr(expected, name)) <= SAME
         assert relative(found.history.nuisance, expected.history.nuisance) <= SAME
@@ -137,11 +136,11 @@ def test_a_recording_refuses_outputs_that_are_not_its_own() -> None:
     first, second, third, _ = images()
     for inputs in (first, second):
         recorded.explain(inputs, target=1)
-    recording = recorded._decomposer._recording
-    assert isinstance(recording, Recording)
-    _, outputs, rows = recorded.linearizer.rows(third, target=1)
+    assert recorded.is_recorded
+    outputs = recorded.linearizer.runner.outputs(third)
     with pytest.raises(InexactCapture):
-        recording.decompose(third, lambda: outputs + 1, rows=rows, settings=recorded.settings)
+        recorded.explain(third, target=1, outputs=outputs + 1)
+    assert not recorded.is_recorded
 
 
 @gpu
@@ -153,7 +152,7 @@ def test_one_for_all_classes_where_these_are_channels_until_the_end(rows: int) -
             expected = explainer(recorded.linearizer.model).explain(inputs, target=target)
             found = recorded.explain(inputs, target=target)
             assert relative(found.attribution, expected.attribution) <= SAME
-    assert recorded._decomposer._recording is not None
+    assert recorded.is_recorded
 
 
 @gpu
@@ -162,18 +161,18 @@ def test_an_operation_that_asks_the_cpu_is_not_recorded(monkeypatch: pytest.Monk
     recorded = explainer(nets.ResidualNet())
     expected = explainer(nets.ResidualNet()).explain(images()[2], target=1)
 
-    def asking(net: LinearNetwork) -> Logits:
-        assert net.inputs.sum().item() != 0
-        return initial_logits(net)
+    def asking(plan: ExecutionPlan) -> Logits:
+        assert plan.net.inputs.sum().item() != 0
+        return initial_logits(plan)
 
     monkeypatch.setattr(sys.modules["dmbp.decompose.learn"], "initial_logits", asking)
     for inputs in images()[:2]:
         recorded.explain(inputs, target=1)
-    assert recorded._decomposer._refused
+    assert not recorded.is_recorded
     for _ in range(2):
         found = recorded.explain(images()[2], target=1)
         assert relative(found.attribution, expected.attribution) <= SAME
-    assert recorded._decomposer._recording is None
+    assert not recorded.is_recorded
 
 
 @gpu
@@ -191,5 +190,5 @@ def test_a_copy_records_for_itself() -> None:
     inputs = torch.randn(1, 3, 16, 16)
     expected = one.attribute(inputs, target=1)
     for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-        assert other._decomposer is not one._decomposer
+        assert not other.is_recorded
         torch.testing.assert_close(other.attribute(inputs, target=1), expected)

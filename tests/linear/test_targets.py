@@ -5,7 +5,7 @@ import torch
 
 import dmbp
 from dmbp.errors import TargetError
-from dmbp.linear import Linearizer
+from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.targets import Target, read_target, rows_without_forward
 from tests import nets
 
@@ -32,25 +32,25 @@ def test_targets(target: Target, image: tuple[int, ...], labels: tuple[object, .
 
 
 @pytest.mark.parametrize("target", [2, [2, 0], torch.tensor([1, 1]), {0: 1.0}, [[2, 0], [1]]])
-def test_foreseen_without_outputs(target: Target) -> None:
+def test_rows_without_forward(target: Target) -> None:
     assert rows_without_forward(target, images=2, classes=3) == read_target(target, outputs=OUTPUTS)
 
 
 @pytest.mark.parametrize("target", [None, torch.max, [0, torch.max], 3, [1], "cat"])
-def test_not_foreseen_without_outputs(target: Target) -> None:
+def test_rows_that_need_a_forward_pass(target: Target) -> None:
     assert rows_without_forward(target, images=2, classes=3) is None
 
 
-def test_a_linearizer_foresees_what_it_has_run() -> None:
+def test_a_runner_knows_the_classes_of_inputs_it_has_run() -> None:
     inputs = torch.randn(2, 3, 8, 8)
-    linearizer = Linearizer(nets.ResidualNet().eval())
-    assert linearizer.foreseen(inputs, target=1) is None
-    _, _, rows = linearizer.rows(inputs, target=1)
-    found = linearizer.foreseen(inputs, target=1)
+    runner = ModelRunner(nets.ResidualNet().eval())
+    assert runner.target_rows_without_forward(inputs, 1) is None
+    _, _, rows = runner.target_rows(inputs, 1)
+    found = runner.target_rows_without_forward(inputs, 1)
     assert found is not None
     assert found[1] == rows
-    assert linearizer.foreseen(inputs[..., 1:], target=1) is None
-    assert linearizer.foreseen(inputs[:1], target=[1, 2]) is None
+    assert runner.target_rows_without_forward(inputs[..., 1:], 1) is None
+    assert runner.target_rows_without_forward(inputs[:1], [1, 2]) is None
 
 
 def test_several_targets_of_one_image() -> None:

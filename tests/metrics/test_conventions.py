@@ -99,7 +99,7 @@ def test_other_inputs_go_with_their_images(name: str) -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_outputs_that_are_not_there(name: str) -> None:
     model = Model(FORMS["a dict"][0]).eval()
-    with pytest.raises(ModelError, match="say which one to explain, as output='scores' does"):
+    with pytest.raises(ModelError, match="say which one to explain, for example output='scores'"):
         METRICS[name](model, IMAGES)
     with pytest.raises(InputError, match="without an output 'score': it has 'scores', 'features'"):
         METRICS[name](model, IMAGES, output="score")

@@ -1,31 +1,29 @@
-"""Batches that fit into memory: an estimate first, and half of it where it was too much."""
+"""Batches that fit into memory: an estimate first, then half as many rows each time it fails."""
 
 import gc
 import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-
-if TYPE_CHECKING:
-    from dmbp.attribution.base import Question
+from dmbp.linear import Question
 
 BatchSize = int | Literal["auto"] | None
-"""How many images at once; "auto" (also None) as many as fit and are of use."""
+"""How many images to run at once; "auto" (also None) takes as many as fit and are worth it."""
 
 SHARE = 0.8
-"""Of the free memory, to leave room for what an estimate forgets."""
+"""The share of free memory to fill; the rest is for what the estimate leaves out."""
 
 Answer = TypeVar("Answer")
 
 
 def parse_batch_size(size: Any) -> int | None:
-    """A batch size as a number, None for "auto"."""
+    """Return a batch size as a number, or None for "auto"."""
     if size is None or (isinstance(size, str) and size == "auto"):
         return None
     try:
@@ -38,28 +36,28 @@ def parse_batch_size(size: Any) -> int | None:
 
 
 def rows_that_fit(bytes_a_row: int, device: torch.device, *, most: int) -> int:
-    """As many rows as the free memory of a GPU holds, at most `most`."""
+    """Return how many rows fit into a GPU's free memory, at most `most`."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return max(1, min(most, int(SHARE * (free + kept)) // bytes_a_row))
 
 
 def run_with_oom_retry(
-    questions: Iterable["Question"], answer: Callable[["Question"], Answer]
+    questions: Iterable[Question], answer: Callable[[Question], Answer]
 ) -> Iterator[Answer]:
-    """The answer to each question, asked in halves where memory runs out, and from then on."""
+    """Yield the answer to each question; if memory runs out, split it and all that follow."""
     limit: int | None = None
     for question in questions:
         waiting = deque([question])
         while waiting:
             part = waiting.popleft()
-            if limit is not None and part.batch > limit:
+            if limit is not None and part.batch_size > limit:
                 waiting.extendleft(reversed(part.split(limit)))
                 continue
             try:
                 found = answer(part)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _ran_out(error):
+                if not _is_out_of_memory(error):
                     raise
                 limit = _half(part)
                 waiting.appendleft(part)
@@ -70,19 +68,19 @@ def run_with_oom_retry(
                 yield found
 
 
-def _half(part: "Question") -> int:
-    at_once = max(len(part.rows), part.batch)
+def _half(part: Question) -> int:
+    at_once = max(len(part.rows), part.batch_size)
     if at_once == 1:
         raise InputError(
-            "not even one image at a time fits into memory; use smaller images or a smaller model"
+            "not even a single image fits into memory; use smaller images or a smaller model"
         ) from None
     half = at_once // 2
-    warnings.warn(f"{at_once} images at once do not fit into memory; going on with {half}",
+    warnings.warn(f"{at_once} images at once do not fit into memory; continuing with {half}",
                   stacklevel=2)  # fmt: skip
     return half
 
 
-def _ran_out(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error)

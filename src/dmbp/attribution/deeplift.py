@@ -15,8 +15,9 @@ Differences", ICML 2017.
 
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.baseline import baseline_for
+from dmbp.linear import Question
 
 
 class DeepLift(LinearMapMethod):
@@ -36,6 +37,6 @@ class DeepLift(LinearMapMethod):
     def linear_map(self, question: Question) -> Tensor:
         """Return the multipliers of some rows."""
         baselines = baseline_for(question.inputs, question.baselines)
-        return question.linearizer.between(
+        return question.linearizer.freeze_between(
             question.inputs, question.outputs, baselines, question.rows
         ).pullback()

@@ -1,4 +1,4 @@
-"""DMBP behind Captum's interface.
+"""Disentangled Masked Backpropagation as an attribution method.
 
     >>> explainer = DMBP(model, preset="paper", iterations=20)
     >>> maps = explainer.attribute(images, target=3)       # signed, shaped like the images
@@ -20,7 +20,7 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from dmbp.attribution.base import Baselines, Method, Question, one_tensor
+from dmbp.attribution.base import Baselines, Method, single_tensor
 from dmbp.attribution.batching import BatchSize, rows_that_fit, run_with_oom_retry
 from dmbp.decompose import (
     Baseline,
@@ -35,26 +35,46 @@ from dmbp.decompose import (
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import MOST_BYTES, prepare
 from dmbp.errors import DMBPError
-from dmbp.linear import Linearizer, Selection, Smoothing, Target
+from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.model.signature import Output
-from dmbp.linear.model.wrappers import Model, evaluating, unwrapped
+from dmbp.linear.model.wrappers import Model, evaluating
 
 ROWS_TOGETHER_ON_CPU = 4
 
 ROWS_TOGETHER_ON_GPU = 128
-"""Beyond, an image costs the same."""
+"""Larger batches cost the same per image."""
 
 ROWS_THAT_SURELY_FIT = 8
 
 
 class DMBP(Method):
-    """Explains any model that `dmbp.linearize` can freeze.
+    """Splits a score into evidence for the target, evidence against it, and a nuisance term.
 
-    `preset` is "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
-    "paper" (200 iterations at 0.01, zero reference, plain sum); what else is given overrides it.
-    `smooth` is how smooth activations are frozen, by their "tangent", a "secant" or `Pieces(k)`,
-    which may be written "pieces:k"; `sites` names those activations that masks are learned for, as
-    `layer4*` does; `output` says which of several things the model returns is explained.
+    It explains any model that `dmbp.linearize` can freeze, and it is a Captum `Attribution`.
+
+    Args:
+        model: A module or an exported program.
+        preset: "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
+            "paper" (200 iterations at 0.01, zero reference, plain sum). The arguments below
+            override the preset.
+        objective: What the masks learn: "all" (the paper's loss), "posneg" or "pos" (its
+            ablations).
+        iterations: How many RMSProp iterations the masks are learned for.
+        learning_rate: RMSProp's learning rate.
+        reference: What pixels are compared with: "zero" or None, "blur", "mean" or a tensor.
+        combine: "own_signs" keeps only the pixels of each stream that have the stream's own sign;
+            "sum" adds the two streams.
+        precision: What masks are learned in: "auto", "float16", "bfloat16", "tf32" or "float32".
+        smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
+            `Pieces(k)`, which may be written "pieces:k".
+        sites: Patterns that name the activations which carry masks, such as "layer4*"; None takes
+            all of them.
+        output: Which of the model's outputs is explained: a name, a position or a function of what
+            the model returns. None finds it.
+
+    Raises:
+        InputError: If a setting is unknown or out of range.
+        ModelError: If `model` is not a module or an exported program.
     """
 
     takes_baselines = True
@@ -75,9 +95,9 @@ class DMBP(Method):
         sites: Selection = None,
         output: Output = None,
     ) -> None:
-        model = unwrapped(model)  # and tells of it once
-        super().__init__(model)
-        self.linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
+        """See the class."""
+        linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
+        self._initialise(linearizer.model, linearizer)
         settings = resolve_settings(
             preset,
             objective=objective,
@@ -92,8 +112,13 @@ class DMBP(Method):
         self.settings: Settings = settings
         self._decomposer = Decomposer()
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether explanations are replayed from CUDA graphs (on GPUs, from the second call on)."""
+        return self._decomposer.is_recorded
+
     def described(self) -> dict[str, str | int | float]:
-        """All settings as plain values, for a file or a report."""
+        """Return all settings as plain values, for a file or a report."""
         return {**self.settings.described(), **self.linearizer.described()}
 
     @staticmethod
@@ -104,28 +129,33 @@ class DMBP(Method):
         objective: str | None = None,
         precision: Precision | None = None,
     ) -> None:
-        """Begin what the first explanation of inputs `like` these takes long to do.
+        """Start compiling, in the background, the GPU kernels that explaining will need.
 
-        On a GPU that is compiling kernels, which goes on beside whatever else is done meanwhile,
-        such as loading the model.
+        Call it before loading a model to do both at once. On a CPU it does nothing.
+
+        Args:
+            like: A tensor with the device, dtype and batch size of the inputs to come.
+            preset: The preset to be used.
+            objective: The objective to be used, if not the preset's.
+            precision: The precision to be used, if not the preset's.
         """
         settings = resolve_settings(preset, objective=objective, precision=precision)
         prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
-        """On a CPU a larger batch is no faster; on a GPU what fits."""
+        """Return a few rows on a CPU, where larger batches are no faster; on a GPU what fits."""
         if inputs.device.type != "cuda":
             return ROWS_TOGETHER_ON_CPU
         if rows <= ROWS_THAT_SURELY_FIT:
             return rows
         try:
-            elements = linearizer.masked_elements(inputs[:1])
-        except DMBPError:  # it takes batches of one size only
+            elements = linearizer.count_mask_elements(inputs[:1])
+        except DMBPError:  # the model takes batches of one size only
             return rows
         return rows_that_fit(elements * MOST_BYTES, inputs.device, most=ROWS_TOGETHER_ON_GPU)
 
     def answer(self, question: Question) -> Tensor:
-        """The signed attributions of some rows."""
+        """Return the signed attributions of each row."""
         return self._decompose(question).attribution
 
     def explain(
@@ -136,74 +166,86 @@ class DMBP(Method):
         baselines: Baselines = None,
         additional_forward_args: Any = None,
         internal_batch_size: BatchSize = "auto",
+        outputs: Tensor | None = None,
         show_progress: bool = False,
         on_iteration: Callable[[], None] | None = None,
     ) -> Decomposition:
-        """The whole decomposition, a row for each target of each image.
+        """Return the whole decomposition, a row for each target of each image.
 
-        `target` and `additional_forward_args` are as for `attribute`. At most
-        `internal_batch_size` rows are learned together, which changes results by rounding alone;
-        "auto" is as many as fit into memory.
+        Args:
+            inputs: A batch of inputs.
+            target: What to explain, as for `attribute`.
+            baselines: What to compare with, in place of the reference.
+            additional_forward_args: The model's other inputs, as for `attribute`.
+            internal_batch_size: The most rows that are learned together, which changes results by
+                rounding alone; "auto" takes as many as fit into memory.
+            outputs: The model's outputs at the inputs, if you have them already; this saves a
+                forward pass. Outputs that are not the model's raise an error.
+            show_progress: Whether to show a progress bar.
+            on_iteration: Called after each iteration.
+
+        Returns:
+            The terms, linear maps and attributions of every row.
+
+        Raises:
+            InputError: If the inputs or arguments do not fit the model.
+            TargetError: If the model has no such target.
+            CaptureError: If the model cannot be reproduced exactly.
         """
         with evaluating(self.linearizer.model), torch.inference_mode(False):
-            inputs = one_tensor(inputs)
             questions = list(
                 self.questions(
-                    inputs, target, baselines, internal_batch_size, additional_forward_args
+                    single_tensor(inputs),
+                    target,
+                    baselines=baselines,
+                    internal_batch_size=internal_batch_size,
+                    additional_forward_args=additional_forward_args,
+                    outputs=outputs,
                 )
             )
             total = len(questions) * self.settings.iterations
             with _progress(show_progress, total, on_iteration) as advance:
-                return concatenate(
-                    list(
-                        run_with_oom_retry(
-                            questions, lambda question: self._decompose(question, advance)
-                        )
-                    )
-                )
+
+                def decompose(question: Question) -> Decomposition:
+                    return self._decompose(question, advance)
+
+                return concatenate(list(run_with_oom_retry(questions, decompose)))
 
     def _decompose(
         self, question: Question, on_iteration: Callable[[], None] | None = None
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
         try:
-            found = self._decomposer.decompose(
-                question.linearizer,
-                question.inputs,
-                outputs=lambda: question.outputs,
-                rows=question.rows,
-                settings=settings,
-                on_iteration=on_iteration,
-            )
+            found = self._decomposer.decompose(question, settings, on_iteration=on_iteration)
         except torch.OutOfMemoryError:
             self._decomposer.forget()
             raise
-        _tell_of_blanks(found)
+        _warn_of_blank_maps(found)
         return found
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
             return question.baselines
         if not self._reference_given and question.inputs.dim() != 4:
-            return None  # nothing to blur but images
-        return question.reference(self.settings.reference)
+            return None  # the preset's blur is for images only
+        return question.baseline_of_rows(self.settings.reference)
 
 
-def _tell_of_blanks(found: Decomposition) -> None:
-    """Warn of explanations that show nothing, which are true but easily taken for a fault."""
+def _warn_of_blank_maps(found: Decomposition) -> None:
+    """Warn if a map shows nothing: it is right, but easily mistaken for a fault."""
     shown = found.positive_map.flatten(1).any(1) | found.negative_map.flatten(1).any(1)
     blank, rounded = torch.stack([~shown, found.is_rounding]).sum(1).tolist()
     if blank:
         warnings.warn(
-            f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel moves "
-            "the score, because every path from them is closed, rounded (sign, round) or cancelled",
+            f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel "
+            "changes the score, because every path is closed, rounded (sign, round) or cancelled",
             stacklevel=4,
         )
     if rounded:
         warnings.warn(
             f"{rounded} of {len(shown)} maps are nothing but rounding: the model's score hardly "
-            "depends on what tells these inputs from their reference (a blurred copy, by default); "
-            "are its weights loaded, and its batch norm's statistics?",
+            "depends on how these inputs differ from their reference (a blurred copy, by default); "
+            "are its weights and its batch norm's statistics loaded?",
             stacklevel=4,
         )
 

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dmbp.attribution.base import Method, Question
+from dmbp.attribution.base import Method
 from dmbp.errors import InputError
+from dmbp.linear import Question
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.steps import Step
 from dmbp.precision import full_precision
@@ -40,7 +41,7 @@ class FullGrad(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return the sum of all parts' maps for some rows."""
-        parts = full_gradient(self.network(question))
+        parts = full_gradient(question.network())
         if question.inputs.dim() != 4:
             raise InputError(
                 "fullgrad needs images of shape (batch, channel, height, width), not "

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dmbp.attribution.base import Method, Question
+from dmbp.attribution.base import Method
 from dmbp.errors import InputError, suggestion
+from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.network import LinearNetwork, run
@@ -52,7 +53,7 @@ class GradCAM(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return the weighted sum of channels of some rows, at the image's size."""
-        net = self.network(question)
+        net = question.network()
         stage = last_stage(net) if self.layer is None else stage_of_layer(net, self.layer)
         activation, gradient = _activation_and_gradient(net, stage)
         weights = gradient.mean((2, 3), keepdim=True)

@@ -19,18 +19,19 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.errors import ModelError
-from dmbp.linear import Linearizer, TargetRows
+from dmbp.linear import Question, TargetRows
+from dmbp.linear.model.runner import ModelRunner
 
 
-def scores(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
+def scores(runner: ModelRunner, points: Tensor, rows: TargetRows) -> Tensor:
     """Return the score of each row at its point, (rows,), with its graph.
 
     Raises:
         ModelError: Gradients are enabled, and the score does not depend on the points.
     """
-    found = rows.scores(linearizer.run(points))
+    found = rows.scores(runner.run(points))
     if torch.is_grad_enabled() and points.requires_grad and not found.requires_grad:
         raise ModelError(
             "the model passes no gradient to its input: does forward() run under "
@@ -39,11 +40,11 @@ def scores(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
     return found
 
 
-def gradients(linearizer: Linearizer, points: Tensor, rows: TargetRows) -> Tensor:
+def gradients(runner: ModelRunner, points: Tensor, rows: TargetRows) -> Tensor:
     """Return the gradient of each row's score at its point, by autograd through the model."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        return torch.autograd.grad(scores(linearizer, points, rows).sum(), points)[0]
+        return torch.autograd.grad(scores(runner, points, rows).sum(), points)[0]
 
 
 def gradients_at_points(question: Question, points: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -54,9 +55,9 @@ def gradients_at_points(question: Question, points: Iterable[Tensor]) -> Iterato
     """
     rows = len(question.rows)
     remaining = iter(points)
-    while chunk := list(islice(remaining, max(1, question.batch // rows))):
+    while chunk := list(islice(remaining, max(1, question.batch_size // rows))):
         repeated = question.rows.pick(list(range(rows)) * len(chunk))
-        yield from gradients(question.linearizer, torch.cat(chunk), repeated).split(rows)
+        yield from gradients(question.runner, torch.cat(chunk), repeated).split(rows)
 
 
 class Gradient(LinearMapMethod):
@@ -72,4 +73,4 @@ class Gradient(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """Return ∇y of some rows."""
-        return gradients(question.linearizer, question.inputs, question.rows)
+        return gradients(question.runner, question.inputs, question.rows)

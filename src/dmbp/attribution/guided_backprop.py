@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.errors import CaptureError
-from dmbp.linear import Site
+from dmbp.linear import Question, Site
 from dmbp.linear.network import NO_SITES
 
 
@@ -51,7 +51,7 @@ class GuidedBackprop(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the guided gradient of some rows."""
-        net = self.network(question)
+        net = question.network()
         if not net.sites:
             raise CaptureError(NO_SITES)
         return net.pullback_through(_rectified)

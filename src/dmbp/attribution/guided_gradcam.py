@@ -8,10 +8,11 @@ Selvaraju et al., "Grad-CAM", ICCV 2017.
 
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradcam import GradCAM
 from dmbp.attribution.guided_backprop import GuidedBackprop
 from dmbp.baseline import Baseline
+from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 

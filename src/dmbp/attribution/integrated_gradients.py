@@ -12,10 +12,11 @@ the integral.
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradient import scores
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import InputError
+from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 
@@ -56,7 +57,7 @@ class IntegratedGradients(LinearMapMethod):
         """Return the average gradient of some rows."""
 
         def score(points: Tensor, row: Tensor) -> Tensor:
-            return scores(question.linearizer, points, question.rows.pick(row.tolist()))
+            return scores(question.runner, points, question.rows.pick(row.tolist()))
 
         along = CaptumIntegratedGradients(score, multiply_by_inputs=False)
         rows = len(question.rows)
@@ -65,6 +66,6 @@ class IntegratedGradients(LinearMapMethod):
             baseline_for(question.inputs, question.baselines),
             additional_forward_args=(question.inputs.new_tensor(range(rows)).long(),),
             n_steps=self.steps,
-            internal_batch_size=max(question.batch, rows),
+            internal_batch_size=max(question.batch_size, rows),
         )
         return average.to(question.inputs.dtype)  # Captum weights its steps in float32

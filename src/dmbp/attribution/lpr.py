@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradient import scores
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import CaptureError, InputError
-from dmbp.linear import LinearNetwork, Site
+from dmbp.linear import LinearNetwork, Question, Site
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.network import NO_SITES
@@ -80,7 +80,7 @@ class LPR(LinearMapMethod):
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:
         """Return the pullback of some rows under the rules learned for them."""
-        net = self.network(question)
+        net = question.network()
         if not net.sites:
             raise CaptureError(NO_SITES)
         least = torch.promote_types(net.inputs.dtype, torch.float32)
@@ -109,10 +109,10 @@ class LPR(LinearMapMethod):
         """Return each row's loss: how the mask changes the score, plus the price of its area."""
         inputs, outputs, rows = question.inputs, question.outputs, question.rows
         mask = self._mask(linear_map * inputs)
-        background = question.reference(self.background) if inputs.dim() == 4 else None
+        background = question.baseline_of_rows(self.background) if inputs.dim() == 4 else None
         background = baseline_for(inputs, background)
         masked = mask * inputs + (1 - mask) * background
-        change = scores(question.linearizer, masked, rows) - rows.scores(outputs)
+        change = scores(question.runner, masked, rows) - rows.scores(outputs)
         scale = outputs.std(1) if outputs.shape[1] > 1 else outputs.abs().amax(1)
         return (change / scale.clamp(min=1e-6)) ** 2 + self.area * mask.flatten(1).mean(1)
 

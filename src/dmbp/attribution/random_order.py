@@ -7,7 +7,8 @@ torch.Size([1, 1, 8, 8])
 import torch
 from torch import Tensor
 
-from dmbp.attribution.base import Method, Question
+from dmbp.attribution.base import Method
+from dmbp.linear import Question
 
 
 class RandomOrder(Method):

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dmbp.attribution.base import Method, Question
+from dmbp.attribution.base import Method
 from dmbp.errors import InputError, require_known
+from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.precision import RUN_PRECISIONS, reduced_precision
@@ -116,7 +117,7 @@ class RISE(Method):
             rows_of.setdefault(image, []).append(row)
         for block in self._masks(question.generator(), inputs):
             for rows in rows_of.values():
-                for masks in block.split(question.batch):
+                for masks in block.split(question.batch_size):
                     outputs = self._run(question, masks * inputs[rows[0]])
                     for row in rows:
                         targets = question.rows.pick([row] * len(masks))
@@ -127,9 +128,9 @@ class RISE(Method):
     def _run(self, question: Question, images: Tensor) -> Tensor:
         """Return the model's outputs for masked images."""
         if images.dtype != torch.float32:
-            return question.linearizer.run(images)
+            return question.runner.run(images)
         with reduced_precision(self.precision, images.device.type):
-            return question.linearizer.run_as_set(images)
+            return question.runner.forward(images)
 
     def _masks(self, generator: torch.Generator, inputs: Tensor) -> Iterator[Tensor]:
         """Yield all masks in blocks (masks, 1, height, width)."""

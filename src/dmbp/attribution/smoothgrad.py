@@ -14,10 +14,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dmbp.attribution.base import LinearMapMethod, Question
+from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradient import gradients_at_points
 from dmbp.baseline import Baseline
 from dmbp.errors import InputError
+from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 

@@ -1,9 +1,15 @@
-"""Disentangled masked backpropagation on a linear network."""
+"""Disentangled masked backpropagation: learns the masks and reads the decomposition out.
+
+- `settings`: the presets and objectives;
+- `learn`: initial masks, learning and read-out of one linear network (Algorithm 1);
+- `decomposer`: one question after the other, with what is remembered between them;
+- `recording`: a whole explanation as CUDA graphs;
+- `decomposition`: the result, its attributions, and how it is saved.
+"""
 
 from dmbp.baseline import Baseline
 from dmbp.decompose.decomposer import Decomposer
 from dmbp.decompose.decomposition import Decomposition, History, concatenate, load
-from dmbp.decompose.learn import decompose
 from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings, resolve_settings
 
 __all__ = [
@@ -16,7 +22,6 @@ __all__ = [
     "Precision",
     "Settings",
     "concatenate",
-    "decompose",
     "load",
     "resolve_settings",
 ]

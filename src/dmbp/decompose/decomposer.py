@@ -1,46 +1,117 @@
-"""Explains a model again and again; on a GPU from a recording, once a kind of question returns."""
+"""Explains one question after the other; on a GPU, repeated kinds of question are recorded.
+
+Two things are remembered between calls: a recording of the last kind of question (inputs of one
+shape, explained with one set of settings), and whether the model's numbers need bfloat16's range.
+"""
 
 import math
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dmbp.decompose.decomposition import Decomposition
-from dmbp.decompose.learn import TOO_NARROW, OutOfRange, learn_once, with_bfloat16
+from dmbp.decompose.learn import OutOfRange, decompose_network
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import OBJECTIVES, Settings
 from dmbp.engine import TYPICAL_BYTES, OnIteration, has_gpu_engine, plan_for, prepare
 from dmbp.errors import InexactCapture
-from dmbp.linear import Linearizer, LinearNetwork, TargetRows
+from dmbp.linear import LinearNetwork, Question
 from dmbp.precision import deterministic_kernels, full_precision
 
 SHARE = 0.25
-"""Of a GPU's memory, the most that a recording is estimated to keep between calls."""
+"""The largest share of a GPU's memory that a recording may be estimated to keep between calls."""
+
+TOO_NARROW = (
+    "some activations or gradients of this model are beyond float16's range: its masks are learned "
+    'in bfloat16; precision="bfloat16" does so from the start'
+)
 
 RecordingKey = tuple[Any, ...]
-"""What a recording is good for: the form of the inputs, and the settings of learning."""
+"""What a recording serves: the form of the inputs, and the settings that learning depends on."""
 
 
 class Decomposer:
-    """Decomposes the score of rows, one batch after the other.
+    """Decomposes the scores of questions, one after the other.
 
-    Where float16's range was too small once, bfloat16 is used from then on.
-
-    The first batch of a kind is explained step by step, with the second a recording is made. The
-    last one made is kept. Threads take turns.
+    The first question of a kind is explained step by step, the second one is recorded, and later
+    ones are replayed. Only the latest recording is kept. Once float16's range has been too small,
+    bfloat16 is used. Copies start without a recording.
     """
 
     def __init__(self) -> None:
         self._previous: RecordingKey | None = None
-        self._kind: RecordingKey | None = None
-        self._recording: Recording | None = None
-        self._refused: set[RecordingKey] = set()
-        self._is_wide = False
+        self._recorded: tuple[RecordingKey, Recording] | None = None
+        self._unrecordable: set[RecordingKey] = set()
+        self._uses_bfloat16 = False
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a recording to replay."""
+        return self._recorded is not None
+
+    @full_precision()
+    @deterministic_kernels()
+    @torch.inference_mode(False)
+    def decompose(
+        self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
+    ) -> Decomposition:
+        """Split the score of every row, in bfloat16 if float16's range is too small."""
+        current = with_bfloat16(settings) if self._uses_bfloat16 else settings
+        with suppress(OutOfRange):
+            found = self._decompose(question, current, on_iteration=on_iteration)
+            return replace(found, settings=settings)
+        if settings.precision != "auto":
+            warnings.warn(TOO_NARROW, stacklevel=2)
+        self._uses_bfloat16 = True
+        self.forget()
+        return replace(self._decompose(question, with_bfloat16(settings)), settings=settings)
+
+    def forget(self) -> None:
+        """Release the recording's memory."""
+        self._recorded = self._previous = None
+
+    def _decompose(
+        self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
+    ) -> Decomposition:
+        key = _recording_key(question, settings)
+        recording = self._recording(key, question, settings)
+        if recording is not None:
+            try:
+                return recording.decompose(question, settings, on_iteration=on_iteration)
+            except InexactCapture:
+                self.forget()  # the model has changed since it was recorded
+        loss = OBJECTIVES[settings.objective]
+        prepare(question.inputs, loss=loss, precision=settings.precision)
+        net = question.network()
+        is_constant = not (question.linearizer.is_approximate or question.runner.has_extra_inputs)
+        self._previous = key if is_constant and _is_recordable(net) else None
+        return decompose_network(net, settings, on_iteration=on_iteration)
+
+    def _recording(
+        self, key: RecordingKey, question: Question, settings: Settings
+    ) -> Recording | None:
+        """Return the recording for this kind of question; make one the second time it is asked."""
+        # A recording has no place for extra inputs.
+        has_extra_inputs = question.runner.has_extra_inputs
+        captured = None if has_extra_inputs else question.linearizer.captured_graph(question.inputs)
+        if captured is None:
+            return None
+        if self._recorded is not None and self._recorded[0] == key:
+            return self._recorded[1]
+        if key in self._unrecordable or key != self._previous:
+            return None
+        self.forget()
+        try:
+            self._recorded = key, Recording(question, captured, settings)
+        except InexactCapture:
+            return None
+        except RuntimeError:  # an operation that synchronises with the CPU, or too little memory
+            self._unrecordable.add(key)
+            return None
+        return self._recorded[1]
 
     def __deepcopy__(self, memo: Any) -> "Decomposer":
         return Decomposer()
@@ -48,81 +119,15 @@ class Decomposer:
     def __reduce__(self) -> Any:
         return Decomposer, ()
 
-    @full_precision()
-    @deterministic_kernels()
-    @torch.inference_mode(False)
-    def decompose(
-        self,
-        linearizer: Linearizer,
-        inputs: Tensor,
-        *,
-        outputs: Callable[[], Tensor],
-        rows: TargetRows,
-        settings: Settings,
-        on_iteration: OnIteration = None,
-    ) -> Decomposition:
-        """Split the score of every row, from each row's image and the model's outputs there.
 
-        From a recording, the model is asked for them while masks are learned.
-        """
-        question: Any = {"inputs": inputs, "outputs": outputs, "rows": rows}
-        chosen = with_bfloat16(settings) if self._is_wide else settings
-        with suppress(OutOfRange):
-            found = self._decompose(linearizer, question, chosen, on_iteration=on_iteration)
-            return replace(found, settings=settings)
-        if settings.precision != "auto":
-            warnings.warn(TOO_NARROW, stacklevel=2)
-        self._is_wide = True
-        self.forget()
-        return replace(
-            self._decompose(linearizer, question, with_bfloat16(settings)), settings=settings
-        )
-
-    def _decompose(
-        self,
-        linearizer: Linearizer,
-        question: Any,
-        settings: Settings,
-        *,
-        on_iteration: OnIteration = None,
-    ) -> Decomposition:
-        inputs: Tensor = question["inputs"]
-        question = {**question, "settings": settings}
-        kind = _kind(inputs, settings)
-        # A recording keeps no place for other inputs.
-        captured = None if linearizer.holds else linearizer.captured(inputs)
-        if captured is not None:
-            try:
-                self._record(kind, lambda: Recording(linearizer, captured, **question))
-                if self._recording is not None and self._kind == kind:
-                    return self._recording.decompose(**question, on_iteration=on_iteration)
-            except InexactCapture:
-                self.forget()  # the model has changed since
-        prepare(inputs, loss=OBJECTIVES[settings.objective], precision=settings.precision)
-        outputs: Tensor = question["outputs"]()
-        rows: TargetRows = question["rows"].among(outputs.shape[1])
-        net = linearizer.freeze(inputs, outputs, rows)
-        changes = linearizer.approximates or linearizer.holds
-        can_return = not changes and _is_recordable(net)
-        self._previous = kind if can_return else None
-        return learn_once(net, settings, on_iteration=on_iteration)
-
-    def forget(self) -> None:
-        """Give the recording's memory back."""
-        self._recording = self._kind = self._previous = None
-
-    def _record(self, kind: RecordingKey, record: Callable[[], Recording]) -> None:
-        """Make a recording if this kind is asked about twice in a row."""
-        if kind in (self._kind, *self._refused) or kind != self._previous:
-            return
-        self.forget()
-        try:
-            self._recording, self._kind = record(), kind
-        except RuntimeError:  # an operation that asks the CPU, or no memory for it
-            self._refused.add(kind)
+def with_bfloat16(settings: Settings) -> Settings:
+    """Replace float16 by bfloat16 in the settings."""
+    is_narrow = settings.precision in ("auto", "float16")
+    return replace(settings, precision="bfloat16") if is_narrow else settings
 
 
-def _kind(inputs: Tensor, settings: Settings) -> RecordingKey:
+def _recording_key(question: Question, settings: Settings) -> RecordingKey:
+    inputs = question.inputs
     form = (tuple(inputs.shape), inputs.dtype, inputs.device)
     return (*form, settings.objective, settings.learning_rate, settings.precision)
 

@@ -1,21 +1,17 @@
-"""Where the masks start (the paper's appendix, "Initializing filter masks").
+"""Disentangled masked backpropagation on a linear network (Algorithm 1).
 
-From the last layer backwards, two backward passes run side by side, one through σ and one through
-1−σ. At each site, before they pass it, both gradients in the activation are known, and
+The masks start where the paper's appendix says ("Initializing filter masks"). From the last layer
+backwards, two backward passes run side by side, one through σ and one through 1−σ. At each site,
+before they pass it, both gradients in the activation are known, and
 
-    σ = sigmoid(2)   where both are positive      more of this raises y⁺ and y⁻: leave it to y⁺
-        sigmoid(−2)  where both are negative      more of this lowers them: leave it to y⁻
-        0.5          where they disagree
+    σ = sigmoid(2)   if both are positive      raising it raises y⁺ and y⁻: give it to y⁺
+        sigmoid(−2)  if both are negative      raising it lowers them: give it to y⁻
+        0.5          if they disagree
 
 Starting at 0.5 everywhere instead costs most of the quality: an insertion score of 0.49 against
-0.64 on 200 photographs with ResNet50.
-
-Learns the masks of a linear network and reads the decomposition out (Algorithm 1).
+0.64 on 200 photographs with ResNet50. An engine then minimises the loss over the masks, and the
+terms and the two linear maps are read out at the learned masks.
 """
-
-import warnings
-from contextlib import suppress
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,13 +28,13 @@ from dmbp.linear.network import NO_SITES
 from dmbp.linear.steps import Step
 from dmbp.precision import deterministic_kernels, full_precision
 
-START = 2.0
-"""sigmoid(±2) ≈ 0.88, 0.12."""
+INITIAL_LOGIT = 2.0
+"""sigmoid(±2) ≈ 0.88 and 0.12."""
 
 
 @torch.no_grad()
 def initial_logits(plan: ExecutionPlan) -> Logits:
-    """Return the initial logits of every site of a network."""
+    """Return the initial logits of every site, (rows, …) by the site's name."""
     logits: dict[str, Tensor] = {}
 
     def at_gate(step: Step, gradient: Tensor) -> Tensor:
@@ -46,75 +42,57 @@ def initial_logits(plan: ExecutionPlan) -> Logits:
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
         slope = step.function.slope
-        logits[step.site.name], passed = plan.kernels.start_at_gate(gradient, slope, START)
+        logits[step.site.name], passed = plan.kernels.start_at_gate(gradient, slope, INITIAL_LOGIT)
         return passed
 
     plan.visit_gates(at_gate)
     net = plan.net
-    # What is overwritten later has no gradient, and no say.
+    # An activation that is overwritten later has no gradient and starts at 0.5.
     return {
         site.name: logits[site.name] if site.name in logits else net.inputs.new_zeros(site.shape)
         for site in net.sites
     }
 
 
-TOO_NARROW = (
-    "some activations or gradients of this model are beyond float16's range: its masks are learned "
-    'in bfloat16; precision="bfloat16" does so from the start'
-)
-
-
 class OutOfRange(Exception):
-    """Numbers beyond float16's range were met; `with_bfloat16` settings go further."""
-
-
-def decompose(
-    net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
-) -> Decomposition:
-    """Split the score of every row of `net`; `on_iteration` is called after each iteration."""
-    with suppress(OutOfRange):
-        return learn_once(net, settings, on_iteration=on_iteration)
-    if settings.precision != "auto":
-        warnings.warn(TOO_NARROW, stacklevel=2)
-    return replace(learn_once(net, with_bfloat16(settings)), settings=settings)
+    """Some numbers are beyond float16's range; bfloat16 has a larger one."""
 
 
 @full_precision()
 @deterministic_kernels()
-def learn_once(
+def decompose_network(
     net: LinearNetwork, settings: Settings, *, on_iteration: OnIteration = None
 ) -> Decomposition:
-    """The decomposition in the precision that the settings ask for, where its range suffices."""
+    """Split the score of every row of `net`; `on_iteration` is called after each iteration.
+
+    Raises:
+        OutOfRange: If numbers are beyond the range of the precision that masks are learned in.
+        CaptureError: If the network has no site, or computes in several precisions.
+    """
     try:
         engine = make_engine(plan_for(net), settings)
         past = engine.learn(settings.iterations, on_iteration)
         readout = engine.readout()
-        return check_finite(decomposition(net, settings, past, readout), engine, past)
+        return check_finite(collect(net, settings, past, readout), engine, past)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         if net.other_dtypes:
-            raise CaptureError(_mixed(net)) from error
+            raise CaptureError(_mixed_precision(net)) from error
         raise
 
 
-def with_bfloat16(settings: Settings) -> Settings:
-    """The settings with bfloat16's range in place of float16's, on a GPU."""
-    is_narrow = settings.precision in ("auto", "float16")
-    return replace(settings, precision="bfloat16") if is_narrow else settings
-
-
-def _mixed(net: LinearNetwork) -> str:
+def _mixed_precision(net: LinearNetwork) -> str:
     own, other = net.inputs.dtype, net.other_dtypes[0]
     return (
         f"parts of the model compute in {other} while its inputs are {own}, as torch.autocast "
-        "inside forward() does, and masks are learned in one precision; explain the model without "
-        f"it, or model.to({other}) and inputs.to({other})"
+        "inside forward() does, but masks are learned in one precision; explain the model without "
+        f"autocast, or use model.to({other}) and inputs.to({other})"
     )
 
 
 def make_engine(plan: ExecutionPlan, settings: Settings) -> Engine:
-    """An engine at the masks that learning starts from."""
+    """Return an engine for the plan, at the initial masks."""
     if not plan.net.sites:
         raise CaptureError(NO_SITES)
     return engine_for(
@@ -127,21 +105,24 @@ def make_engine(plan: ExecutionPlan, settings: Settings) -> Engine:
 
 
 def check_finite(found: Decomposition, engine: Engine, past: Terms) -> Decomposition:
-    """A decomposition, if numbers could hold what was learned."""
+    """Return `found` if every number up to the read-out is finite and within the engine's range.
+
+    Raises:
+        OutOfRange: If the engine's precision could not represent some of them.
+        InputError: If the terms themselves are not finite.
+    """
     if not engine.is_in_range(past):
         raise OutOfRange
     if not torch.isfinite(torch.stack([found.positive_output, found.negative_output])).all():
         raise InputError(
-            f"the terms grew beyond what {found.inputs.dtype} can hold; use float32, or a smaller "
+            f"the terms grew beyond the range of {found.inputs.dtype}; use float32, or a smaller "
             "learning rate"
         )
     return found
 
 
-def decomposition(
-    net: LinearNetwork, settings: Settings, past: Terms, readout: Readout
-) -> Decomposition:
-    """What was learned; a GPU's answers are not waited for."""
+def collect(net: LinearNetwork, settings: Settings, past: Terms, readout: Readout) -> Decomposition:
+    """Put a network's terms and maps into a `Decomposition`, without waiting for a GPU."""
     return Decomposition(
         inputs=net.inputs,
         reference=baseline_for(net.inputs, settings.reference),

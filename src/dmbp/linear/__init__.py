@@ -3,6 +3,7 @@
 from dmbp.linear.linearizer import Linearizer, linearize
 from dmbp.linear.lines import Pieces, Smoothing
 from dmbp.linear.network import LinearNetwork, Masks
+from dmbp.linear.question import Question
 from dmbp.linear.steps import Selection, Site
 from dmbp.linear.targets import ClassWeights, Target, TargetRows
 
@@ -12,6 +13,7 @@ __all__ = [
     "Linearizer",
     "Masks",
     "Pieces",
+    "Question",
     "Selection",
     "Site",
     "Smoothing",

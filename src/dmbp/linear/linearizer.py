@@ -1,9 +1,12 @@
-"""From a model and inputs to a checked `LinearNetwork`.
+"""Turns a model and inputs into a checked `LinearNetwork`.
+
+    model + inputs ──ModelRunner──▶ outputs ──capture──▶ graph ──freeze at x──▶ LinearNetwork
 
     >>> [site.name for site in linearize(model, images, target=3).sites]
     ['1']
 
-A `Linearizer` keeps the captured graph of one model, so that asking again costs no second export.
+Exporting a model takes seconds, so a `Linearizer` keeps the graphs it has captured. Every frozen
+network is compared with the model's own outputs before it is returned.
 """
 
 import copy
@@ -16,21 +19,18 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
-from dmbp.linear.freeze.exactness import as_taken, check, check_independence
+from dmbp.linear.freeze.exactness import check
 from dmbp.linear.freeze.freeze import freeze
 from dmbp.linear.freeze.secants import secants
 from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
-from dmbp.linear.model.runner import ModelRunner, check_batch
+from dmbp.linear.model.checks import check_batch, check_independence
+from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
-from dmbp.linear.model.wrappers import Model, evaluating, unwrapped
+from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.steps import FrozenGraph, Selection, patterns_of, with_sites
-from dmbp.linear.targets import Target, TargetRows, read_target, rows_without_forward
+from dmbp.linear.targets import Target, TargetRows
 from dmbp.precision import TOLERANCE, full_precision, relative_error
-from dmbp.process import silence_output
-
-IMAGES_AT_ONCE = 256
-"""That the model is asked about before anything is explained."""
 
 
 def linearize(
@@ -43,15 +43,27 @@ def linearize(
     output: Output = None,
     additional_forward_args: Any = None,
 ) -> LinearNetwork:
-    """Freeze `model` at `inputs` and ask for `target`'s score.
+    """Freeze a model at some inputs.
 
-    Without a target each image's highest output is asked for. `smooth` is how smooth activations
-    are frozen: by their "tangent", by a "secant" through zero, or approximated by `Pieces(k)`, for
-    which "pieces:k" may be written.
-    `sites` names the activations that carry masks, as `layer4*` does; all, unless given. `output`
-    says which of several things the model returns is explained. `additional_forward_args` are its
-    other inputs, which are held as they are. Raises a `CaptureError` where the model cannot be
-    reproduced exactly.
+    Args:
+        model: A module or an exported program.
+        inputs: A batch of inputs, such as images (batch, channel, height, width).
+        target: The score of each row: a class, several classes, weighted classes or a function of
+            the outputs. None takes each image's highest output.
+        smooth: How smooth activations are frozen: by their "tangent", by a "secant" through zero,
+            or approximated by `Pieces(k)`, which may be written "pieces:k".
+        sites: Patterns that name the activations which carry masks, such as "layer4*"; None takes
+            all of them.
+        output: Which of the model's outputs is explained: a name, a position or a function of what
+            the model returns. None finds it.
+        additional_forward_args: The model's other inputs, which stay constant.
+
+    Returns:
+        The network, whose value at `inputs` is the model's score.
+
+    Raises:
+        CaptureError: If the model cannot be reproduced exactly.
+        InputError: If the inputs or arguments do not fit the model.
     """
     linearizer = Linearizer(model, smooth=smooth, sites=sites, output=output)
     return linearizer.linearize(
@@ -60,7 +72,10 @@ def linearize(
 
 
 class Linearizer:
-    """Linearises one model again and again."""
+    """Freezes one model at any number of inputs, and captures its graph only once.
+
+    `runner` runs the model itself. The other arguments are those of `linearize`.
+    """
 
     def __init__(
         self,
@@ -70,207 +85,154 @@ class Linearizer:
         sites: Selection = None,
         output: Output = None,
     ) -> None:
-        self.model = unwrapped(model)
+        self.runner = ModelRunner(model, output=output)
         self._line = line_of(smooth)
         self._selection: Selection = None if sites is None else patterns_of(sites)
-        self._asked = ModelRunner(self.model, output=output)
         self._captured: dict[Any, CapturedGraph] = {}
-        self._elements: dict[Any, int] = {}
-        self._classes: dict[Any, int] = {}
+        self._mask_elements: dict[Any, int] = {}
 
-    def __copy__(self) -> "Linearizer":
-        """The same; what one of both captures serves the other."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+    @property
+    def model(self) -> Model:
+        """The model without its wrappers."""
+        return self.runner.model
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether smooth activations are replaced by pieces, which only approximate the model."""
+        return isinstance(self._line, Pieces)
+
+    def described(self) -> dict[str, str]:
+        """Return how the model is frozen as plain values, for a file or a report."""
+        sites = "all" if self._selection is None else ", ".join(self._selection)
+        return {"smooth": line_name(self._line), "sites": sites}
+
+    def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "Linearizer":
+        """Return a linearizer with other extra inputs; both share their captured graphs."""
+        other = copy.copy(self)
+        other.runner = self.runner.with_extra_inputs(extra_inputs)
         return other
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy or another process: without graphs, which are captured anew there."""
-        return {**self.__dict__, "_captured": {}}
+    def share_captures(self, other: "Linearizer") -> None:
+        """Use one set of captured graphs with another linearizer of the same model and output."""
+        self._captured = other._captured
 
     @torch.inference_mode(False)
     def linearize(
         self, inputs: Tensor, *, target: Target = None, additional_forward_args: Any = None
     ) -> LinearNetwork:
-        """Freeze the model at `inputs` and ask for `target`'s score."""
+        """Freeze the model at `inputs`; the arguments are those of `dmbp.linearize`."""
         check_batch(inputs)
-        held = self.held(additional_forward_args, inputs)
-        asked = self.holding(held)
-        inputs, outputs, rows = asked.rows(inputs, target=target)
+        extra = self.runner.parse_extra_inputs(additional_forward_args, inputs)
+        runner = self.runner.with_extra_inputs(extra)
+        inputs, outputs, rows = runner.target_rows(inputs, target)
         images = torch.tensor(rows.image, device=inputs.device)
-        asked = asked.holding(held.pick(rows.image))
-        return asked.freeze(inputs[images], outputs[images], rows)
-
-    def held(self, given: Any, inputs: Tensor) -> ExtraInputs:
-        """The model's other inputs, as it takes them: for all images alike, or one by one."""
-        if given is None:
-            return ExtraInputs()
-        with silence_output(), evaluating(self.model):
-            return as_taken(self._outputs_beside, inputs, ExtraInputs.of(given, images=len(inputs)))
-
-    def described(self) -> dict[str, str]:
-        """How the model is frozen, as plain values for a file or a report."""
-        sites = "all" if self._selection is None else ", ".join(self._selection)
-        return {"smooth": line_name(self._line), "sites": sites}
-
-    def share(self, other: "Linearizer") -> None:
-        """Take what another has captured of the same model and output, and capture for both."""
-        self._captured = other._captured
-
-    def holding(self, held: ExtraInputs) -> "Linearizer":
-        """The same with these as the model's other inputs; what is captured serves both."""
-        other = copy.copy(self)
-        other._asked = self._asked.holding(held)
-        return other
-
-    @full_precision()
-    @torch.inference_mode(False)
-    def rows(self, inputs: Tensor, *, target: Target = None) -> tuple[Tensor, Tensor, TargetRows]:
-        """The inputs as they will be used, the model's outputs there, and the questions asked."""
-        with evaluating(self.model):
-            inputs = self._asked.checked(inputs)
-            outputs = torch.cat(
-                [
-                    self.holding(self._asked.held.pick(images.tolist())).outputs(inputs[images])
-                    for images in torch.arange(len(inputs), device=inputs.device).split(
-                        IMAGES_AT_ONCE
-                    )
-                ]
-            )
-            self._classes[self._form(inputs)] = outputs.shape[1]
-            return inputs, outputs, read_target(target, outputs=outputs)
-
-    @torch.inference_mode(False)
-    def foreseen(self, inputs: Tensor, *, target: Target) -> tuple[Tensor, TargetRows] | None:
-        """What `rows` says, where that can be told without running the model.
-
-        It has been run on such inputs before, and each image is asked about one class, or one sum
-        of them. (If its classes have changed since, `TargetRows.among` will tell.)
-        """
-        classes = self._classes.get(self._form(inputs))
-        if classes is None:
-            return None
-        rows = rows_without_forward(target, images=len(inputs), classes=classes)
-        if rows is None or rows.image != tuple(range(len(inputs))):
-            return None
-        return self._asked.checked(inputs), rows
+        with_extra = self.with_extra_inputs(extra.pick(rows.image))
+        return with_extra.freeze(inputs[images], outputs[images], rows)
 
     @full_precision()
     @torch.inference_mode(False)
     def freeze(self, inputs: Tensor, outputs: Tensor, rows: TargetRows) -> LinearNetwork:
-        """The linear network of some rows, from each row's image and the model's outputs there."""
+        """Freeze the model at each row's image, given the model's outputs there."""
         with evaluating(self.model):
-            frozen, exactness = self._frozen(inputs, outputs)
-        approximation_error = relative_error(frozen.output, outputs) if self.approximates else 0.0
+            frozen, exactness = self._freeze(inputs, outputs)
+        approximation_error = relative_error(frozen.output, outputs) if self.is_approximate else 0.0
         return LinearNetwork(
             frozen, inputs, rows, exactness=exactness, approximation_error=approximation_error
         )
 
-    @property
-    def holds(self) -> bool:
-        """Whether the model is given other inputs beside the one that is explained."""
-        return bool(self._asked.held.values)
-
-    @property
-    def approximates(self) -> bool:
-        """Whether the linear network is that of an approximation of the model."""
-        return isinstance(self._line, Pieces)
-
     @full_precision()
     @torch.inference_mode(False)
-    def between(
+    def freeze_between(
         self, inputs: Tensor, outputs: Tensor, baselines: Tensor, rows: TargetRows
     ) -> LinearNetwork:
-        """The linear network that is exact at every row's image and at its baseline alike."""
+        """Return the network that is exact both at each row's image and at its baseline.
+
+        Raises:
+            InexactCapture: If activations are multiplied or compared, so no such network exists.
+        """
         with evaluating(self.model):
-            at_input, exactness = self._frozen(inputs, outputs)
-            outputs_there = self.outputs(baselines)
-            at_baseline, _ = self._frozen(baselines, outputs_there)
+            at_input, exactness = self._freeze(inputs, outputs)
+            baseline_outputs = self.runner.outputs(baselines)
+            at_baseline, _ = self._freeze(baselines, baseline_outputs)
             frozen = secants(at_input, at_baseline, inputs, baselines)
             with torch.no_grad():
                 found = run(frozen, [inputs, baselines], None)
-        for end, expected in zip(found, (outputs, outputs_there), strict=True):
+        for end, expected in zip(found, (outputs, baseline_outputs), strict=True):
             error = relative_error(end, expected)
             if error > TOLERANCE[inputs.dtype]:
                 raise InexactCapture(
                     f"between input and baseline the network differs from the model by {error:.1e} "
                     "relative: forward() multiplies or compares activations, as attention, layer "
                     "norm, squeeze-and-excitation or x * (x > 0) do, where no slope between two "
-                    "inputs exists; use integrated_gradients, and where a ReLU is written by hand, "
+                    "inputs exists; use integrated_gradients, and if a ReLU is written by hand, "
                     "use torch.relu"
                 )
         return LinearNetwork(frozen, inputs, rows, exactness=exactness)
 
+    @torch.no_grad()
+    def freeze_unchecked(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
+        """Freeze a captured graph at other inputs without comparing it with the model."""
+        return with_sites(freeze(captured, inputs, line=self._line), self._selection)
+
     @full_precision()
     @torch.inference_mode(False)
-    def masked_elements(self, image: Tensor) -> int:
-        """How many elements carry a mask for an image like this one."""
+    def count_mask_elements(self, image: Tensor) -> int:
+        """Return how many elements carry a mask for an image of this shape."""
         key = (tuple(image.shape[1:]), image.dtype)
-        if key not in self._elements:
+        if key not in self._mask_elements:
             with evaluating(self.model):
-                frozen, _ = self._frozen(image, self.outputs(image))
+                frozen, _ = self._freeze(image, self.runner.outputs(image))
             shapes = [step.site.shape for step in frozen.steps if step.site is not None]
-            self._elements[key] = sum(math.prod(shape) for shape in shapes)
-        return self._elements[key]
+            self._mask_elements[key] = sum(math.prod(shape) for shape in shapes)
+        return self._mask_elements[key]
 
-    def captured(self, inputs: Tensor) -> CapturedGraph | None:
-        """The graph captured for inputs like these, if there is one yet."""
-        captured = self._captured.get(self._form(inputs))
+    def captured_graph(self, inputs: Tensor) -> CapturedGraph | None:
+        """Return the graph captured for inputs of this form, or None if there is none yet."""
+        captured = self._captured.get(self.runner.signature(inputs))
         return captured if captured is None or captured.batch in (None, len(inputs)) else None
 
-    def _frozen(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
-        captured = self.captured(inputs)
+    def _freeze(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
+        """Return the graph frozen at the inputs and its relative error; capture it if needed."""
+        captured = self.captured_graph(inputs)
         if captured is not None:
             try:
-                return self._checked_frozen(captured, inputs, outputs)
+                return self._freeze_and_check(captured, inputs, outputs)
             except InexactCapture:
-                # The model has changed since: a new head, another attribute. Capture it anew.
-                del self._captured[self._form(inputs)]
+                # The model has changed since it was captured, such as by a new head.
+                del self._captured[self.runner.signature(inputs)]
+        extra = self.runner.extra_inputs
         captured = with_composite_activations(
-            capture(self._asked.adapted(inputs), inputs, held=self._asked.held)
+            capture(self.runner.exportable(inputs), inputs, held=extra)
         )
-        frozen, exactness = self._checked_frozen(captured, inputs, outputs)
-        check_independence(self._outputs_beside, inputs, self._asked.held, outputs)
-        self._captured[self._form(inputs)] = captured
+        frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
+        check_independence(self.runner.outputs_with, inputs, extra, outputs)
+        self._captured[self.runner.signature(inputs)] = captured
         return frozen, exactness
 
-    def _checked_frozen(
+    def _freeze_and_check(
         self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
     ) -> tuple[FrozenGraph, float]:
-        """The graph frozen at the inputs, and the error of its output.
+        """Return the graph frozen at the inputs, and the relative error of its output.
 
-        Pieces are another model's; then it is tangents that are held to the model's outputs.
+        Pieces belong to another, approximate model, so it is the tangents that are compared with
+        the model's outputs.
         """
-        line = tangent if self.approximates else self._line
-        others = self._asked.held.beside(len(inputs))
-        captured = captured.holding([others[k] for k in self._asked.held.tensors])
+        line = tangent if self.is_approximate else self._line
+        extra = self.runner.extra_inputs
+        arguments = extra.arguments(len(inputs))
+        captured = captured.holding([arguments[k] for k in extra.tensor_positions])
         frozen = freeze(captured, inputs, line=line)
         exactness = check(captured, frozen, inputs, outputs, line=line)
-        if self.approximates:
+        if self.is_approximate:
             frozen = freeze(captured, inputs, line=self._line)
         return with_sites(frozen, self._selection), exactness
 
-    @torch.no_grad()
-    def frozen_by(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
-        """A captured graph frozen at other inputs, as this one freezes; not checked."""
-        return with_sites(freeze(captured, inputs, line=self._line), self._selection)
+    def __copy__(self) -> "Linearizer":
+        """Return a copy that shares the captured graphs."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
-    @torch.no_grad()
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """The model's outputs, checked to be a finite tensor (images, classes)."""
-        return self.run(inputs).detach()
-
-    @full_precision()
-    def run(self, inputs: Tensor) -> Tensor:
-        """Like `outputs`, where gradients may pass."""
-        return self.run_as_set(inputs)
-
-    def run_as_set(self, inputs: Tensor) -> Tensor:
-        """Like `run`, in whatever precision PyTorch is set to."""
-        return self._asked.outputs(inputs)
-
-    def _outputs_beside(self, inputs: Tensor, held: ExtraInputs) -> Tensor:
-        return self.holding(held).outputs(inputs)
-
-    def _form(self, inputs: Tensor) -> Any:
-        return tuple(inputs.shape[1:]), inputs.dtype, inputs.device, self._asked.held.form
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave graphs out of deep copies and pickles; they are captured again when needed."""
+        return {**self.__dict__, "_captured": {}}

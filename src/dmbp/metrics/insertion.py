@@ -31,7 +31,8 @@ from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import InputError, TargetError, require_known
-from dmbp.linear import Linearizer, Target
+from dmbp.linear import Target
+from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.precision import full_precision
@@ -87,10 +88,10 @@ def probability_curve(
         if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
     rank = pixel_ranks(attribution, inputs)
-    linearizer = Linearizer(model, output=options.get("output"))
+    runner = ModelRunner(model, output=options.get("output"))
     held = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
-    with evaluating(linearizer.model):
-        inputs, _, rows = linearizer.holding(held).rows(inputs, target=target)
+    with evaluating(runner.model):
+        inputs, _, rows = runner.with_extra_inputs(held).target_rows(inputs, target)
         if len(rows) != len(inputs):
             raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
         substrate = baseline_for(inputs, options.get("substrate", "blur"))
@@ -103,7 +104,7 @@ def probability_curve(
             image = list(part.image)
             fraction = fractions[indices].to(inputs.device)
             mixed = replace_pixels(front[image], back[image], rank[image], fraction)
-            outputs = linearizer.holding(held.pick(image)).run(mixed)
+            outputs = runner.with_extra_inputs(held.pick(image)).run(mixed)
             scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
 

@@ -26,7 +26,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from dmbp.errors import InputError, ModelError, first_line, suggestion
-from dmbp.linear import Linearizer, Target, TargetRows
+from dmbp.linear import Target, TargetRows
+from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 
@@ -65,7 +66,7 @@ def reinitialisation(
         ModelError: The layer cannot be re-initialised, or some output does not depend on it.
     """
     extra = {"output": output, "additional_forward_args": additional_forward_args}
-    rows = _make_runner(model, inputs, **extra).rows(inputs, target=target)[2]
+    rows = _make_runner(model, inputs, **extra).target_rows(inputs, target)[2]
     fresh = with_reinitialised_layer(model, inputs, layer=layer, generator=generator, **extra)
     settings = {} if output is None else {"output": output}
     arguments: dict[str, Any] = {"target": _targets_by_image(rows)}
@@ -148,10 +149,10 @@ def with_reinitialised_layer(
 
 def _make_runner(
     model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
-) -> Linearizer:
+) -> ModelRunner:
     """Return what runs a model with its other inputs and picks the wanted output."""
     extra = ExtraInputs.of(additional_forward_args, images=len(inputs))
-    return Linearizer(model, output=output).holding(extra)
+    return ModelRunner(model, output=output).with_extra_inputs(extra)
 
 
 def _as_module(model: Model) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from dmbp.errors import InputError, TargetError, require_known, suggestion
-from dmbp.linear import Linearizer
+from dmbp.linear.model.runner import ModelRunner
 from dmbp.probabilities import ProbabilityTracker, activation_function
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
@@ -266,7 +266,7 @@ def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Clas
         The outputs, and the classifier, with activation "none" if they are probabilities.
     """
     with ProbabilityTracker() as tracker:
-        outputs = Linearizer(classifier.module).outputs(inputs)
+        outputs = ModelRunner(classifier.module).outputs(inputs)
     if tracker.produced(outputs):
         classifier = replace(classifier, activation="none")
     return outputs, classifier

@@ -159,7 +159,7 @@ def compare(
     attributions: dict[str, torch.Tensor] = {}
     refusals: dict[str, str] = {}
     for name, method in methods.items():
-        method.linearizer.share(shared)
+        method.linearizer.share_captures(shared)
         with left_out_on_error(name, refusals, console, unless=len(names) == 1):
             attributions[name], seconds = _run_timed(method, prediction)
             maps[name] = _score(name, prediction, attributions[name], seconds)

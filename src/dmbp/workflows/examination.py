@@ -132,7 +132,7 @@ def examine(
         started = time.perf_counter()
         net = linearizer.linearize(inputs)
         seconds = time.perf_counter() - started
-        captured = linearizer.captured(inputs)
+        captured = linearizer.captured_graph(inputs)
         assert captured is not None
         return Examination(
             **input_form,

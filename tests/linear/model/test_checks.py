@@ -54,7 +54,7 @@ def test_a_model_made_in_inference_mode() -> None:
     with torch.inference_mode():
         model = nets.ResidualNet().eval()
         inputs = torch.randn(IMAGES)
-    with pytest.raises(ModelError, match=r"made in torch.inference_mode.*copy.deepcopy"):
+    with pytest.raises(ModelError, match=r"created in torch.inference_mode.*copy.deepcopy"):
         dmbp.linearize(model, inputs, target=1)
     net = dmbp.linearize(copy.deepcopy(model), inputs, target=1)  # as the sentence says
     assert net.pullback().shape == IMAGES

@@ -29,7 +29,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
 from dmbp.errors import CaptureError, DMBPError, ModelError, first_line
-from dmbp.linear.model.runner import AdaptedModel, with_own_names
+from dmbp.linear.model.runner import SingleOutputModel, with_own_names
 from dmbp.linear.model.signature import ExtraInputs
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.table import RULES, all_unsupported, operation_name
@@ -177,7 +177,7 @@ class CapturedGraph:
 def capture(model: Model, inputs: Tensor, *, held: ExtraInputs | None = None) -> CapturedGraph:
     """Export `model` for inputs like these, and for any number of them if the model allows it.
 
-    `held` are the other inputs of a model that is `AdaptedModel` to them.
+    `held` are the other inputs of a model that is `SingleOutputModel` to them.
     """
     held = held or ExtraInputs()
     if isinstance(model, ExportedProgram):
@@ -212,8 +212,8 @@ def capture(model: Model, inputs: Tensor, *, held: ExtraInputs | None = None) ->
 def _export(
     model: nn.Module, example: Tensor, held: ExtraInputs, *, is_dynamic: bool
 ) -> ExportedProgram:
-    arguments = held.beside(len(example))
-    given = (example, *(arguments[k] for k in held.tensors))
+    arguments = held.arguments(len(example))
+    given = (example, *(arguments[k] for k in held.tensor_positions))
     shapes = _dynamic_shapes(model, held) if is_dynamic else None
     # A model that switches gradients on or off inside is wrapped up there, unless they are so
     # already: no_grad suits one with a frozen backbone, enable_grad is the second try.
@@ -224,7 +224,7 @@ def _export(
             if any("set_grad_enabled" in str(node.target) for node in program.graph.nodes):
                 with torch.enable_grad():
                     program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
-            program = with_own_names(program) if isinstance(model, AdaptedModel) else program
+            program = with_own_names(program) if isinstance(model, SingleOutputModel) else program
             return without_inplace(program, ours=True)
         except Exception as error:
             _explain_failure(model, given, error)
@@ -233,7 +233,7 @@ def _export(
 def _dynamic_shapes(model: nn.Module, held: ExtraInputs) -> Any:
     """Any number of images, in the explained input and in what is held for each image."""
     images = {0: Dim.AUTO}
-    others = tuple(images if place in held.by_image else None for place in held.tensors)
+    others = tuple(images if place in held.by_image else None for place in held.tensor_positions)
     if others:
         return images, others
     first = next(iter(inspect.signature(model.forward).parameters.values()), None)

@@ -1,94 +1,55 @@
-"""What a model can be asked about: a batch of finite numbers that fits its weights.
+"""Runs a model: with its extra inputs, for the one output that is explained.
 
-A model as torch.export is to see it: tensors in, the explained one first; one tensor out.
-
-The caller's model is inside as it is, with its own parameters. Places in the graph are named as
-the model names them.
-
-    >>> Adapted(model, output=lambda found: found[:, :3])(images).shape
+    >>> ModelRunner(model, output=lambda found: found[:, :3]).outputs(images).shape
     torch.Size([1, 3])
 
-The model as it is asked: with its other inputs, about one of the things that it returns.
+`ModelRunner.exportable` wraps the model, if needed, so that `torch.export` sees tensors in and one
+tensor out. The wrapped model keeps its own parameters, and `with_own_names` restores its own module
+names in the exported graph.
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.nn.parameter import is_lazy
 
-from dmbp.errors import InputError, ModelError, first_line
-from dmbp.linear.model.signature import ExtraInputs, Output, check_scores, choice_among, picked
-from dmbp.linear.model.wrappers import Model
+from dmbp.errors import ModelError, first_line
+from dmbp.linear.model.checks import check_batch, check_fit, check_scores, infer_by_image
+from dmbp.linear.model.signature import ExtraInputs, Output, find_output, select_output
+from dmbp.linear.model.wrappers import Model, evaluating, unwrapped
 from dmbp.linear.rules.norms import CorrectedBatchNorm
-from dmbp.precision import TOLERANCE
+from dmbp.linear.targets import Target, TargetRows, read_target, rows_without_forward
+from dmbp.precision import full_precision
+from dmbp.process import silence_output
 
-
-def check_batch(inputs: Tensor) -> None:
-    """Refuse what is no batch of finite numbers."""
-    if not isinstance(inputs, Tensor) or inputs.layout is not torch.strided:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"inputs must be a dense tensor, not {type(inputs).__name__}")
-    if inputs.dim() >= 2 and len(inputs) == 0:
-        raise InputError(f"there is no image in inputs of shape {tuple(inputs.shape)}")
-    if inputs.dim() < 2:
-        raise InputError("inputs must be a tensor with a batch dimension, such as (1, 3, 224, 224)")
-    if inputs.dtype not in TOLERANCE:
-        raise InputError(
-            f"inputs must be floating point, not {inputs.dtype}: there is no slope between whole "
-            "numbers; if forward() converts them itself, give it inputs.float()"
-        )
-    if not torch.isfinite(inputs).all():
-        raise InputError("the inputs contain NaN or infinity")
-
-
-def check_fit(inputs: Tensor, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Refuse inputs of another dtype or on another device than the model's `tensors`."""
-    for name, tensor in tensors:
-        if is_lazy(tensor):
-            raise ModelError(f"the model's {name!r} is not made yet: run the model once first")
-        if tensor.is_inference():
-            raise ModelError(
-                "the model was made in torch.inference_mode(), which torch.export cannot "
-                "capture; copy.deepcopy(model) outside of that mode can be explained"
-            )
-        if tensor.is_floating_point() and tensor.dtype != inputs.dtype:
-            raise InputError(
-                f"the inputs are {inputs.dtype} but the model's {name!r} is {tensor.dtype}; "
-                f"use inputs.to({tensor.dtype})"
-            )
-        if tensor.device != inputs.device:
-            raise InputError(
-                f"the inputs are on {inputs.device} but the model's {name!r} is on "
-                f"{tensor.device}; use inputs.to({str(tensor.device)!r})"
-            )
-
+FORWARD_BATCH = 256
+"""The most images in one forward pass when targets are read."""
 
 INNER = "inner"
 
 
-class AdaptedModel(nn.Module):
-    """`inner` with its further arguments held and one of its outputs picked."""
+class SingleOutputModel(nn.Module):
+    """Wraps a model so that it takes only tensors and returns one output."""
 
-    def __init__(
-        self, inner: nn.Module, *, output: Output = None, held: ExtraInputs | None = None
-    ) -> None:
+    def __init__(self, inner: nn.Module, *, output: Output, extra_inputs: ExtraInputs) -> None:
         super().__init__()
         self.inner = inner
         self.training = inner.training
         self._output: Output = output
-        self._held = held or ExtraInputs()
+        self._extra_inputs = extra_inputs
 
     def forward(self, explained: Tensor, *others: Tensor) -> Any:
-        """The output picked."""
-        return picked(self.inner(explained, *self._held.filled(others)), self._output)
+        """Run the model with `others` in place of the tensors among its extra inputs."""
+        returned = self.inner(explained, *self._extra_inputs.with_tensors(others))
+        return select_output(returned, self._output)
 
 
 def with_own_names(program: ExportedProgram) -> ExportedProgram:
-    """The program of an adapted model, its operations placed where the caller's model has them."""
+    """Remove the wrapper's prefix from the module names in a `SingleOutputModel`'s program."""
     for node in program.graph.nodes:
         stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
         node.meta["nn_module_stack"] = {
@@ -100,67 +61,159 @@ def with_own_names(program: ExportedProgram) -> ExportedProgram:
 
 
 class ModelRunner:
-    """Runs a model; `held` are its other inputs, and `output` says what of its answer is meant."""
+    """Runs a model and returns the output that is explained.
 
-    def __init__(self, model: Model, *, output: Output) -> None:
-        self._model = model
-        self._callable = model.module() if isinstance(model, ExportedProgram) else model
+    Args:
+        model: A module or an exported program; DataParallel and `torch.compile` are unwrapped.
+        output: Which of the model's outputs to return; None finds it.
+    """
+
+    def __init__(self, model: Model, *, output: Output = None) -> None:
+        self.model = unwrapped(model)
+        self.extra_inputs = ExtraInputs()
+        self._callable = (
+            self.model.module() if isinstance(self.model, ExportedProgram) else self.model
+        )
         self._output: Output = output
-        self.held = ExtraInputs()
+        self._class_counts: dict[Any, int] = {}
 
-    def holding(self, held: ExtraInputs) -> "ModelRunner":
-        """The same with these as the model's other inputs."""
+    def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "ModelRunner":
+        """Return a runner of the same model with other extra inputs."""
         other = copy.copy(self)
-        other.held = held
+        other.extra_inputs = extra_inputs
         return other
 
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """What it answers, checked to be a finite tensor (images, classes)."""
-        returned = self._returned(inputs)
-        outputs = picked(returned, self._choice(returned, len(inputs)))
+    def parse_extra_inputs(self, given: Any, inputs: Tensor) -> ExtraInputs:
+        """Read `additional_forward_args` and find out which have one entry for each image."""
+        if given is None:
+            return ExtraInputs()
+        with silence_output(), evaluating(self.model):
+            extra = ExtraInputs.of(given, images=len(inputs))
+            return infer_by_image(self.outputs_with, inputs, extra)
+
+    @property
+    def has_extra_inputs(self) -> bool:
+        """Whether the model is given anything besides the inputs that are explained."""
+        return bool(self.extra_inputs.values)
+
+    def signature(self, inputs: Tensor) -> Any:
+        """Return what a captured graph depends on: the form of the inputs, without the batch."""
+        form = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
+        return (*form, self.extra_inputs.signature)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the output to explain, (images, classes), in PyTorch's current precision.
+
+        Raises:
+            ModelError: If the model does not run, or its output is not finite or of another shape.
+        """
+        returned = self._forward(inputs)
+        outputs = select_output(returned, self._choose_output(returned, len(inputs)))
         check_scores(outputs, len(inputs), self._tensors())
         return outputs
 
-    @torch.no_grad()
-    def adapted(self, inputs: Tensor) -> Model:
-        """The model, or one of one output around it that takes its tensors alone."""
-        choice = self._choice(self._returned(inputs), len(inputs))
-        if choice is None and not self.held.values:
-            return self._model
-        return AdaptedModel(self._callable, output=choice, held=self.held)
+    @full_precision()
+    def run(self, inputs: Tensor) -> Tensor:
+        """Return `forward(inputs)` in full precision, through which gradients flow."""
+        return self.forward(inputs)
 
-    def checked(self, inputs: Tensor) -> Tensor:
-        """The inputs as they will be used, if the model can be asked about them."""
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return `run(inputs)` without gradients."""
+        return self.run(inputs).detach()
+
+    def outputs_with(self, inputs: Tensor, extra_inputs: ExtraInputs) -> Tensor:
+        """Return the outputs for other extra inputs."""
+        return self.with_extra_inputs(extra_inputs).outputs(inputs)
+
+    @full_precision()
+    @torch.inference_mode(False)
+    def target_rows(
+        self, inputs: Tensor, target: Target, outputs: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, TargetRows]:
+        """Run the model and read `target`.
+
+        Args:
+            inputs: The images, (images, …).
+            target: What is asked about each image.
+            outputs: The model's outputs at the inputs, if they are known already.
+
+        Returns:
+            The inputs as they will be used, the model's outputs there, and a row for each target.
+        """
+        with evaluating(self.model):
+            inputs = self.check_inputs(inputs)
+            if outputs is not None:
+                check_scores(outputs, len(inputs), self._tensors())
+            else:
+                every = torch.arange(len(inputs), device=inputs.device)
+                outputs = torch.cat(
+                    [
+                        self.outputs_with(inputs[part], self.extra_inputs.pick(part.tolist()))
+                        for part in every.split(FORWARD_BATCH)
+                    ]
+                )
+            self._class_counts[self.signature(inputs)] = outputs.shape[1]
+            return inputs, outputs, read_target(target, outputs=outputs)
+
+    @torch.inference_mode(False)
+    def target_rows_without_forward(
+        self, inputs: Tensor, target: Target
+    ) -> tuple[Tensor, TargetRows] | None:
+        """Return the inputs and rows of `target_rows` if the model need not be run for them.
+
+        That is so if it was run on inputs of this form before, and each image has one target that
+        is a class or a weighted sum of classes. If the number of classes has changed since,
+        `TargetRows.among` raises an error.
+        """
+        classes = self._class_counts.get(self.signature(inputs))
+        if classes is None:
+            return None
+        rows = rows_without_forward(target, images=len(inputs), classes=classes)
+        if rows is None or rows.image != tuple(range(len(inputs))):
+            return None
+        return self.check_inputs(inputs), rows
+
+    def check_inputs(self, inputs: Tensor) -> Tensor:
+        """Check that the model can take these inputs, and return them detached."""
         check_batch(inputs)
         check_fit(inputs, self._tensors())
         return inputs.clone() if inputs.is_inference() else inputs.detach()
 
-    def _returned(self, inputs: Tensor) -> Any:
-        """Whatever the model returns."""
+    @torch.no_grad()
+    def exportable(self, inputs: Tensor) -> Model:
+        """Return the model, wrapped if needed so it takes only tensors and returns one output."""
+        output = self._choose_output(self._forward(inputs), len(inputs))
+        if output is None and not self.has_extra_inputs:
+            return self.model
+        return SingleOutputModel(self._callable, output=output, extra_inputs=self.extra_inputs)
+
+    def _forward(self, inputs: Tensor) -> Any:
+        """Return whatever the model returns."""
         try:
             with CorrectedBatchNorm() if torch.is_grad_enabled() else nullcontext():
-                # A copy: some write into their input.
-                return self._callable(inputs.clone(), *self.held.beside(len(inputs)))
+                # Some models write into their input, so they get a copy.
+                return self._callable(inputs.clone(), *self.extra_inputs.arguments(len(inputs)))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            hint = "; of a single image make a batch, inputs[None]" if inputs.dim() == 3 else ""
+            hint = "; for a single image pass a batch, inputs[None]" if inputs.dim() == 3 else ""
             raise ModelError(
                 f"the model does not run on an input of shape {tuple(inputs.shape)}: "
                 f"{first_line(error)}{hint}"
             ) from error
 
-    def _choice(self, returned: Any, images: int) -> Output:
-        return choice_among(returned, images=images) if self._output is None else self._output
+    def _choose_output(self, returned: Any, images: int) -> Output:
+        return find_output(returned, images=images) if self._output is None else self._output
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The model's own tensors by name, in one walk through its modules."""
-        if isinstance(self._model, nn.Module):
-            for prefix, module in self._model.named_modules():
+        """Yield the model's parameters and buffers by name, in one walk through its modules."""
+        if isinstance(self.model, nn.Module):
+            for prefix, module in self.model.named_modules():
                 for name, value in (*module._parameters.items(), *module._buffers.items()):
                     if value is not None:
                         yield f"{prefix}.{name}" if prefix else name, value
             return
-        for name, value in self._model.state_dict.items():
+        for name, value in self.model.state_dict.items():
             if isinstance(value, Tensor):
                 yield name, value
