@@ -28,21 +28,21 @@ def sizes(*numbers: int) -> Any:
 
 X = noise(2, 4, 6, 6)
 UNARY = (
-    *("Identity", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "HardSwish", "Erf"),
-    *("Exp", "Abs", "Neg", "Reciprocal", "Sin", "Cos", "Atan", "Floor", "Ceil", "Round", "Sign"),
     *(
-        "Elu",
-        "Selu",
-        "LeakyRelu",
-        "Celu",
-        "ThresholdedRelu",
-        "HardSigmoid",
-        "Gelu",
-        "Shape",
-        "Size",
+        "Identity",
+        "Dropout",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Softplus",
+        "Softsign",
+        "Mish",
+        "HardSwish",
     ),
-    *("GlobalAveragePool", "GlobalMaxPool", "Flatten", "Transpose", "Softmax", "LogSoftmax"),
-    *("LpNormalization", "ArgMax", "ArgMin", "Trilu"),
+    *("Elu", "Selu", "LeakyRelu", "Celu", "ThresholdedRelu", "HardSigmoid", "Gelu", "Erf", "Exp"),
+    *("Abs", "Neg", "Reciprocal", "Sin", "Cos", "Atan", "Floor", "Ceil", "Round", "Sign"),
+    *("Shape", "Size", "Flatten", "Transpose", "Trilu", "GlobalAveragePool", "GlobalMaxPool"),
+    *("Softmax", "LogSoftmax", "LpNormalization", "ArgMax", "ArgMin"),
 )
 BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Pow")
 COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
@@ -237,6 +237,33 @@ def test_older_operator_sets_have_settings_as_attributes(case: Case) -> None:
     same_result(one_node_model(case, opset=9))
 
 
+@pytest.mark.parametrize("name", ["Log", "Sqrt"])
+def test_operators_on_positive_numbers(name: str) -> None:
+    positive = abs(X) + numpy.float32(0.1)
+    same_result(one_node_model((name, [], {}), given=positive), positive)
+
+
+@pytest.mark.parametrize("name", ["And", "Or", "Xor"])
+def test_logic(name: str) -> None:
+    """Two comparisons are combined, negated, and select between an input and a constant."""
+    make = onnx.helper.make_node
+    model = one_node_model(("Relu", [], {}))
+    del model.graph.node[:]
+    model.graph.node.extend(
+        [
+            make("Greater", ["x", "low"], ["a"]),
+            make("Less", ["x", "high"], ["b"]),
+            make(name, ["a", "b"], ["c"]),
+            make("Not", ["c"], ["n"]),
+            make("Where", ["n", "x", "high"], ["y"]),
+        ]
+    )
+    bounds = {"low": numpy.float32(-0.5), "high": numpy.float32(0.5)}
+    constants = [onnx.numpy_helper.from_array(numpy.asarray(v), k) for k, v in bounds.items()]
+    model.graph.initializer.extend(constants)
+    same_result(model)
+
+
 def test_gemm() -> None:
     flat = noise(2, 6)
     for attributes in ({"transB": 1}, {"transB": 1, "alpha": 0.5, "beta": 2.0}):
@@ -267,19 +294,7 @@ def test_local_response_normalisation(size: int) -> None:
 
 def test_every_row_of_the_table_is_tested() -> None:
     """Operators without a case are listed here by name, so that a new row needs one."""
-    elsewhere = {
-        "Dropout",
-        "Log",
-        "Sqrt",
-        "Not",
-        "And",
-        "Or",
-        "Xor",
-        "Where",
-        "Gemm",
-        "Swish",
-        "LRN",
-    }
+    elsewhere = {"Log", "Sqrt", "Where", "Not", "And", "Or", "Xor", "Gemm", "Swish", "LRN"}
     made = {"ConstantOfShape", "Range", "Upsample"}
     assert set(OPERATORS) - {case[0] for case in CASES} == elsewhere | made
 
