@@ -40,17 +40,17 @@ def start_at_gate_kernel(passed, logits, gradient, slope, size, elements, BLOCK:
     start = tl.program_id(0).to(tl.int64) * BLOCK
     k = tl.arange(0, BLOCK)
     ok = start + k < elements
-    below = start + elements
+    negative_start = start + elements
     positive = load_float32(gradient + start, k, ok)
-    negative = load_float32(gradient + below, k, ok)
-    above = (positive > 0) & (negative > 0)
-    under = (positive < 0) & (negative < 0)
-    logit = tl.where(above, size, tl.where(under, -size, 0.0))
+    negative = load_float32(gradient + negative_start, k, ok)
+    both_positive = (positive > 0) & (negative > 0)
+    both_negative = (positive < 0) & (negative < 0)
+    logit = tl.where(both_positive, size, tl.where(both_negative, -size, 0.0))
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = load_float32(slope + start, k, ok)
+    slopes = load_float32(slope + start, k, ok)
     tl.store(logits + start + k, logit, ok)
-    tl.store(passed + start + k, positive * mask * by, ok)
-    tl.store(passed + below + k, negative * (1.0 - mask) * by, ok)
+    tl.store(passed + start + k, positive * mask * slopes, ok)
+    tl.store(passed + negative_start + k, negative * (1.0 - mask) * slopes, ok)
 
 
 @triton.jit(do_not_specialize=["elements", "per_row", "rows"])
@@ -69,25 +69,25 @@ def pass_gate_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     k = tl.arange(0, BLOCK)
     ok = start + k < elements
-    below = start + elements
+    negative_start = start + elements
     logit = load_logit(logits + start, k, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.where(logit < CLOSED, 1.0, 0.0)
+    slopes = tl.where(logit < CLOSED, 1.0, 0.0)
     if HAS_SLOPE:
-        by *= load_float32(slope + start, k, ok)
+        slopes *= load_float32(slope + start, k, ok)
     positive = load_float32(gradient + start, k, ok)
-    negative = load_float32(gradient + below, k, ok)
-    tl.store(passed + start + k, positive * mask * by, ok)
-    tl.store(passed + below + k, negative * (1.0 - mask) * by, ok)
+    negative = load_float32(gradient + negative_start, k, ok)
+    tl.store(passed + start + k, positive * mask * slopes, ok)
+    tl.store(passed + negative_start + k, negative * (1.0 - mask) * slopes, ok)
     if RECORDS_RANGE:
         row = tl.minimum((start + k) // per_row, rows - 1)
         scale = tl.load(scales + row)
-        one = tl.abs(positive) * scale
-        other = tl.abs(negative) * scale
-        present = (one > 0).to(tl.int64) + (other > 0).to(tl.int64)
-        lost = ((one > 0) & (one < FLOAT16_UNDERFLOW)).to(tl.int64)
-        lost += ((other > 0) & (other < FLOAT16_UNDERFLOW)).to(tl.int64)
-        tl.atomic_max(largest, tl.max(tl.maximum(one, other), 0))
+        positive_size = tl.abs(positive) * scale
+        negative_size = tl.abs(negative) * scale
+        present = (positive_size > 0).to(tl.int64) + (negative_size > 0).to(tl.int64)
+        lost = ((positive_size > 0) & (positive_size < FLOAT16_UNDERFLOW)).to(tl.int64)
+        lost += ((negative_size > 0) & (negative_size < FLOAT16_UNDERFLOW)).to(tl.int64)
+        tl.atomic_max(largest, tl.max(tl.maximum(positive_size, negative_size), 0))
         tl.atomic_add(counts, tl.sum(present, 0))
         tl.atomic_add(counts + 1, tl.sum(lost, 0))
 

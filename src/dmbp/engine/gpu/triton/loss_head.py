@@ -33,12 +33,12 @@ def partial_scores_kernel(
     part = tl.program_id(1)
     total = tl.zeros((BLOCK,), tl.float32)
     start = row.to(tl.int64) * elements
-    of = (row % rows).to(tl.int64) * elements
+    tail_start = (row % rows).to(tl.int64) * elements
     for block in range(blocks):
         k = (block * PARTS + part) * BLOCK + tl.arange(0, BLOCK)
         ok = k < elements
         value = tl.load(h + start + k, ok, other=0.0).to(tl.float32)
-        total += value * tl.load(tail + of + k, ok, other=0.0)
+        total += value * tl.load(tail + tail_start + k, ok, other=0.0)
     tl.store(sums + row * parts_a_row + first + part, tl.sum(total, 0))
     if row + part + first == 0:
         tl.store(iteration, tl.load(iteration) + 1)
@@ -66,29 +66,29 @@ def terms_and_seeds_kernel(
     negative = bias + tl.sum(tl.load(sums + (rows + row) * parts_a_row + k, ok, other=0.0), 0)
     nuisance = tl.load(output + row) - positive - negative
     side = tl.where(nuisance < 0, NUISANCE, -NUISANCE)
-    above = POSITIVE + side
-    below = NEGATIVE + side
-    place = (tl.load(iteration) - 1 - tl.load(history_start)) % HISTORY_SLOTS
-    terms = history + place * 2 * rows + row
+    positive_seed = POSITIVE + side
+    negative_seed = NEGATIVE + side
+    slot = (tl.load(iteration) - 1 - tl.load(history_start)) % HISTORY_SLOTS
+    terms = history + slot * 2 * rows + row
     tl.store(terms, positive)
     tl.store(terms + rows, negative)
-    stream = tl.where(above != 0, 0, 1)
+    stream = tl.where(positive_seed != 0, 0, 1)
     tl.store(active_streams + row, stream)
-    by = tl.load(initial_scales + row)
+    scale = tl.load(initial_scales + row)
     if SCALES_GRADIENTS:
         size = tl.abs(positive) + tl.abs(negative)
-        first = tl.load(initial_sizes + row)
-        first = tl.where(first > 0, first, size)
-        growth = tl.maximum(size / tl.maximum(first, 1e-30), 1.0)
-        by *= tl.exp2(-tl.floor(tl.log2(growth) / 2))
-        tl.store(initial_sizes + row, first)
-        tl.store(scales + row, by)
-        tl.store(product_scales + row, by * unit)
+        first_size = tl.load(initial_sizes + row)
+        first_size = tl.where(first_size > 0, first_size, size)
+        growth = tl.maximum(size / tl.maximum(first_size, 1e-30), 1.0)
+        scale *= tl.exp2(-tl.floor(tl.log2(growth) / 2))
+        tl.store(initial_sizes + row, first_size)
+        tl.store(scales + row, scale)
+        tl.store(product_scales + row, scale * unit)
     if BOTH_STREAMS:
-        tl.store(seeds + row, above * by)
-        tl.store(seeds + rows + row, below * by)
+        tl.store(seeds + row, positive_seed * scale)
+        tl.store(seeds + rows + row, negative_seed * scale)
     else:
-        tl.store(seeds + row, tl.where(stream == 0, above, below) * by)
+        tl.store(seeds + row, tl.where(stream == 0, positive_seed, negative_seed) * scale)
 
 
 PARTS = 32

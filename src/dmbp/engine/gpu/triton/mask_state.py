@@ -120,9 +120,9 @@ def load_float32(tensor, at, ok):
 
 
 @triton.jit
-def clamp_to_float16(value, kind: tl.constexpr):
+def clamp_to_float16(value, dtype: tl.constexpr):
     """Clamp a gradient to be stored in float16 to its range; beyond, only its sign counts."""
-    if kind == tl.float16:
+    if dtype == tl.float16:
         value = tl.minimum(tl.maximum(value, -FLOAT16_MAX), FLOAT16_MAX)
     return value
 

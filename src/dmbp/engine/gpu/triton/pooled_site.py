@@ -78,27 +78,27 @@ def pooled_forward_kernel(
     window = first + q
     ok = (window < windows) & (c < channels)
     at = q * channels + c
-    won = tl.load(winners + start + at, ok, other=0).to(tl.int32)
+    winner = tl.load(winners + start + at, ok, other=0).to(tl.int32)
     first_row = first // (out_height * out_width)
-    before = first_row.to(tl.int64) * height * width
+    first_pixel = first_row.to(tl.int64) * height * width
     row = window // (out_height * out_width) - first_row
-    y = window // out_width % out_height * STRIDE - PADDING + won // KERNEL
-    x = window % out_width * STRIDE - PADDING + won % KERNEL
+    y = window // out_width % out_height * STRIDE - PADDING + winner // KERNEL
+    x = window % out_width * STRIDE - PADDING + winner % KERNEL
     source = (row * height + y) * width + x
     if AT_WINDOWS:
         logit = load_logit(logits + start, at, ok, IS_COMPACT)
     else:
-        logit = load_logit(logits + before * channels, source * channels + c, ok, IS_COMPACT)
+        logit = load_logit(logits + first_pixel * channels, source * channels + c, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    added = tl.load(shift + c, c < shift_channels, other=0.0)
-    positive = load_float32(z + before * z_stride, source * z_stride + c, ok) + added
-    before += z_streams * pixels.to(tl.int64)
-    negative = load_float32(z + before * z_stride, source * z_stride + c, ok) + added
+    shift_tile = tl.load(shift + c, c < shift_channels, other=0.0)
+    positive = load_float32(z + first_pixel * z_stride, source * z_stride + c, ok) + shift_tile
+    first_pixel += z_streams * pixels.to(tl.int64)
+    negative = load_float32(z + first_pixel * z_stride, source * z_stride + c, ok) + shift_tile
     is_open = logit < CLOSED
-    kind = h.dtype.element_ty
-    tl.store(h + start + at, tl.where(is_open, positive * mask, 0.0).to(kind), ok)
+    out_dtype = h.dtype.element_ty
+    tl.store(h + start + at, tl.where(is_open, positive * mask, 0.0).to(out_dtype), ok)
     negative = tl.where(is_open, negative * (1.0 - mask), 0.0)
-    tl.store(h + windows.to(tl.int64) * channels + start + at, negative.to(kind), ok)
+    tl.store(h + windows.to(tl.int64) * channels + start + at, negative.to(out_dtype), ok)
 
 
 @triton.jit(do_not_specialize=["pixels", "windows", "rows", "height", "width", "out_height",
@@ -118,7 +118,7 @@ def pooled_backward_by_window_kernel(
     written: they must be zero already.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
-    under = first + windows
+    first_negative = first + windows
     q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     window = tl.program_id(0) * TILE + q
@@ -132,28 +132,28 @@ def pooled_backward_by_window_kernel(
     square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    won = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
-    last = load_optional_tile(tail, first, q, c, ok, channels, tail_channels)
-    g = last * tl.load(seeds + row)
+    winner = tl.load(winners + first * channels + at, ok, other=0).to(tl.int32)
+    tail_gradient = load_optional_tile(tail, first, q, c, ok, channels, tail_channels)
+    g = tail_gradient * tl.load(seeds + row)
     g += load_optional_tile(g1, first, q, c, ok, g1_stride, g1_channels)
     g += load_optional_tile(g2, first, q, c, ok, g2_stride, g2_channels)
-    kind = dz.dtype.element_ty
-    g = clamp_to_float16(g, kind)
+    out_dtype = dz.dtype.element_ty
+    g = clamp_to_float16(g, out_dtype)
     if BOTH_STREAMS:
-        n = last * tl.load(seeds + rows + row)
-        n += load_optional_tile(g1, under, q, c, ok, g1_stride, g1_channels)
-        n += load_optional_tile(g2, under, q, c, ok, g2_stride, g2_channels)
-        n = clamp_to_float16(n, kind)
+        g_negative = tail_gradient * tl.load(seeds + rows + row)
+        g_negative += load_optional_tile(g1, first_negative, q, c, ok, g1_stride, g1_channels)
+        g_negative += load_optional_tile(g2, first_negative, q, c, ok, g2_stride, g2_channels)
+        g_negative = clamp_to_float16(g_negative, out_dtype)
         change = g * (1.0 - mask) * load_float32(h + first * channels, at, ok)
-        change -= n * mask * load_float32(h + under * channels, at, ok)
+        change -= g_negative * mask * load_float32(h + first_negative * channels, at, ok)
         passed = tl.where(is_open, g * mask, 0.0)
-        passed_below = tl.where(is_open, n * (1.0 - mask), 0.0)
+        passed_negative = tl.where(is_open, g_negative * (1.0 - mask), 0.0)
     else:
         stream = tl.load(active_streams + row)
-        here = h + first * channels + stream * (windows.to(tl.int64) * channels)
-        change = g * load_float32(here, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
+        active_h = h + first * channels + stream * (windows.to(tl.int64) * channels)
+        change = g * load_float32(active_h, at, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
         passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
-        passed_below = passed
+        passed_negative = passed
     first_row = tl.program_id(0) * TILE // per_row
     dz += first_row.to(tl.int64) * height * width * channels
     y0 = window // out_width % out_height * STRIDE - PADDING
@@ -163,10 +163,12 @@ def pooled_backward_by_window_kernel(
         x = x0 + k % KERNEL
         inside = ok & (y >= 0) & (y < height) & (x >= 0) & (x < width) & (c < dz_channels)
         to = (((row - first_row) * height + y) * width + x) * channels + c
-        tl.store(dz + to, tl.where(won == k, passed, 0.0).to(kind), inside)
+        tl.store(dz + to, tl.where(winner == k, passed, 0.0).to(out_dtype), inside)
         if BOTH_STREAMS:
-            lower = dz + pixels.to(tl.int64) * channels
-            tl.store(lower + to, tl.where(won == k, passed_below, 0.0).to(kind), inside)
+            dz_negative = dz + pixels.to(tl.int64) * channels
+            tl.store(
+                dz_negative + to, tl.where(winner == k, passed_negative, 0.0).to(out_dtype), inside
+            )
     change = tl.where(is_open, change / tl.load(product_scales + row), 0.0)
     element = (window - row * per_row) * channels + c
     now = tl.load(iteration)
@@ -185,13 +187,13 @@ def _from_windows(g1, g2, winners, row, y, x, c, ok, channels, out_height, out_w
         ox = (x + PADDING) // STRIDE - k % reach
         dy = y + PADDING - oy * STRIDE
         dx = x + PADDING - ox * STRIDE
-        there = (oy >= 0) & (oy < out_height) & (ox >= 0) & (ox < out_width)
-        there = ok & there & (dy < KERNEL) & (dx < KERNEL)
+        contains = (oy >= 0) & (oy < out_height) & (ox >= 0) & (ox < out_width)
+        contains = ok & contains & (dy < KERNEL) & (dx < KERNEL)
         window = (row * out_height + oy) * out_width + ox
-        won = tl.load(winners + window * channels + c, there, other=255).to(tl.int32)
-        part = load_float32(g1, window * g1_stride + c, there)
-        part += load_float32(g2, window * g2_stride + c, there & (c < g2_channels))
-        g += tl.where(won == dy * KERNEL + dx, part, 0.0)
+        winner = tl.load(winners + window * channels + c, contains, other=255).to(tl.int32)
+        part = load_float32(g1, window * g1_stride + c, contains)
+        part += load_float32(g2, window * g2_stride + c, contains & (c < g2_channels))
+        g += tl.where(winner == dy * KERNEL + dx, part, 0.0)
     return g
 
 
@@ -237,25 +239,32 @@ def pooled_backward_by_pixel_kernel(
     g = _from_windows(g1 + first_window * g1_stride, g2 + first_window * g2_stride, winners,
                       row - first_row, y, x, c, ok, channels, out_height, out_width,
                       g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
-    kind = dz.dtype.element_ty
-    g = clamp_to_float16(g, kind)
-    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    out_dtype = dz.dtype.element_ty
+    g = clamp_to_float16(g, out_dtype)
+    shift_tile = tl.load(shift + c, c < shift_channels, other=0.0)
     source = z + first * z_stride + (stream * z_streams) * (all_pixels * z_stride)
-    here = load_float32(source, q * z_stride + c, ok) + added
-    change = g * here * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
-    onwards = ok & (c < dz_channels)
+    active_z = load_float32(source, q * z_stride + c, ok) + shift_tile
+    change = g * active_z * mask * (1.0 - mask) * tl.where(stream == 0, 1.0, -1.0)
+    writes_dz = ok & (c < dz_channels)
     passed = tl.where(is_open, g * tl.where(stream == 0, mask, 1.0 - mask), 0.0)
-    tl.store(dz + at, passed.to(kind), onwards)
+    tl.store(dz + at, passed.to(out_dtype), writes_dz)
     if BOTH_STREAMS:
-        under = first_window + windows
-        n = _from_windows(g1 + under * g1_stride, g2 + under * g2_stride, winners,
-                          row - first_row, y, x, c, ok, channels, out_height, out_width,
-                          g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING)  # fmt: skip
-        n = clamp_to_float16(n, kind)
+        first_negative = first_window + windows
+        g_negative = _from_windows(
+            g1 + first_negative * g1_stride, g2 + first_negative * g2_stride, winners,
+            row - first_row, y, x, c, ok, channels, out_height, out_width,
+            g1_stride, g2_stride, g2_channels, KERNEL, STRIDE, PADDING,
+        )  # fmt: skip
+        g_negative = clamp_to_float16(g_negative, out_dtype)
         source = z + (first + z_streams * all_pixels) * z_stride
-        change -= n * (load_float32(source, q * z_stride + c, ok) + added) * mask * (1.0 - mask)
-        passed = tl.where(is_open, n * (1.0 - mask), 0.0)
-        tl.store(dz + all_pixels * channels + at, passed.to(kind), onwards)
+        change -= (
+            g_negative
+            * (load_float32(source, q * z_stride + c, ok) + shift_tile)
+            * mask
+            * (1.0 - mask)
+        )
+        passed = tl.where(is_open, g_negative * (1.0 - mask), 0.0)
+        tl.store(dz + all_pixels * channels + at, passed.to(out_dtype), writes_dz)
     change = tl.where(is_open, change / tl.load(product_scales + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)

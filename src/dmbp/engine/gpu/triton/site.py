@@ -6,7 +6,8 @@ gradient through masks, gate and batch norm. Each tensor is read or written once
 
 Tensors are channels-last: element (pixel, channel) lies at pixel · stride + channel. Pixels are
 counted over all rows of a stream, and the negative stream's pixels follow the positive's. A program
-takes a tile of `TILE` pixels by `WIDTH` channels. An optional operand comes with its number of
+takes a tile of `TILE` pixels by `WIDTH` channels; in its kernel, `first` is the tile's first pixel,
+and `q` and `c` are the pixels and channels in it. An optional operand comes with its number of
 channels, zero if it is missing, so that one compiled kernel serves both cases; differences in code
 (`HAS_…`, `IS_…`) are compile-time constants. Only offsets within a tile have 32 bits.
 
@@ -60,41 +61,41 @@ def site_forward_kernel(
     sum of `SUMMANDS` tensors, `z1_summand_stride` elements apart.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
-    below = pixels.to(tl.int64) + first
+    first_negative = pixels.to(tl.int64) + first
     q = tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     ok = (first + q < pixels) & (c < channels)
     at = q * channels + c
     logit = load_logit(logits + first * channels, at, ok, IS_COMPACT)
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.load(scale + c, c < scale_channels, other=1.0)
-    added = tl.load(shift + c, c < shift_channels, other=0.0)
+    factor = tl.load(scale + c, c < scale_channels, other=1.0)
+    shift_tile = tl.load(shift + c, c < shift_channels, other=0.0)
     positive = load_float32(z1 + first * z1_stride, q * z1_stride + c, ok)
-    other = first + z1_streams * pixels.to(tl.int64)
-    negative = load_float32(z1 + other * z1_stride, q * z1_stride + c, ok)
+    z_negative = first + z1_streams * pixels.to(tl.int64)
+    negative = load_float32(z1 + z_negative * z1_stride, q * z1_stride + c, ok)
     for k in tl.static_range(1, SUMMANDS):
-        more = z1 + k * z1_summand_stride
-        positive += load_float32(more + first * z1_stride, q * z1_stride + c, ok)
-        negative += load_float32(more + other * z1_stride, q * z1_stride + c, ok)
-    positive *= by
-    negative *= by
-    other = first + z2_streams * pixels.to(tl.int64)
-    positive += added + load_optional_tile(z2, first, q, c, ok, z2_stride, z2_channels)
-    negative += added + load_optional_tile(z2, other, q, c, ok, z2_stride, z2_channels)
+        summand = z1 + k * z1_summand_stride
+        positive += load_float32(summand + first * z1_stride, q * z1_stride + c, ok)
+        negative += load_float32(summand + z_negative * z1_stride, q * z1_stride + c, ok)
+    positive *= factor
+    negative *= factor
+    z_negative = first + z2_streams * pixels.to(tl.int64)
+    positive += shift_tile + load_optional_tile(z2, first, q, c, ok, z2_stride, z2_channels)
+    negative += shift_tile + load_optional_tile(z2, z_negative, q, c, ok, z2_stride, z2_channels)
     if HAS_SLOPE:
-        by = load_float32(slope + first * channels, at, ok)
-        positive *= by
-        negative *= by
+        slope_tile = load_float32(slope + first * channels, at, ok)
+        positive *= slope_tile
+        negative *= slope_tile
     if HAS_OFFSET:
-        by = load_float32(offset + first * channels, at, ok)
-        positive += by
-        negative += by
+        offset_tile = load_float32(offset + first * channels, at, ok)
+        positive += offset_tile
+        negative += offset_tile
     is_open = logit < CLOSED
-    kind = h.dtype.element_ty
+    out_dtype = h.dtype.element_ty
     positive = tl.where(is_open, positive * mask, 0.0)
     negative = tl.where(is_open, negative * (1.0 - mask), 0.0)
-    tl.store(h + first * h_stride + q * h_stride + c, positive.to(kind), ok)
-    tl.store(h + below * h_stride + q * h_stride + c, negative.to(kind), ok)
+    tl.store(h + first * h_stride + q * h_stride + c, positive.to(out_dtype), ok)
+    tl.store(h + first_negative * h_stride + q * h_stride + c, negative.to(out_dtype), ok)
 
 
 @triton.jit(do_not_specialize=["pixels", "rows", "per_row"])
@@ -129,42 +130,46 @@ def site_backward_kernel(
     square = load_square(squares, at, ok, IS_COMPACT)
     is_open = logit < CLOSED
     mask = 1.0 / (1.0 + tl.exp(-logit))
-    by = tl.load(scale + c, c < scale_channels, other=1.0)
+    factor = tl.load(scale + c, c < scale_channels, other=1.0)
     if HAS_SLOPE:
-        by = by * load_float32(slope + first * channels, at, ok)
-    by = tl.where(is_open, by, 0.0)
-    onwards = ok & (c < dz_channels)
-    kind = dz.dtype.element_ty
-    last = load_optional_tile(tail, first, q, c, ok, channels, tail_channels)
-    g = last * tl.load(seeds + row)
+        factor = factor * load_float32(slope + first * channels, at, ok)
+    factor = tl.where(is_open, factor, 0.0)
+    writes_dz = ok & (c < dz_channels)
+    out_dtype = dz.dtype.element_ty
+    tail_gradient = load_optional_tile(tail, first, q, c, ok, channels, tail_channels)
+    g = tail_gradient * tl.load(seeds + row)
     g += load_optional_tile(g1, first, q, c, ok, g1_stride, g1_channels)
     for k in tl.static_range(1, SUMMANDS):
         g += load_optional_tile(g1 + k * g1_summand_stride, first, q, c, ok, g1_stride, g1_channels)
     g += load_optional_tile(g2, first, q, c, ok, g2_stride, g2_channels)
-    g = clamp_to_float16(g, kind)
+    g = clamp_to_float16(g, out_dtype)
     if BOTH_STREAMS:
-        under = first + all_pixels
-        n = last * tl.load(seeds + rows + row)
-        n += load_optional_tile(g1, under, q, c, ok, g1_stride, g1_channels)
+        first_negative = first + all_pixels
+        g_negative = tail_gradient * tl.load(seeds + rows + row)
+        g_negative += load_optional_tile(g1, first_negative, q, c, ok, g1_stride, g1_channels)
         for k in tl.static_range(1, SUMMANDS):
-            n += load_optional_tile(
-                g1 + k * g1_summand_stride, under, q, c, ok, g1_stride, g1_channels
+            g_negative += load_optional_tile(
+                g1 + k * g1_summand_stride, first_negative, q, c, ok, g1_stride, g1_channels
             )
-        n += load_optional_tile(g2, under, q, c, ok, g2_stride, g2_channels)
-        n = clamp_to_float16(n, kind)
+        g_negative += load_optional_tile(g2, first_negative, q, c, ok, g2_stride, g2_channels)
+        g_negative = clamp_to_float16(g_negative, out_dtype)
         change = g * (1.0 - mask) * load_float32(h + first * h_stride, q * h_stride + c, ok)
-        change -= n * mask * load_float32(h + under * h_stride, q * h_stride + c, ok)
-        tl.store(dz + at, clamp_to_float16(g * mask * by, kind).to(kind), onwards)
-        below = clamp_to_float16(n * (1.0 - mask) * by, kind)
-        tl.store(dz + all_pixels * channels + at, below.to(kind), onwards)
+        change -= (
+            g_negative * mask * load_float32(h + first_negative * h_stride, q * h_stride + c, ok)
+        )
+        tl.store(dz + at, clamp_to_float16(g * mask * factor, out_dtype).to(out_dtype), writes_dz)
+        dz_negative = clamp_to_float16(g_negative * (1.0 - mask) * factor, out_dtype)
+        tl.store(dz + all_pixels * channels + at, dz_negative.to(out_dtype), writes_dz)
     else:
         stream = tl.load(active_streams + row)
-        here = h + first * h_stride + stream * (all_pixels * h_stride)
+        active_h = h + first * h_stride + stream * (all_pixels * h_stride)
         change = (
-            g * load_float32(here, q * h_stride + c, ok) * tl.where(stream == 0, 1.0 - mask, -mask)
+            g
+            * load_float32(active_h, q * h_stride + c, ok)
+            * tl.where(stream == 0, 1.0 - mask, -mask)
         )
-        passed = g * by * tl.where(stream == 0, mask, 1.0 - mask)
-        tl.store(dz + at, clamp_to_float16(passed, kind).to(kind), onwards)
+        passed = g * factor * tl.where(stream == 0, mask, 1.0 - mask)
+        tl.store(dz + at, clamp_to_float16(passed, out_dtype).to(out_dtype), writes_dz)
     change = tl.where(is_open, change / tl.load(product_scales + row), 0.0)
     element = (pixel - row * per_row) * channels + c
     now = tl.load(iteration)

@@ -44,11 +44,13 @@ def find_winners_kernel(
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     ok = (window < windows) & (c < channels)
     row = (window // (out_height * out_width)).to(tl.int64)
-    place = window % (out_height * out_width)
-    given = index + row * row_stride + place * index_stride + c.to(tl.int64) * channel_stride
-    found = tl.load(given, ok, other=0).to(tl.int32)
-    y = found // width - (place // out_width * stride - padding)
-    x = found % width - (place % out_width * stride - padding)
+    window_index = window % (out_height * out_width)
+    source = (
+        index + row * row_stride + window_index * index_stride + c.to(tl.int64) * channel_stride
+    )
+    winner_pixel = tl.load(source, ok, other=0).to(tl.int32)
+    y = winner_pixel // width - (window_index // out_width * stride - padding)
+    x = winner_pixel % width - (window_index % out_width * stride - padding)
     at = window.to(tl.int64) * channels + c
     tl.store(winners + at, (y * kernel + x).to(tl.uint8), ok)
 
@@ -82,18 +84,18 @@ def gather_from_windows_kernel(
         ox = last_along - k % reach
         dy = y - oy * stride_down
         dx = x - ox * stride_along
-        there = (oy >= 0) & (oy < out_height) & (ox >= 0) & (ox < out_width)
-        there = ok & there & (dy < down) & (dx < along)
+        contains = (oy >= 0) & (oy < out_height) & (ox >= 0) & (ox < out_width)
+        contains = ok & contains & (dy < down) & (dx < along)
         window = (row.to(tl.int64) * out_height + oy) * out_width + ox
         tap = dy * along + dx
         if IS_POOLING:
             shared = ((row % rows).to(tl.int64) * out_height + oy) * out_width + ox
-            won = tl.load(winners + shared * channels + c, there, other=255).to(tl.int32)
-            there = there & (won == tap)
-            total += tl.load(windows + window * channels + c, there, other=0.0).to(tl.float32)
+            winner = tl.load(winners + shared * channels + c, contains, other=255).to(tl.int32)
+            contains = contains & (winner == tap)
+            total += tl.load(windows + window * channels + c, contains, other=0.0).to(tl.float32)
         else:
             at = (window * (down * along) + tap) * channels + c
-            total += tl.load(windows + at, there, other=0.0)
+            total += tl.load(windows + at, contains, other=0.0)
     to = images + pixel.to(tl.int64) * channels + c
     tl.store(to, total.to(images.dtype.element_ty), ok)
 
