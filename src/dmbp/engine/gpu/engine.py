@@ -195,7 +195,7 @@ class GpuEngine:
             steps, constant | set(plan.tail.gradients), pooling=self._backend.fuses_pooling
         )
         values: dict[int, Any] = {0: plan.net.inputs}
-        nothing = plan.net.inputs.new_zeros((), dtype=dtype)
+        scalar = plan.net.inputs.new_zeros((), dtype=dtype)
         for planned, examples in plan_steps(steps, plan.net.inputs, plan.kernels):
             step = planned.step
             if planned.is_constant:
@@ -207,11 +207,11 @@ class GpuEngine:
                     self._site(fused, logits, needs_input_gradient=needs_input_gradient)
                 )
             elif step.output not in fusion.absorbed:
-                own = [cast_example(example, nothing) for example in examples]
+                inputs = [cast_example(example, scalar) for example in examples]
                 biased = step.output not in fusion.unbiased
                 scaled = cast_step(scale_constants(step, unit), dtype, biased=biased)
-                chosen = operation(scaled, own, plan.kernels)
-                self._program.append(AffineInstruction(chosen, step.output, self._learning))
+                affine = operation(scaled, inputs, plan.kernels)
+                self._program.append(AffineInstruction(affine, step.output, self._learning))
         if self._learning.is_compact:
             self._split_convolutions(fusion)
         for part in self._program:

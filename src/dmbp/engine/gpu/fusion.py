@@ -63,48 +63,44 @@ class FusionPlan:
 
 
 class _FusionPlanner:
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        fixed: Set[int],
-        *,
-        pooling: bool,
-    ) -> None:
+    """Fuses steps into one gate after another, and collects which are absorbed."""
+
+    def __init__(self, steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> None:
         self._fuses_pooling = pooling
         self._shapes = {step.output: step.shape for step in steps}
         self._fixed = fixed
-        self._made = {step.output: step for step in steps if step.output not in fixed}
-        self._readers = Counter(index for step in steps for index in step.reads)
+        self._producers = {step.output: step for step in steps if step.output not in fixed}
+        self._reader_counts = Counter(index for step in steps for index in step.reads)
         self._reader = {index: step for step in steps for index in step.reads}
         self.absorbed: set[int] = set()
         self.unbiased: set[int] = set()
 
     def fuse(self, gate: Step) -> FusedGate:
         """Return a gate with all steps that can be fused into it."""
-        pooling = self._pooling(gate)
-        read = gate.reads[0]
-        step = self._alone(read)
+        pooling = self._take_pooling(gate)
+        index = gate.reads[0]
+        step = self._exclusive_producer(index)
         if step is None:
-            return FusedGate(gate, (read,), pooling=pooling)
-        by_channel = len(self._shapes[read] or ()) in (2, 4)
+            return FusedGate(gate, (index,), pooling=pooling)
+        by_channel = len(self._shapes[index] or ()) in (2, 4)
         if step.operation == BATCH_NORM and by_channel and len(step.reads) == 1 and not pooling:
-            self.absorbed.add(read)
+            self.absorbed.add(index)
             scale, shift = scale_and_shift(step)
             return FusedGate(gate, (step.reads[0],), scale, shift)
         if self._is_sum(step) and pooling is None:
-            self.absorbed.add(read)
-            shifts = [shift for index in step.reads if (shift := self._bias(index)) is not None]
+            self.absorbed.add(index)
+            shifts = [bias for term in step.reads if (bias := self._take_bias(term)) is not None]
             shift = sum(shifts[1:], shifts[0]) if shifts else None
             return FusedGate(gate, tuple(step.reads), shift=shift)
-        return FusedGate(gate, (read,), shift=self._bias(read), pooling=pooling)
+        return FusedGate(gate, (index,), shift=self._take_bias(index), pooling=pooling)
 
-    def _alone(self, index: int) -> Step | None:
-        """Return the step that computes a value, if the value has one reader."""
-        return self._made.get(index) if self._readers[index] == 1 else None
+    def _exclusive_producer(self, index: int) -> Step | None:
+        """Return the step that computes a value, if the value has a single reader."""
+        return self._producers.get(index) if self._reader_counts[index] == 1 else None
 
-    def _bias(self, index: int) -> Tensor | None:
+    def _take_bias(self, index: int) -> Tensor | None:
         """Take the bias out of the convolution that computes a value, and return it."""
-        step = self._alone(index)
+        step = self._exclusive_producer(index)
         if step is None or step.operation != CONVOLUTION or step.keywords:
             return None
         bias = convolution_arguments(step)[1]
@@ -119,10 +115,10 @@ class _FusionPlanner:
         shapes = {self._shapes.get(index) for index in (*step.reads, step.output)}
         return plain and len(shapes) == 1
 
-    def _pooling(self, gate: Step) -> Pooling | None:
+    def _take_pooling(self, gate: Step) -> Pooling | None:
         """Absorb and return the max-pooling that alone reads a ReLU."""
-        alone = self._readers[gate.output] == 1 and gate.output not in self._fixed
-        if not alone or not self._fuses_pooling:
+        is_only_reader = self._reader_counts[gate.output] == 1 and gate.output not in self._fixed
+        if not is_only_reader or not self._fuses_pooling:
             return None
         step = self._reader[gate.output]
         pooling = square_windows(step)

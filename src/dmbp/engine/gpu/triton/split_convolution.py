@@ -174,12 +174,12 @@ class SplitConvolutionOperation:
         self,
         whole: ConvolutionOperation,
         forward: SplitConvolution | None,
-        back: SplitConvolution | None,
+        transpose: SplitConvolution | None,
     ) -> None:
         self.reads = whole.reads
         self._whole = whole
         self._forward = forward
-        self._back = back
+        self._transpose = transpose
 
     def forward(self, values: Sequence[Value]) -> Any:
         """Return the convolution."""
@@ -189,13 +189,15 @@ class SplitConvolutionOperation:
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor | SplitSum]:
         """Return the transposed convolution."""
-        if self._back is None:
+        if self._transpose is None:
             return self._whole.transpose(gradient)
-        return [self._back(channels_last(gradient))]
+        return [self._transpose(channels_last(gradient))]
 
     def prepare(self) -> None:
         """Convert the weights for the direction that is not split."""
-        self._whole.convolution.prepare(forward=self._forward is None, transpose=self._back is None)
+        self._whole.convolution.prepare(
+            forward=self._forward is None, transpose=self._transpose is None
+        )
 
 
 def split_convolutions(
@@ -211,41 +213,47 @@ def split_convolutions(
     """
     readers = Counter(index for instruction in program for index in instruction.reads)
     read_once = {index for index, count in readers.items() if count == 1} - ends
-    before = {index for site in sites for index in site.terms} & read_once
-    after = {site.output for site in sites}
-    return [_split_instruction(instruction, before, after, learning) for instruction in program]
+    site_inputs = {index for site in sites for index in site.terms} & read_once
+    site_outputs = {site.output for site in sites}
+    return [
+        _split_instruction(instruction, site_inputs, site_outputs, learning)
+        for instruction in program
+    ]
 
 
 def _split_instruction(
-    instruction: GpuInstruction, before: Set[int], after: Set[int], learning: LearningState
+    instruction: GpuInstruction,
+    site_inputs: Set[int],
+    site_outputs: Set[int],
+    learning: LearningState,
 ) -> GpuInstruction:
     """Split a convolution forward if a site reads it, and back if a site computed its input."""
     whole = instruction.operation if isinstance(instruction, AffineInstruction) else None
     if not isinstance(whole, ConvolutionOperation):
         return instruction
     convolution = whole.convolution
-    forward = back = None
-    if instruction.output in before and not convolution.is_biased:
-        forward = _forward(convolution, rows=2 * learning.rows)
-    if instruction.reads[0] in after:
-        back = _back(
+    forward = transpose = None
+    if instruction.output in site_inputs and not convolution.is_biased:
+        forward = _split_forward(convolution, rows=2 * learning.rows)
+    if instruction.reads[0] in site_outputs:
+        transpose = _split_transpose(
             convolution, rows=2 * learning.rows if learning.touches_both_streams else learning.rows
         )
-    if forward is None and back is None:
+    if forward is None and transpose is None:
         return instruction
     return AffineInstruction(
-        SplitConvolutionOperation(whole, forward, back), instruction.output, learning
+        SplitConvolutionOperation(whole, forward, transpose), instruction.output, learning
     )
 
 
-def _forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
+def _split_forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
     """Return a split convolution if that is faster, else None."""
     weight, settings, size = convolution.weight, convolution.settings, convolution.input_size
-    parts = choose_summands(weight.shape, settings, rows=rows, size=size, device=weight.device)
-    return SplitConvolution(weight, settings, parts) if parts > 1 else None
+    summands = choose_summands(weight.shape, settings, rows=rows, size=size, device=weight.device)
+    return SplitConvolution(weight, settings, summands) if summands > 1 else None
 
 
-def _back(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
+def _split_transpose(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
     """Return a split convolution that computes the transpose if that is faster, else None."""
     channels, in_channels, *kernel = convolution.weight.shape
     settings = flipped_settings(kernel, convolution.settings)
@@ -253,5 +261,5 @@ def _back(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
         return None
     shape, device = (in_channels, channels, *kernel), convolution.weight.device
     size = result_size(convolution.input_size, kernel, convolution.settings)
-    parts = choose_summands(shape, settings, rows=rows, size=size, device=device)
-    return SplitConvolution(flip(convolution.weight), settings, parts) if parts > 1 else None
+    summands = choose_summands(shape, settings, rows=rows, size=size, device=device)
+    return SplitConvolution(flip(convolution.weight), settings, summands) if summands > 1 else None
