@@ -30,7 +30,7 @@ from tests.real import photographs, resnet50
 from torch import nn
 
 from dmbp.attribution import METHODS
-from dmbp.bench.plan import Plan, Task, variant
+from dmbp.bench.plan import Plan, Task, make_variant
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
 from dmbp.metrics import insertion
 from dmbp.models import Classifier, Preprocessing
@@ -82,7 +82,7 @@ def _runner(method: str, batch: int, options: argparse.Namespace) -> float:
         def on_progress(tally: Tally) -> None:
             moments.append((time.perf_counter(), tally.done + tally.failed))
 
-        plan = Plan((_photo_task(Path(folder), options),), (variant(method, {}),))
+        plan = Plan((_photo_task(Path(folder), options),), (make_variant(method, {}),))
         tally = run_plan(
             plan, Path(folder) / "s.sqlite", RunOptions((options.device,), batch), on_progress
         )
@@ -123,7 +123,7 @@ def drive(options: argparse.Namespace) -> None:
     task = Task("tiny", "folder", options.folder / "photos", "benchmarks.runner:tiny", steps=2)
     devices = ("cpu", "cpu")
     tally = run_plan(
-        Plan((task,), (variant("gradient", {}),)),
+        Plan((task,), (make_variant("gradient", {}),)),
         options.folder / "s.sqlite",
         RunOptions(devices, batch=128),
     )

@@ -68,11 +68,14 @@ def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ('smooth = "secnt"', "settings of dmbp are not right.* did you mean 'secant'"),
+        ('smooth = "secnt"', "settings of dmbp in .*plan.toml: .* did you mean 'secant'"),
         ('smooth = "pieces:none"', "written as pieces:16 or"),
-        ("sites = 4", "sites are a pattern of names or a list of them, not 4"),
+        ("sites = 4", "dmbp.sites in .*plan.toml must be a string or a list, not 4"),
         ("sites = []", "sites are an empty list: leave it out for all activations"),
-        ('learning_rate = "high"', "dmbp.learning_rate is a number, not 'high'"),
+        (
+            'learning_rate = "high"',
+            "dmbp.learning_rate in .*plan.toml must be a number, not 'high'",
+        ),
     ],
 )
 def test_wrong_lines_and_sites(tmp_path: Path, settings: str, sentence: str) -> None:

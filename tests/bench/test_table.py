@@ -9,7 +9,7 @@ import pytest
 
 from dmbp import methods, metrics
 from dmbp.bench.paper import TABLES
-from dmbp.bench.plan import METRICS, Plan, Task, read_plan, variant
+from dmbp.bench.plan import METRICS, Plan, Task, make_variant, read_plan
 from dmbp.bench.report.lines import (
     RunningMean,
     ScoreSummary,
@@ -42,7 +42,7 @@ def test_means_over_other_photos_are_not_compared() -> None:
     fair = TableLine("VOC/RN50", "IM", 2, 2, {"Grad": most, "GC": many}, {})
     marked = [methods_across([line], ["Grad", "GC"]).rows[0][2].bold for line in (unfair, fair)]
     assert marked == [False, True]
-    both = (variant("gradient", {}), variant("gradcam", {}))
+    both = (make_variant("gradient", {}), make_variant("gradcam", {}))
     plan = Plan((Task("VOC/RN50", "voc", Path("x"), "m"),), both)
     average = average_line([unfair, replace(unfair, metric="cIM")], plan)
     assert average is not None
@@ -153,7 +153,7 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     ]
     plan = Plan(
         (Task("VOC/VGG", "voc", Path("x"), "m"),),
-        (variant("gradcam", {}), variant("gradient", {})),
+        (make_variant("gradcam", {}), make_variant("gradient", {})),
     )
     average = average_line(lines, plan)
     assert average is not None
@@ -179,7 +179,8 @@ def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
         ),
     ]
     plan = Plan(
-        (Task("A", "voc", Path("x"), "m"),), (variant("gradcam", {}), variant("gradient", {}))
+        (Task("A", "voc", Path("x"), "m"),),
+        (make_variant("gradcam", {}), make_variant("gradient", {})),
     )
     average = average_line(lines, plan)
     assert average is not None

@@ -121,7 +121,10 @@ def test_sanity() -> None:
     [
         (("compare", "nowhere.jpg"), "there is no file nowhere.jpg"),
         (("compare", "photo.jpg", "--methods", "gradcan"), "did you mean 'gradcam'"),
-        (("compare", "photo.jpg", "--set", "rise.mask=3"), "no setting of rise 'mask'"),
+        (
+            ("compare", "photo.jpg", "--set", "rise.mask=3"),
+            "rise takes no setting 'mask'; did you mean 'masks'?",
+        ),
         (("compare", "photo.jpg", "--set", "rise=3"), "a setting is written as"),
         (("compare", "photo.jpg", "--set", "ris.masks=3"), "no method 'ris'"),
         (
@@ -135,12 +138,24 @@ def test_sanity() -> None:
         (("compare", "photo.jpg", "--target", "7"), "class 7 is out of range"),
         (("compare", "photo.jpg", "--methods", ","), "no method is named"),
         (("compare", "."), "is a folder; this command takes one photo"),
-        (("compare", "photo.jpg", "--set", "rise.masks=1e3"), "rise.masks is a whole number"),
+        (
+            ("compare", "photo.jpg", "--set", "rise.masks=1e3"),
+            "rise.masks must be a whole number, not '1e3'",
+        ),
         (("compare", "photo.jpg", "--set", "rise.masks=0"), "masks and cells must be 1 or more"),
-        (("compare", "photo.jpg", "--set", "rise.open=nan"), "rise.open is a number, not 'nan'"),
+        (
+            ("compare", "photo.jpg", "--set", "rise.open=nan"),
+            "rise.open must be a number, not 'nan'",
+        ),
         (("compare", "photo.jpg", "--set", "rise.preset=1"), "no preset '1'"),
-        (("compare", "photo.jpg", "--set", "gradcam.signed=maybe"), "is True or False"),
-        (("compare", "photo.jpg", "--set", "dmbp.combine=3"), "dmbp.combine is sum or own_signs"),
+        (
+            ("compare", "photo.jpg", "--set", "gradcam.signed=maybe"),
+            "gradcam.signed must be True or False",
+        ),
+        (
+            ("compare", "photo.jpg", "--set", "dmbp.combine=3"),
+            "there is no combine '3'; there are sum, own_signs",
+        ),
         (("compare", "photo.jpg", "--set", "random.seed=3"), "random has no settings"),
         (
             ("compare", "photo.jpg", "--methods", "dmbp,gradient", "--sites", "layr*"),

@@ -68,10 +68,10 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"crop": (224, 160)}, "crop is a number of pixels"),
-        ({"resize": -5}, "resize is a number of pixels"),
+        ({"crop": (224, 160)}, "'crop' of a Preprocessing must be a number of pixels"),
+        ({"resize": -5}, "'resize' of a Preprocessing must be a number of pixels"),
         ({"interpolation": "bicubic"}, "one of Pillow's"),
-        ({"std": (0.0, 0.0, 0.0)}, "more than zero"),
+        ({"std": (0.0, 0.0, 0.0)}, "above zero in every channel"),
         ({"mean": "half"}, "a number for each channel"),
     ],
 )
@@ -87,10 +87,10 @@ def test_means_may_be_tensors() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"classes": {0: "dog", 1: "cat"}}, "classes are a list of names"),
-        ({"classes": (1, 2)}, "classes are a list of names"),
-        ({"preprocessing": ((0.5,) * 3,)}, "'preprocessing' of a Classifier is a Preprocessing"),
-        ({"module": "resnet18"}, "'module' of a Classifier is a module, not a str"),
+        ({"classes": {0: "dog", 1: "cat"}}, "must be a list of names in the order of the outputs"),
+        ({"classes": (1, 2)}, "must be a list of names in the order of the outputs"),
+        ({"preprocessing": ((0.5,) * 3,)}, "'preprocessing' of a Classifier must be a Preprocessing"),
+        ({"module": "resnet18"}, "'module' of a Classifier must be a PyTorch module, not 'resnet18'"),
     ],
 )
 def test_invalid_classifiers_are_refused(given: dict[str, Any], sentence: str) -> None:

@@ -128,6 +128,10 @@ class Method(Attribution, ABC):
         result = torch.cat(maps).to(tensor.dtype)
         return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
 
+    @staticmethod
+    def check_settings(**settings: Any) -> None:
+        """Raise an `InputError` for settings out of range; all of them are given by keyword."""
+
     @abstractmethod
     def answer(self, question: Question) -> Tensor:
         """Return the map of each row of a question."""

@@ -14,6 +14,7 @@ those of the authors' `saliency` package.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,11 +58,16 @@ class BlurIG(Method):
         output: Output = None,
     ) -> None:
         super().__init__(model, output=output)
+        self.check_settings(steps=steps, max_sigma=max_sigma)
+        self.max_sigma, self.steps, self.square_root = max_sigma, steps, square_root
+
+    @staticmethod
+    def check_settings(*, steps: int, max_sigma: float, **_: Any) -> None:
+        """Raise an `InputError` for settings out of range."""
         if steps < 1 or max_sigma <= 0:
             raise InputError(
                 f"steps must be 1 or more and max_sigma above 0, not {steps, max_sigma}"
             )
-        self.max_sigma, self.steps, self.square_root = max_sigma, steps, square_root
 
     def answer(self, question: Question) -> Tensor:
         """Return the integral for some rows."""

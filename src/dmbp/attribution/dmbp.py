@@ -36,8 +36,10 @@ from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import MOST_BYTES, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
+from dmbp.linear.lines import line_of
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
+from dmbp.linear.steps import patterns_of
 
 ROWS_TOGETHER_ON_CPU = 4
 
@@ -111,6 +113,15 @@ class DMBP(Method):
             settings = replace(settings, reference=reference)
         self.settings: Settings = settings
         self._decomposer = Decomposer()
+
+    @staticmethod
+    def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **given: Any) -> None:
+        """Raise an `InputError` for settings out of range."""
+        names = ("objective", "iterations", "learning_rate", "combine", "precision")
+        resolve_settings(preset, **{name: given[name] for name in names})
+        line_of(smooth)
+        if sites is not None:
+            patterns_of(sites)
 
     @property
     def is_recorded(self) -> bool:

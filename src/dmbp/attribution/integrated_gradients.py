@@ -9,6 +9,8 @@ Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks", ICML 2017
 the integral.
 """
 
+from typing import Any
+
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from torch import Tensor
 
@@ -49,9 +51,14 @@ class IntegratedGradients(LinearMapMethod):
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, output=output)
+        self.check_settings(steps=steps)
+        self.steps = steps
+
+    @staticmethod
+    def check_settings(*, steps: int, **_: Any) -> None:
+        """Raise an `InputError` for settings out of range."""
         if steps < 1:
             raise InputError(f"steps must be 1 or more, not {steps}")
-        self.steps = steps
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the average gradient of some rows."""

@@ -66,16 +66,25 @@ class LPR(LinearMapMethod):
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, output=output)
-        if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
-            raise InputError(
-                "iterations and area must be 0 or more, learning_rate and softness above 0, not "
-                f"{iterations, area, learning_rate, softness}"
-            )
+        self.check_settings(
+            iterations=iterations, learning_rate=learning_rate, area=area, softness=softness
+        )
         self.iterations = iterations
         self.learning_rate = learning_rate
         self.area = area
         self.softness = softness
         self.background: Baseline = background
+
+    @staticmethod
+    def check_settings(
+        *, iterations: int, learning_rate: float, area: float, softness: float, **_: Any
+    ) -> None:
+        """Raise an `InputError` for settings out of range."""
+        if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
+            raise InputError(
+                "iterations and area must be 0 or more, learning_rate and softness above 0, not "
+                f"{iterations, area, learning_rate, softness}"
+            )
 
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:

@@ -15,7 +15,8 @@ Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Bla
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,19 @@ PRESETS: Mapping[str, RISEPreset] = {
     "authors": RISEPreset(6000, 8, 0.1, "softmax"),
     "torchray": RISEPreset(8000, 7, 0.5, "sigmoid"),
 }
+
+
+def _masking(preset: str, **given: Any) -> Masking:
+    """Return a preset overridden by what is given and not None, or raise an `InputError`."""
+    require_known("preset", preset, PRESETS)
+    given = {name: value for name, value in given.items() if value is not None}
+    found = replace(PRESETS[preset], **given)
+    if found.masks < 1 or found.cells < 1 or not 0 < found.open <= 1:
+        raise InputError(
+            "masks and cells must be 1 or more and open above 0, at most 1, not "
+            f"{found.masks, found.cells, found.open}"
+        )
+    return found
 
 
 class RISE(Method):
@@ -88,19 +102,17 @@ class RISE(Method):
         output: Output = None,
     ) -> None:
         super().__init__(model, generator=generator, output=output)
-        require_known("preset", preset, PRESETS)
         require_known("precision", precision, RUN_PRECISIONS)
         self.precision = precision
-        start = PRESETS[preset]
-        self.masks = start.masks if masks is None else masks
-        self.cells = start.cells if cells is None else cells
-        self.open = start.open if open is None else open
-        self._activation = activation_function(activation or start.activation)
-        if self.masks < 1 or self.cells < 1 or not 0 < self.open <= 1:
-            raise InputError(
-                "masks and cells must be 1 or more and open above 0, at most 1, not "
-                f"{self.masks, self.cells, self.open}"
-            )
+        masking = _masking(preset, masks=masks, cells=cells, open=open)
+        self.masks, self.cells, self.open = masking.masks, masking.cells, masking.open
+        self._activation = activation_function(activation or masking.activation)
+
+    @staticmethod
+    def check_settings(*, preset: str, precision: str, **settings: Any) -> None:
+        """Raise an `InputError` for settings out of range."""
+        require_known("precision", precision, RUN_PRECISIONS)
+        _masking(preset, **{name: settings[name] for name in ("masks", "cells", "open")})
 
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:

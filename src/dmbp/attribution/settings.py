@@ -1,108 +1,141 @@
-"""Settings of methods as people type them: `rise.masks=1000`.
+"""Settings of methods, as people type them (`rise.masks=1000`) or write them into a plan.
 
->>> read_settings(["rise.masks=1000", "gradcam.layer=layer3"], ["rise", "gradcam"])
-{'rise': {'masks': 1000}, 'gradcam': {'layer': 'layer3'}}
+A method's settings are the keyword parameters of its constructor, so they are validated against its
+signature, and then by the method's own `check_settings`; neither needs a model.
+
+    >>> parse_settings(["rise.masks=1000", "gradcam.layer=layer3"], ["rise", "gradcam"])
+    {'rise': {'masks': 1000}, 'gradcam': {'layer': 'layer3'}}
+    >>> check_settings("rise", {"maks": 1000})
+    Traceback (most recent call last):
+    ...
+    dmbp.errors.InputError: rise takes no setting 'maks'; did you mean 'masks'?
 """
 
 import ast
 import inspect
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from functools import cache
+from typing import Any, get_type_hints
 
-from dmbp.attribution import DMBP, METHODS
+from dmbp.attribution.dmbp import DMBP
+from dmbp.attribution.registry import METHODS
 from dmbp.errors import InputError, require_known
+from dmbp.validation import Place, check_arguments
 
 MethodSettings = Mapping[str, Mapping[str, Any]]
-"""MethodSettings by method."""
+"""Settings by method."""
 
-_NOT_TYPED = ("self", "model", "generator", "activation", "output")
+NOT_SETTINGS = ("self", "model", "generator", "activation", "output")
+"""Parameters of constructors that cannot be typed, or that depend on the model."""
 
 
-def read_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """MethodSettings by method, checked against what each method takes."""
+def check_settings(method: str, settings: Mapping[str, Any], *, where: str = "") -> None:
+    """Check a method's settings without a model.
+
+    Args:
+        method: A name in `dmbp.methods()`.
+        settings: Values by the name of the constructor's parameter.
+        where: Added to the method's name in messages, such as " in plan.toml".
+
+    Raises:
+        InputError: The method or a setting is unknown, or a value is not allowed.
+    """
+    require_known("method", method, METHODS)
+    _check_types(method, settings, where)
+    spec = METHODS[method]
+    defaults = {name: default for name, (_, default) in _parameters(method).items()}
+    try:
+        spec.method.check_settings(**{**defaults, **spec.settings, **settings})
+    except InputError as error:
+        raise InputError(f"settings of {method}{where}: {error}") from error
+
+
+def _check_types(method: str, settings: Mapping[str, Any], where: str = "") -> None:
+    """Check names and types of settings against the constructor's signature."""
+    if settings and not _parameters(method):
+        raise InputError(f"{method}{where} has no settings")
+    place = Place(f"{method}{where}", "setting", key_name=lambda key: f"{method}.{key}{where}")
+    check_arguments(_parameters(method), settings, place)
+
+
+@cache
+def _parameters(method: str) -> Mapping[str, tuple[Any, Any]]:
+    """Return the annotation and the default of each of a method's settings."""
+    make = METHODS[method].method.__init__
+    hints = get_type_hints(make, include_extras=True)
+    parameters = inspect.signature(make).parameters
+    return {
+        name: (hints[name], parameter.default)
+        for name, parameter in parameters.items()
+        if name not in NOT_SETTINGS
+    }
+
+
+def parse_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return settings by method, parsed from texts such as `rise.masks=1000`.
+
+    Args:
+        texts: What was typed.
+        methods: The methods that will run; a setting of any other is an error.
+
+    Raises:
+        InputError: A text is not a setting, or its method, name or value is not allowed.
+    """
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
-        name, _, assignment = text.partition(".")
-        setting, equals, value = assignment.partition("=")
+        method, _, assignment = text.partition(".")
+        name, equals, value = assignment.partition("=")
         if not equals:
             raise InputError(f"a setting is written as rise.masks=1000, not {text!r}")
-        require_known("method", name, METHODS)
-        if name not in methods:
-            raise InputError(f"{text!r} sets a method that is not asked for; add {name} to them")
-        names = setting_names(name)
-        if not names:
-            raise InputError(f"{name} has no settings")
-        require_known(f"setting of {name}", setting, names)
-        settings.setdefault(name, {})[setting] = _value(value, name, setting)
+        require_known("method", method, METHODS)
+        if method not in methods:
+            raise InputError(f"{text!r} sets a method that is not asked for; add {method} to them")
+        settings.setdefault(method, {})[name] = _parse_value(method, name, value)
+    for method, given in settings.items():
+        check_settings(method, given)
     return settings
 
 
-def with_dmbp(
-    settings: MethodSettings, methods: Sequence[str], own: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Settings by method, those that are DMBP's `own` given to each of its rows that is asked for.
-
-    What is set of a row itself counts more.
-    """
-    rows = [name for name in methods if METHODS[name].method is DMBP]
-    if own and not rows:
-        options = " and ".join(f"--{name}" for name in own)
-        raise InputError(f"{options} of DMBP cannot be used without it; add dmbp to --methods")
-    added = {name: {**own, **settings.get(name, {})} for name in rows} if own else {}
-    return {**{name: dict(given) for name, given in settings.items()}, **added}
-
-
-def setting_names(method: str) -> list[str]:
-    """What a method can be told on the command line."""
-    return [name for name in _parameters(method) if name not in _NOT_TYPED]
-
-
-def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(METHODS[method].method.__init__).parameters
-
-
-def _value(text: str, method: str, setting: str) -> Any:
-    """What was typed, as the kind of value that the setting takes."""
-    wanted = _parameters(method)[setting].annotation
-    kinds = [wanted, *get_args(wanted)]
-    literals = _choices(wanted)
-    if str in kinds or text in literals:
-        return text
-    value = _literal(text)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = (
-        (bool in kinds and isinstance(value, bool))
-        or (int in kinds and is_number and isinstance(value, int))
-        or (float in kinds and is_number and math.isfinite(value))
-    )
-    if not fits:
-        named = [_KINDS[kind] for kind in kinds if kind in _KINDS] + literals
-        raise InputError(f"{method}.{setting} is {' or '.join(named)}, not {text!r}")
-    return value
-
-
-def check_kind(value: Any, method: str, setting: str) -> None:
-    """Refuse a text where a setting takes numbers or truth values alone."""
-    wanted = _parameters(method)[setting].annotation
-    kinds = {kind for kind in (wanted, *get_args(wanted)) if kind in (int, float, bool, str)}
-    if isinstance(value, str) and kinds and str not in kinds and not _choices(wanted):
-        named = " or ".join(_KINDS[kind] for kind in _KINDS if kind in kinds)
-        raise InputError(f"{method}.{setting} is {named}, not {value!r}")
-
-
-def _choices(wanted: Any) -> list[str]:
-    """The texts that an annotation lists."""
-    kinds = [wanted, *get_args(wanted)]
-    return [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
-
-
-_KINDS = {int: "a whole number", float: "a number", bool: "True or False"}
+def _parse_value(method: str, name: str, text: str) -> Any:
+    """Return the text where the setting takes text, else the Python literal that it spells."""
+    try:
+        _check_types(method, {name: text})
+    except InputError as error:
+        value = _literal(text)
+        if value is None:
+            raise
+        try:
+            _check_types(method, {name: value})
+        except InputError:
+            raise error from None
+        return value
+    return text
 
 
 def _literal(text: str) -> Any:
-    """A number or truth value where the text reads as one; else None."""
+    """Return the number or truth value that a text spells, or None."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return None
+
+
+def with_dmbp_settings(
+    settings: MethodSettings, methods: Sequence[str], own: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return settings by method with DMBP's options added to each of its variants.
+
+    Args:
+        settings: Settings by method; these win over `own`.
+        methods: The methods that will run.
+        own: Options of DMBP.
+
+    Raises:
+        InputError: There are options of DMBP, but no variant of it among the methods.
+    """
+    variants = [name for name in methods if METHODS[name].method is DMBP]
+    if own and not variants:
+        options = " and ".join(f"--{name}" for name in own)
+        raise InputError(f"{options} of DMBP cannot be used without it; add dmbp to --methods")
+    added = {name: {**own, **settings.get(name, {})} for name in variants} if own else {}
+    return {**{name: dict(given) for name, given in settings.items()}, **added}

@@ -10,6 +10,7 @@ defaults of the authors' `saliency` package.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,10 +56,15 @@ class SmoothGrad(LinearMapMethod):
         output: Output = None,
     ) -> None:
         super().__init__(model, reference=reference, generator=generator, output=output)
-        if samples < 1 or noise < 0:
-            raise InputError(f"samples must be 1 or more and noise 0 or more, not {samples, noise}")
+        self.check_settings(samples=samples, noise=noise)
         self.samples = samples
         self.noise = noise
+
+    @staticmethod
+    def check_settings(*, samples: int, noise: float, **_: Any) -> None:
+        """Raise an `InputError` for settings out of range."""
+        if samples < 1 or noise < 0:
+            raise InputError(f"samples must be 1 or more and noise 0 or more, not {samples, noise}")
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the average gradient of some rows."""

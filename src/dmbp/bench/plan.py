@@ -1,117 +1,138 @@
-"""A column of a table: a method with its settings, and what the table calls it.
+"""What a benchmark computes: tasks (a dataset, a model and metrics) times variants of methods.
 
-    >>> variant("gradcam", {}).label
+A plan is a TOML file:
+
+    methods = [
+        "gradient",
+        "gradcam",
+        { name = "dmbp", label = "DMBP, long", settings = { iterations = 200 } },
+    ]
+    paper = "comparison"            # the paper's table beside it; or ablation, reinitialisation
+
+    [settings.gradcam]              # for every entry of this method
+    signed = true
+
+    [[tasks]]
+    name = "VOC/RN50"               # the name of its lines in a table
+    dataset = "voc"                 # or another kind of dmbp.data.dataset
+    path = "../data/VOC2012"        # relative to the plan, as all paths are
+    model = "resnet50-voc"
+    weights = "../models"
+    metrics = ["IM", "cIM"]         # also deletion, pointing, reinitialisation
+    fit = "squeeze"                 # default: how the model's preprocessing fits a photo
+    first = 50                      # photos; default: all
+
+A variant is a method under some settings, a column of a table. Two variants may share a method;
+their labels tell them apart.
+
+    >>> make_variant("gradcam", {}).label
     'GC'
-    >>> variant("dmbp_paper", {"objective": "pos"}, label="DMBP⁺").settings
+    >>> make_variant("dmbp_paper", {"objective": "pos"}, label="DMBP⁺").settings
     {'preset': 'paper', 'objective': 'pos'}
-
-Two columns may be one method under different settings; their labels tell them apart.
-
-What a benchmark asks: tasks (a dataset and a model, scored by some metrics) times methods.
-
-methods = [
-    "gradient",
-    "gradcam",
-    { name = "dmbp", label = "DMBP, long", settings = { iterations = 200 } },
-]
-paper = "comparison"                    # the paper's table beside it: or ablation, reinitialisation
-
-[settings.gradcam]                      # of every entry of this method
-signed = true
-
-[[tasks]]
-name = "VOC/RN50"                       # what its lines of a table are called
-dataset = "voc"                         # or another kind of dmbp.data.dataset
-path = "../data/VOC2012"                # from where the plan lies
-model = "resnet50-voc"
-weights = "../models"
-metrics = ["IM", "cIM"]                 # also deletion, pointing, reinitialisation
-fit = "squeeze"                         # the model's own way to see a photo, if left out
-first = 50                              # photos; all, if left out
 """
 
+import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
-
-from torch import nn
+from typing import Annotated, Any, cast, get_args
 
 from dmbp.attribution import METHODS
-from dmbp.attribution.settings import check_kind, setting_names
+from dmbp.attribution.settings import check_settings
 from dmbp.bench.paper import TABLES
 from dmbp.data.dataset import READERS
 from dmbp.errors import InputError, require_known
 from dmbp.metrics.insertion import STEPS
 from dmbp.models.classifier import Fit
+from dmbp.validation import (
+    FORBID_UNKNOWN,
+    Location,
+    Must,
+    OneOf,
+    Place,
+    check_fields,
+    parse,
+)
+
+METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
+
+Count = Annotated[int, Must("a whole number from 1", lambda number: number >= 1)]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method, all settings of it that differ from its defaults, and its name in tables."""
+    """A method, every setting that differs from its defaults, and its name in tables."""
 
     method: str
     settings: Mapping[str, Any]
     label: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The method and its settings, without the label, as something that can be hashed."""
+        return self.method, json.dumps(dict(self.settings), sort_keys=True)
 
-def variant(method: str, settings: Mapping[str, Any], *, label: str | None = None) -> Variant:
-    """A variant of a method in the table; its label is the paper's name unless one is given."""
-    require_known("method", method, METHODS)
+
+def make_variant(method: str, settings: Mapping[str, Any], *, label: str | None = None) -> Variant:
+    """Return a variant of a method after checking its settings.
+
+    Args:
+        method: A name in `dmbp.methods()`.
+        settings: The method's settings, added to those that its row in the registry has.
+        label: The variant's name in tables; by default the paper's name for the method.
+
+    Raises:
+        InputError: The method or a setting is unknown, or a value is not allowed.
+    """
     check_settings(method, settings)
-    row = METHODS[method]
-    whole = {**row.settings, **settings}
-    try:
-        row(nn.Identity(), **whole)  # which looks at the values
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the settings of {method} are not right: {error}") from error
-    return Variant(method, whole, label or row.short)
-
-
-def check_settings(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not take."""
-    require_known("method", method, METHODS)
-    for setting, value in settings.items():
-        require_known(f"setting of {method}", setting, setting_names(method))
-        check_kind(value, method, setting)
-
-
-METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
+    spec = METHODS[method]
+    return Variant(method, {**spec.settings, **settings}, label or spec.short)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset and a model, and what maps are scored by."""
+    """A dataset, a model, and the metrics that score its attributions.
+
+    Args:
+        name: What tables call it.
+        dataset: The kind of dataset, a key of `dmbp.data.dataset.READERS`.
+        path: Where the dataset lies.
+        model: Anything that `dmbp.models.load_model` takes.
+        metrics: Names from `METRICS`, each once.
+        weights: A file of weights for the model.
+        classes: A file with the name of a class on each line.
+        fit: How photos are fitted to the model's input; by default the model's own way.
+        first: How many photos to take; by default all.
+        steps: Points of an insertion or deletion curve.
+
+    Raises:
+        InputError: A value is not allowed.
+    """
 
     name: str
-    dataset: str
+    dataset: Annotated[str, OneOf("kind of dataset", tuple(READERS))]
     path: Path
     model: str
-    metrics: tuple[str, ...] = ("IM",)
+    metrics: tuple[Annotated[str, OneOf("metric", METRICS)], ...] = ("IM",)
     weights: Path | None = None
     classes: Path | None = None
-    fit: str | None = None
-    first: int | None = None
-    steps: int = STEPS
+    fit: Annotated[str, OneOf("fit", get_args(Fit))] | None = None
+    first: Count | None = None
+    steps: Count = STEPS
+
+    __pydantic_config__ = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
-        require_known("kind of dataset", self.dataset, READERS)
-        for metric in self.metrics:
-            require_known("metric", metric, METRICS)
+        check_fields(self, owner=f"task {self.name!r}")
         if not self.metrics or len(set(self.metrics)) < len(self.metrics):
-            raise InputError(f"task {self.name!r} needs a metric, each once, not {self.metrics}")
-        if self.fit is not None:
-            require_known("fit", self.fit, get_args(Fit))
-        for name in ("first", "steps"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise InputError(f"{name!r} of task {self.name!r} must be 1 or more, not {number}")
+            metrics = list(self.metrics)
+            raise InputError(f"task {self.name!r} needs at least one metric, each once: {metrics}")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tasks times variants of methods; `paper` names the paper's table that stands beside."""
+    """Tasks times variants; `paper` names the paper's table to print beside the results."""
 
     tasks: tuple[Task, ...]
     variants: tuple[Variant, ...]
@@ -121,37 +142,66 @@ class Plan:
         if not self.tasks or not self.variants:
             raise InputError("a plan needs at least one method and one task")
         require_known("table of the paper", self.paper, TABLES)
-        names = [task.name for task in self.tasks]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(f"two tasks of the plan are called {name!r}")
-        labels = [one.label for one in self.variants]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise InputError(f"two methods of the plan are called {label!r}: give one a label")
+        if name := _repeated([task.name for task in self.tasks]):
+            raise InputError(f"two tasks of the plan are called {name!r}")
+        if label := _repeated([variant.label for variant in self.variants]):
+            raise InputError(f"two methods of the plan are called {label!r}: give one a label")
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs twice, if any."""
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """An entry of a plan's list of methods."""
+
+    name: str
+    label: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan as its file spells it: paths relative to the file, methods without defaults."""
+
+    methods: tuple[MethodEntry, ...] = ()
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    tasks: tuple[Task, ...] = ()
+    paper: str = "comparison"
+
+    __pydantic_config__ = FORBID_UNKNOWN
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a TOML file; its paths are from where the file lies."""
-    found = _toml(path)
-    for key in found:
-        require_known(f"entry of the plan {path}", key, ("methods", "settings", "tasks", "paper"))
-    tasks, methods = found.get("tasks", []), found.get("methods", [])
-    settings = found.get("settings", {})
-    if not isinstance(tasks, list) or not isinstance(methods, list):
-        raise InputError(f"{path} needs a list of methods and [[tasks]]")
-    if not isinstance(settings, dict) or not all(isinstance(s, dict) for s in settings.values()):
-        raise InputError(f"settings in {path} are written under [settings.gradcam]")
-    for method, own in settings.items():
-        check_settings(method, own)
+    """Return the plan in a TOML file.
+
+    Args:
+        path: The file; paths in it are relative to its folder.
+
+    Raises:
+        InputError: The file cannot be read, or something in it is unknown, missing or not allowed;
+            the message names the file and the entry.
+    """
+    table = _read_toml(path)
+    methods = table.get("methods")
+    if isinstance(methods, list):  # a name alone stands for a table that has only a name
+        entries = cast("list[Any]", methods)
+        table["methods"] = [{"name": m} if isinstance(m, str) else m for m in entries]
+    file = parse(PlanFile, table, lambda location: _place(location, table, path))
+    for method, settings in file.settings.items():
+        check_settings(method, settings, where=f" in {path}")
     return Plan(
-        tuple(_task(entry, path) for entry in tasks),
-        tuple(_variant(entry, settings, path) for entry in methods),
-        str(found.get("paper", "comparison")),
+        tuple(_with_paths_from(path.parent, task) for task in file.tasks),
+        tuple(_variant(entry, file.settings, path) for entry in file.methods),
+        file.paper,
     )
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -161,44 +211,27 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a plan: {error}") from error
 
 
-_KINDS: Mapping[type, str] = {
-    str: "a text", int: "a whole number", list: "a list", dict: "a table"
-}  # fmt: skip
-
-_ENTRY: Mapping[str, type] = {"name": str, "label": str, "settings": dict}
-
-
-def _variant(entry: Any, settings: Mapping[str, Any], plan: Path) -> Variant:
-    """A method by its name, or a table of its name, label and settings."""
-    table: Any = {"name": entry} if isinstance(entry, str) else entry
-    if not isinstance(table, dict) or "name" not in table:
-        raise InputError(f"a method in {plan} is a name or has one, not {entry!r}")
-    for key, value in table.items():
-        require_known(f"entry of a method in {plan}", key, _ENTRY)
-        if not isinstance(value, kind := _ENTRY[key]):
-            raise InputError(f"{key!r} of a method in {plan} is {_KINDS[kind]}, not {value!r}")
-    name: str = table["name"]
-    own = {**settings.get(name, {}), **table.get("settings", {})}
-    return variant(name, own, label=table.get("label"))
-
-
-_PATHS = ("path", "weights", "classes")
-
-
-def _task(entry: Any, plan: Path) -> Task:
+def _place(location: Location, table: Mapping[str, Any], path: Path) -> Place:
+    """Return what to call the task, method or plan that a location of the file lies in."""
+    if location[:1] == ("settings",) and len(location) == 2:
+        return Place(f"the plan {path}", key_name=lambda _: f"[settings.{location[1]}] in {path}")
+    if len(location) < 2 or location[0] not in ("tasks", "methods"):
+        return Place(f"the plan {path}")
+    kind, index = str(location[0]).removesuffix("s"), int(location[1])
+    entry = table[str(location[0])][index]
     if not isinstance(entry, dict):
-        raise InputError(f"{plan} needs [[tasks]], each with its name, dataset, path and model")
-    kinds = {item.name: item.type for item in fields(Task)}
-    values: dict[str, Any] = {}
-    for key, value in entry.items():
-        require_known(f"entry of a task in {plan}", key, kinds)
-        wanted: Any = list if key == "metrics" else int if key in ("first", "steps") else str
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise InputError(f"{key!r} of a task in {plan} is {_KINDS[wanted]}, not {value!r}")
-        values[key] = plan.parent / value if key in _PATHS else value
-    missing = [key for key in ("name", "dataset", "path", "model") if key not in values]
-    if missing:
-        raise InputError(f"a task in {plan} has no {missing[0]!r}")
-    if "metrics" in values:
-        values["metrics"] = tuple(str(metric) for metric in values["metrics"])
-    return Task(**values)
+        return Place(f"the plan {path}")
+    name: Any = cast("dict[str, Any]", entry).get("name", index + 1)
+    return Place(f"{kind} {name!r} in {path}")
+
+
+def _variant(entry: MethodEntry, settings: Mapping[str, Any], path: Path) -> Variant:
+    given = {**settings.get(entry.name, {}), **entry.settings}
+    check_settings(entry.name, given, where=f" in {path}")
+    return make_variant(entry.name, given, label=entry.label)
+
+
+def _with_paths_from(folder: Path, task: Task) -> Task:
+    """Return a task whose paths start at a folder; absolute paths stay as they are."""
+    given = {name: getattr(task, name) for name in ("path", "weights", "classes")}
+    return replace(task, **{name: folder / path for name, path in given.items() if path})

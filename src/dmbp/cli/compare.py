@@ -57,7 +57,7 @@ def compare(
     blurred photo), and a JSON file with the scores.
     """
     from dmbp.attribution import parse_method_names
-    from dmbp.attribution.settings import read_settings, with_dmbp
+    from dmbp.attribution.settings import parse_settings, with_dmbp_settings
     from dmbp.workflows.compare import compare as compare_methods
     from dmbp.workflows.prediction import ModelSpec
 
@@ -65,7 +65,7 @@ def compare(
     with report_errors():
         names = parse_method_names(methods)
         own = given_options(smooth=smooth, sites=sites)
-        settings = with_dmbp(read_settings(setting or [], names), names, own)
+        settings = with_dmbp_settings(parse_settings(setting or [], names), names, own)
         prediction = predict_photo(
             photo, ModelSpec(model, weights, classes, device), target, out, quiet
         )

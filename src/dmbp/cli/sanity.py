@@ -55,14 +55,14 @@ def sanity(
     their rank correlations.
     """
     from dmbp.attribution import parse_method_names
-    from dmbp.attribution.settings import with_dmbp
+    from dmbp.attribution.settings import with_dmbp_settings
     from dmbp.workflows.prediction import ModelSpec
     from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods or DEFAULT_METHODS)
-        settings = with_dmbp({}, names, given_options(smooth=smooth, sites=sites))
+        settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
         prediction = predict_photo(
             photo, ModelSpec(model, weights, classes, device), target, out, quiet
         )

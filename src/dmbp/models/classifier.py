@@ -1,8 +1,7 @@
 """What every model becomes: a module, how photos become its input, and what its outputs mean."""
 
 from dataclasses import dataclass, field, replace
-from types import UnionType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy
 import torch
@@ -10,9 +9,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import InputError, TargetError, require_known, suggestion
+from dmbp.errors import InputError, TargetError, suggestion
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.probabilities import ProbabilityTracker, activation_function
+from dmbp.validation import Must, check_fields
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
@@ -20,6 +20,19 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 GREY_MEAN = (0.449,)
 GREY_STD = (0.226,)
+
+Side = Annotated[
+    int, Must("a number of pixels, because photos are made square", lambda side: side >= 1)
+]
+ChannelNumbers = Annotated[tuple[float, ...], Must("a number for each channel")]
+Interpolation = Annotated[
+    Image.Resampling,
+    Must(
+        "one of Pillow's, such as Image.Resampling.BICUBIC",
+        lambda method: method in iter(Image.Resampling),
+        instance_of=(object,),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -41,35 +54,24 @@ class Preprocessing:
         InputError: If a setting is not one of these.
     """
 
-    resize: int = 256
-    crop: int = 224
+    resize: Side = 256
+    crop: Side = 224
     fit: Fit = "crop"
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-    interpolation: Image.Resampling = Image.Resampling.BILINEAR
+    mean: ChannelNumbers = IMAGENET_MEAN
+    std: ChannelNumbers = IMAGENET_STD
+    interpolation: Interpolation = Image.Resampling.BILINEAR
 
     def __post_init__(self) -> None:
-        require_known("fit", self.fit, get_args(Fit))
         for name in ("mean", "std"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+            object.__setattr__(self, name, _numbers(getattr(self, name)))
+        check_fields(self)
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
             raise InputError(
-                "mean and std are three numbers each, or one for grey, "
-                f"not {len(self.mean)} and {len(self.std)}"
+                "mean and std must be three numbers each, or one each for grey, not "
+                f"{len(self.mean)} and {len(self.std)}"
             )
         if min(self.std) <= 0:
-            raise InputError(f"std is what is divided by, more than zero, not {list(self.std)}")
-        for name in ("resize", "crop"):
-            side: Any = getattr(self, name)
-            if not isinstance(side, int) or side < 1:
-                raise InputError(
-                    f"{name} is a number of pixels, for photos are made square, not {side!r}"
-                )
-        if self.interpolation not in iter(Image.Resampling):
-            raise InputError(
-                "interpolation is one of Pillow's, such as Image.Resampling.BICUBIC, not "
-                f"{self.interpolation!r}"
-            )
+            raise InputError(f"std must be above zero in every channel, not {list(self.std)}")
 
     @staticmethod
     def for_channels(channels: int | None) -> "Preprocessing":
@@ -133,12 +135,20 @@ class Preprocessing:
         return normalised.permute(2, 0, 1)[None].contiguous()
 
 
-def _numbers(name: str, given: Any) -> tuple[float, ...]:
-    """Numbers as they come from a list, an array or a tensor."""
+def _numbers(given: Any) -> Any:
+    """Return the numbers of a list, array or tensor as a tuple; anything else is left unchanged."""
     try:
         return tuple(float(number) for number in given)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is a number for each channel, not {given!r}") from error
+    except (TypeError, ValueError):
+        return given
+
+
+# A factory may return an exported program, which is wrapped before it is used.
+MODULE = Must("a PyTorch module", instance_of=(nn.Module, ExportedProgram))
+PREPROCESSING = Must("a Preprocessing", instance_of=(Preprocessing,))
+CLASSES = Must(
+    "a list of names in the order of the outputs", lambda names: isinstance(names, list | tuple)
+)
 
 
 @dataclass(frozen=True)
@@ -160,32 +170,14 @@ class Classifier:
     """
 
     name: str
-    module: nn.Module
-    preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    classes: tuple[str, ...] | None = None
+    module: Annotated[nn.Module, MODULE]
+    preprocessing: Annotated[Preprocessing, PREPROCESSING] = field(default_factory=Preprocessing)
+    classes: Annotated[tuple[str, ...], CLASSES] | None = None
     activation: Literal["softmax", "sigmoid", "none"] = "softmax"
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        kinds: dict[str, type | UnionType] = {
-            "name": str,
-            "module": nn.Module | ExportedProgram,  # which a factory may return
-            "preprocessing": Preprocessing,
-        }
-        for name, kind in kinds.items():
-            given = getattr(self, name)
-            if not isinstance(given, kind):
-                wanted = getattr(kind, "__name__", "module")
-                raise InputError(
-                    f"{name!r} of a Classifier is a {wanted}, not a {type(given).__name__}"
-                )
-        names: Any = self.classes
-        if names is not None and (
-            not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names)
-        ):
-            raise InputError(
-                f"classes are a list of names in the outputs' order, not {names!r:.60}"
-            )
+        check_fields(self)
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Return inputs on the device and in the precision of the module's parameters."""
