@@ -89,8 +89,14 @@ def test_means_may_be_tensors() -> None:
     [
         ({"classes": {0: "dog", 1: "cat"}}, "must be a list of names in the order of the outputs"),
         ({"classes": (1, 2)}, "must be a list of names in the order of the outputs"),
-        ({"preprocessing": ((0.5,) * 3,)}, "'preprocessing' of a Classifier must be a Preprocessing"),
-        ({"module": "resnet18"}, "'module' of a Classifier must be a PyTorch module, not 'resnet18'"),
+        (
+            {"preprocessing": ((0.5,) * 3,)},
+            "'preprocessing' of a Classifier must be a Preprocessing",
+        ),
+        (
+            {"module": "resnet18"},
+            "'module' of a Classifier must be a PyTorch module, not 'resnet18'",
+        ),
     ],
 )
 def test_invalid_classifiers_are_refused(given: dict[str, Any], sentence: str) -> None:
