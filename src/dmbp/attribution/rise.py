@@ -50,7 +50,7 @@ PRESETS: Mapping[str, RISEPreset] = {
 }
 
 
-def _masking(preset: str, **given: Any) -> Masking:
+def _resolve_preset(preset: str, **given: Any) -> RISEPreset:
     """Return a preset overridden by what is given and not None, or raise an `InputError`."""
     require_known("preset", preset, PRESETS)
     given = {name: value for name, value in given.items() if value is not None}
@@ -104,15 +104,15 @@ class RISE(Method):
         super().__init__(model, generator=generator, output=output)
         require_known("precision", precision, RUN_PRECISIONS)
         self.precision = precision
-        masking = _masking(preset, masks=masks, cells=cells, open=open)
-        self.masks, self.cells, self.open = masking.masks, masking.cells, masking.open
-        self._activation = activation_function(activation or masking.activation)
+        resolved = _resolve_preset(preset, masks=masks, cells=cells, open=open)
+        self.masks, self.cells, self.open = resolved.masks, resolved.cells, resolved.open
+        self._activation = activation_function(activation or resolved.activation)
 
     @staticmethod
     def check_settings(*, preset: str, precision: str, **settings: Any) -> None:
         """Raise an `InputError` for settings out of range."""
         require_known("precision", precision, RUN_PRECISIONS)
-        _masking(preset, **{name: settings[name] for name in ("masks", "cells", "open")})
+        _resolve_preset(preset, **{name: settings[name] for name in ("masks", "cells", "open")})
 
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:
