@@ -13,12 +13,7 @@ import pytest
 
 from dmbp.bench import Cell, ResultRow, Store
 from dmbp.errors import InputError, OutputError
-
-CELL = Cell("voc", "a", "p1", "cat", "resnet50", "w1", "gradcam", {"signed": True}, {"steps": 28})
-
-
-def cells(count: int) -> list[Cell]:
-    return [replace(CELL, image=f"image {k}", photo=f"p{k}") for k in range(count)]
+from tests.bench.cells import CELL, cells
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -55,19 +50,20 @@ def test_names_that_decide_nothing_are_not_in_the_key() -> None:
 def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, failure="no memory")])
-    assert store.done([CELL.key, "other"]) == {CELL.key}
-    assert store.done([CELL.key], failed=False) == set()
+    assert store.failed_by_key([CELL.key, "other"]) == {CELL.key: True}
     store.add([ResultRow(CELL, {"IM": 0.5})])
     store.add([ResultRow(CELL, {"IM": 0.9}), ResultRow(CELL, failure="later")])
     assert [dict(row.scores) for row in store.rows()] == [{"IM": 0.5}]
-    assert store.done([CELL.key], failed=False) == {CELL.key}
+    assert store.failed_by_key([CELL.key]) == {CELL.key: False}
 
 
 def test_many_keys_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     asked = cells(2500)
     store.add(ResultRow(cell, {"IM": 0.1}) for cell in asked[:1700])
-    assert store.done(cell.key for cell in asked) == {cell.key for cell in asked[:1700]}
+    assert store.failed_by_key(cell.key for cell in asked).keys() == {
+        cell.key for cell in asked[:1700]
+    }
 
 
 def test_two_stores_merge(tmp_path: Path) -> None:
@@ -88,13 +84,13 @@ WRITER = """
     import sys
     from dataclasses import replace
     from pathlib import Path
-    from dmbp.bench import Row, Store
-    from tests.bench.test_store import cells
+    from dmbp.bench import ResultRow, Store
+    from tests.bench.cells import cells
 
     store = Store(Path(sys.argv[1]))
     asked = cells(400)[int(sys.argv[2]) :: 2] + cells(40)  # some are written by both
     for k in range(0, len(asked), 4):
-        store.add(Row(cell, {"IM": 0.5}) for cell in asked[k : k + 4])
+        store.add(ResultRow(cell, {"IM": 0.5}) for cell in asked[k : k + 4])
         print(k, flush=True)
 """
 
@@ -144,8 +140,9 @@ def test_a_killed_process_leaves_whole_batches(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, {"IM": 0.5})])
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    connection = store._database.connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OutputError, match=r"cannot write to .*s\.sqlite: database or disk is full"):
         store.add(ResultRow(cell, {"IM": 0.5}, {"IM": [0.1] * 100}) for cell in cells(500))
     assert len(list(store.rows())) == 1
@@ -162,9 +159,10 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(InputError, match="not one of dmbp's benchmarks"):
         Store(tmp_path / "other.sqlite")
-    store = Store(tmp_path / "old.sqlite")
-    store._connection.execute("PRAGMA user_version = 7")
-    store.close()
+    Store(tmp_path / "old.sqlite").close()
+    old = sqlite3.connect(tmp_path / "old.sqlite")
+    old.execute("PRAGMA user_version = 7")
+    old.close()
     with pytest.raises(InputError, match=r"another version of dmbp \(layout 7, here 1\)"):
         Store(tmp_path / "old.sqlite")
     with pytest.raises(OutputError, match="unable to open database file"):
@@ -175,11 +173,11 @@ def test_digests_are_of_files_as_they_were(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     file = tmp_path / "a.jpg"
     file.write_bytes(b"one")
-    assert store.digest(file) is None
-    store.note_digests({file: "d1"})
-    assert store.digest(file) == "d1"
+    assert store.digests.get(file) is None
+    store.digests.put({file: "d1"})
+    assert store.digests.get(file) == "d1"
     file.write_bytes(b"other")
-    assert store.digest(file) is None
+    assert store.digests.get(file) is None
 
 
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
@@ -222,14 +220,14 @@ def test_a_store_that_may_not_be_written_is_read(
     store = Store(path)
     store.add([ResultRow(CELL, {"IM": 0.5})])
     monkeypatch.setattr("dmbp.bench.store.os.access", lambda *_: False)
-    during = Store(path, reading=True)
+    during = Store(path, read_only=True)
     assert [row.cell for row in during.rows()] == [CELL]  # from the log
     during.close()
     store.close()
     before = sorted(tmp_path.iterdir())
-    fixed = Store(path, reading=True)
-    fixed.note_digests({path: "d"})
-    assert fixed.digest(path) is None
+    fixed = Store(path, read_only=True)
+    fixed.digests.put({path: "d"})
+    assert fixed.digests.get(path) is None
     assert [row.cell for row in fixed.rows()] == [CELL]
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(OutputError, match=r"cannot write to .*readonly"):

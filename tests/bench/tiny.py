@@ -1,4 +1,4 @@
-"""A model small enough that a run's own cost is what a test sees, and photos of noise for it."""
+"""Models small enough that a run costs little, photos of noise for them, and plans that use both."""
 
 import os
 import random
@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from dmbp.bench.plan import read_plan
+from dmbp.bench.report.table import table
+from dmbp.bench.run.driver import RunOptions, run_plan
+from dmbp.bench.store import Store
 from dmbp.models import Classifier, Preprocessing
 
 PLAN = """
@@ -29,7 +34,7 @@ steps = 2
 
 
 def make_photos(root: Path, count: int) -> None:
-    """Photos of noise in two classes, each another."""
+    """Write different photos of noise in two classes."""
     for index in range(count):
         path = root / ("cat", "dog")[index % 2] / f"{index:05d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,14 +48,26 @@ def make_plan(
     model: str = "tiny",
     methods: Sequence[str] = ("gradient", "random"),
 ) -> Path:
-    """A folder with photos and a plan for them."""
+    """Write photos and a plan for them into a folder; return the plan."""
     make_photos(folder / "photos", photos)
     (folder / "plan.toml").write_text(PLAN.format(model=model, methods=list(methods)))
     return folder / "plan.toml"
 
 
+def stored_rows(store: Path) -> list[tuple[object, ...]]:
+    """Return everything in a store but the seconds; a key that is in it twice gives two rows."""
+    return [(row.cell.key, row.scores, row.curves, row.failure) for row in Store(store).rows()]
+
+
+def run_undisturbed(plan: Path, **options: Any) -> tuple[list[tuple[object, ...]], str]:
+    """Return the rows and the table of an uninterrupted run in this process."""
+    store = plan.parent / "undisturbed.sqlite"
+    run_plan(read_plan(plan), store, RunOptions(**options))
+    return stored_rows(store), table(read_plan(plan), store)
+
+
 def mark(photo: Path) -> None:
-    """Make a photo the one over which `deadly`, `hungry` and `broken` come to grief."""
+    """Replace a photo by one on which `deadly`, `hungry` and `broken` fail."""
     Image.new("RGB", (16, 16), "red").save(photo)
 
 
@@ -64,7 +81,7 @@ class Tiny(nn.Sequential):
 
 
 class Deadly(Tiny):
-    """Takes a worker's process along over a marked photo; does nothing to the driver's."""
+    """Kills a worker's process on a marked photo, but not the driver's."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if _marked(inputs) and parent_process() is not None:
@@ -73,7 +90,7 @@ class Deadly(Tiny):
 
 
 class Hungry(Tiny):
-    """Has no memory for a marked photo."""
+    """Runs out of memory on a marked photo."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if _marked(inputs):
@@ -82,7 +99,7 @@ class Hungry(Tiny):
 
 
 class Broken(Tiny):
-    """Breaks its device over a marked photo."""
+    """Breaks its device on a marked photo."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if _marked(inputs):
@@ -91,7 +108,7 @@ class Broken(Tiny):
 
 
 class Slow(Tiny):
-    """Takes its time, so that something can happen meanwhile."""
+    """Takes long enough that something can happen meanwhile."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
@@ -100,14 +117,14 @@ class Slow(Tiny):
 
 
 class Likely(Tiny):
-    """Puts out probabilities."""
+    """Returns probabilities."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.sigmoid(super().forward(inputs))
 
 
 def _marked(inputs: Tensor) -> bool:
-    if torch.compiler.is_compiling():  # a capture sees no photo
+    if torch.compiler.is_compiling():  # there is no photo during a capture
         return False
     return bool((inputs.amax((2, 3)) == inputs.amin((2, 3))).all(1).any())
 

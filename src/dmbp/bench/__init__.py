@@ -1,4 +1,4 @@
-"""Benchmarks: many questions to many methods, kept in one file that survives interruption."""
+"""Benchmarks: many questions to many methods, with results in a file that survives interruption."""
 
 from dmbp.bench.store import Cell, ResultRow, Store
 

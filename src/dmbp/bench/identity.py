@@ -1,6 +1,8 @@
-"""The model of a task, as questions and rows need it: all but the network itself.
+"""What identifies a model in a benchmark: everything but the network itself.
 
-A driver that hands its work to others loads a model once, notes this of it and lets it go.
+A driver that hands its work to others loads a model once, keeps its `ModelIdentity` and drops the
+network. Two models have the same identity if they have the same parts, settings, source and
+weights, on whichever machine they were loaded.
 """
 
 import hashlib
@@ -8,6 +10,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -22,7 +25,7 @@ from dmbp.models.classifier import run_classifier
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What a model is called, sees and puts out; `weights` is a digest of what it is."""
+    """A model's name, preprocessing, classes and activation; `weights` is a digest of the rest."""
 
     name: str
     weights: str
@@ -31,21 +34,33 @@ class ModelIdentity:
     activation: str
 
 
-def subject_of(classifier: Classifier) -> ModelIdentity:
-    """What is to be known of a classifier."""
-    return ModelIdentity(
-        classifier.name,
-        weights_digest(classifier),
-        classifier.preprocessing,
-        classifier.classes,
-        classifier.activation,
-    )
+@dataclass(frozen=True)
+class TaskModel:
+    """A task's model on a device; its weights are digested once, when its identity is first read."""
+
+    classifier: Classifier
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """What identifies the model."""
+        classifier = self.classifier
+        return ModelIdentity(
+            classifier.name,
+            weights_digest(classifier),
+            classifier.preprocessing,
+            classifier.classes,
+            classifier.activation,
+        )
 
 
-def task_classifier(task: Task, device: str) -> Classifier:
-    """The model of a task on a device, seeing photos as the task says."""
+def load_task_model(task: Task, device: str) -> TaskModel:
+    """Load a task's model on a device, with the preprocessing that the task asks for.
+
+    Raises:
+        DMBPError: The model cannot be loaded or run; a note names the model and the task.
+    """
     try:
-        return _classifier(task, device)
+        return TaskModel(_classifier(task, device))
     except DMBPError as error:
         error.add_note(f"(The model {task.model} of the task {task.name!r}.)")
         raise
@@ -56,7 +71,7 @@ def _classifier(task: Task, device: str) -> Classifier:
     classifier.module.to(device).requires_grad_(False)
     noise = classifier.move_inputs(_noise(classifier.preprocessing))
     outputs, classifier = run_classifier(classifier, noise)
-    if task.classes is not None:  # else the names are the model's own
+    if task.classes is not None:  # names from a file may not fit; the model's own do
         classifier.check_classes(outputs[0])
     if task.fit is None:
         return classifier
@@ -67,13 +82,13 @@ def _classifier(task: Task, device: str) -> Classifier:
 
 
 def _noise(preprocessing: Preprocessing) -> Tensor:
-    """An input like a photo's."""
+    """Return noise shaped like a preprocessed photo."""
     shape = (1, len(preprocessing.mean), preprocessing.crop, preprocessing.crop)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def weights_digest(classifier: Classifier) -> str:
-    """A digest of everything that a model has learned, and of how it computes."""
+    """Return a digest of everything that a model has learned, and of how it computes."""
     digest = hashlib.sha256()
     for line in _architecture(classifier.module):
         digest.update(line.encode())
@@ -84,7 +99,7 @@ def weights_digest(classifier: Classifier) -> str:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All tensors of a module: its state, buffers that are not saved, and plain attributes."""
+    """Return all tensors of a module: its state, unsaved buffers, and plain attributes."""
     found: dict[str, Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
     for name, part in module.named_modules():
         own = {f"{name}.{k}": v for k, v in vars(part).items() if isinstance(v, Tensor)}
@@ -93,11 +108,11 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
-"""Whose classes are known by their names; of a user's own, the source says what they compute."""
+"""Packages whose classes are identified by name; all other classes by their source."""
 
 
 def _architecture(module: nn.Module) -> Iterator[str]:
-    """Every part of a module by name, kind and settings; a user's kinds with their source."""
+    """Yield every submodule's name, class and settings; for a user's classes also the source."""
     for name, part in module.named_modules():
         kind = type(part)
         yield f"{name} {kind.__module__}.{kind.__qualname__} {_settings(part)}"
@@ -105,22 +120,22 @@ def _architecture(module: nn.Module) -> Iterator[str]:
             yield part.code
         for base in kind.__mro__:
             if base.__module__.split(".")[0] not in LIBRARIES:
-                with suppress(OSError, TypeError):  # typed in, and nowhere to be read
+                with suppress(OSError, TypeError):  # defined interactively, without a file
                     yield inspect.getsource(base)
 
 
 PLAIN = (bool, int, float, str, torch.dtype)
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_ATTRIBUTES_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _settings(module: nn.Module) -> list[tuple[str, str]]:
-    """A module's plain attributes: not its printed form, which changes with torch's versions."""
+    """Return a module's plain attributes; its printed form changes with torch's versions."""
     library = type(module).__module__.split(".")[0] in LIBRARIES
     return sorted(
         (name, repr(value))
         for name, value in vars(module).items()
-        if name not in _OF_EVERY_MODULE
+        if name not in _ATTRIBUTES_OF_EVERY_MODULE
         and not (library and name.startswith("_"))
         and _is_plain(value)
     )

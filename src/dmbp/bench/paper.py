@@ -1,28 +1,28 @@
-"""The paper's own figures, to stand beside ours.
+"""The paper's own figures, to print beside ours.
 
 Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Masked
 Backpropagation", ICCV 2021: Table 1 (ablation), Table 2 (state of the art, here "comparison") and
-Table 3 (re-initialisation). Tasks and methods go by the paper's names; its DMBP is `DMBP^All`, as
-the ablation calls it, in every table. The ablation's ImageNet figures are over 5 photos a class,
-the other tables' over all, so the two differ where they meet.
+Table 3 (re-initialisation). Tasks and methods have the paper's names; its DMBP is `DMBP^All` in
+every table, as in the ablation. The ablation's ImageNet figures are over 5 photos a class and those
+of the other tables over all photos, so the two differ.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 PaperScores = Mapping[tuple[str, str, str], float]
-"""By task, metric and method."""
+"""Figures by task, metric and method."""
 
 AVERAGE = "Avg"
-"""What the paper calls the mean of its Table 2's lines."""
+"""The paper's name for the mean over the lines of its Table 2."""
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table: its methods, a line of figures for each task and metric, and how it is laid out.
+    """A table of the paper: its methods, and a line of figures for each task and metric.
 
-    `tasks_across` has a line for each method and a column for each task; else it is the other way
-    round. `average` adds the mean over all lines of insertion.
+    `tasks_across` lays it out with a line for each method and a column for each task instead of the
+    other way round. `average` adds the mean over all lines of insertion.
     """
 
     methods: tuple[str, ...]
@@ -31,7 +31,7 @@ class PaperTable:
     average: bool = False
 
     def scores(self) -> PaperScores:
-        """Its figures one by one."""
+        """Return the figures one by one."""
         return {
             (task, metric, method): float(figure)
             for (task, metric), figures in self.lines.items()

@@ -1,4 +1,4 @@
-"""How maps are scored: a function for each metric that a plan may name."""
+"""How attributions are scored: a function for each metric that a plan may name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dmbp import metrics
-from dmbp.bench.questions import Asked
+from dmbp.bench.questions import PhotoTarget
 from dmbp.metrics.insertion import CurveOptions, area
 from dmbp.models import Classifier
 
@@ -14,32 +14,35 @@ SCORED_AT_ONCE = 256
 
 
 @dataclass
-class Score:
-    """A map's scores by metric, and the curves of those that have one."""
+class AttributionScores:
+    """The scores of one attribution by metric, and the curves of the metrics that have one."""
 
-    scores: dict[str, float] = field(default_factory=dict)
-    curves: dict[str, list[float]] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+    curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
 
 @dataclass(frozen=True)
-class Maps:
-    """The maps of some questions, on one device; `forgotten` makes those of a forgetful model."""
+class AttributionBatch:
+    """Attributions of some questions, on one device.
 
-    asked: Sequence[Asked]
+    `reinitialised_maps` computes those of the model with its last layer re-initialised.
+    """
+
+    targets: Sequence[PhotoTarget]
     inputs: Tensor
     maps: Tensor
     classifier: Classifier
     steps: int
-    forgotten: Callable[[], Tensor]
+    reinitialised_maps: Callable[[], Tensor]
 
     @property
-    def target(self) -> list[int]:
-        """The class asked about, for each."""
-        return [one.index for one in self.asked]
+    def classes(self) -> list[int]:
+        """The class that each question is about."""
+        return [target.index for target in self.targets]
 
     @property
     def options(self) -> CurveOptions:
-        """How curves are made."""
+        """How curves are computed."""
         return {
             "steps": self.steps,
             "activation": self.classifier.activation,
@@ -47,59 +50,63 @@ class Maps:
         }
 
 
-def scores_of(given: Maps, names: Sequence[str]) -> list[Score]:
-    """Each map's scores by the metrics of these names; some do not apply to some questions."""
-    found = [Score() for _ in given.asked]
+def score(batch: AttributionBatch, names: Sequence[str]) -> list[AttributionScores]:
+    """Return each attribution's scores; a metric that does not apply to a question is left out."""
+    found = [AttributionScores() for _ in batch.targets]
     for name in names:
-        SCORERS[name](name, given, found)
+        SCORERS[name](name, batch, found)
     return found
 
 
-def _curve(name: str, given: Maps, found: list[Score]) -> None:
-    curve = {"IM": metrics.insertion_curve, "deletion": metrics.deletion_curve}[name]
-    lines = curve(given.classifier.module, given.inputs, given.target, given.maps, **given.options)
-    for score, line, under in zip(found, lines.tolist(), area(lines).tolist(), strict=True):
-        score.scores[name], score.curves[name] = under, [round(point, 6) for point in line]
+def _score_curve(name: str, batch: AttributionBatch, found: list[AttributionScores]) -> None:
+    make_curves = {"IM": metrics.insertion_curve, "deletion": metrics.deletion_curve}[name]
+    module = batch.classifier.module
+    curves = make_curves(module, batch.inputs, batch.classes, batch.maps, **batch.options)
+    for own, curve, under in zip(found, curves.tolist(), area(curves).tolist(), strict=True):
+        own.scores[name], own.curves[name] = under, [round(point, 6) for point in curve]
 
 
-def _complementary(name: str, given: Maps, found: list[Score]) -> None:
-    """Where there is another class on the photo."""
-    several = [k for k, one in enumerate(given.asked) if one.others]
+def _score_complementary(
+    name: str, batch: AttributionBatch, found: list[AttributionScores]
+) -> None:
+    """Score the questions whose photo shows another class, too."""
+    several = [k for k, target in enumerate(batch.targets) if target.others]
     if not several:
         return
-    others = [given.asked[k].others for k in several]
     values = metrics.complementary_insertion(
-        given.classifier.module,
-        given.inputs[several],
-        others,
-        given.maps[several],
-        **given.options,
+        batch.classifier.module,
+        batch.inputs[several],
+        [batch.targets[k].others for k in several],
+        batch.maps[several],
+        **batch.options,
     )
     for k, value in zip(several, values.tolist(), strict=True):
         found[k].scores[name] = value
 
 
-def _pointing(name: str, given: Maps, found: list[Score]) -> None:
-    """Where boxes are known and the photo is squeezed."""
-    if given.classifier.preprocessing.fit != "squeeze":
+def _score_pointing(name: str, batch: AttributionBatch, found: list[AttributionScores]) -> None:
+    """Score the questions whose photo has boxes, if photos are squeezed as the boxes are."""
+    if batch.classifier.preprocessing.fit != "squeeze":
         return
-    for k, one in enumerate(given.asked):
-        if one.sample.annotation is not None:
-            boxes = one.sample.annotation.boxes(str(one.label), side=given.maps.shape[-1])
-            hit = metrics.pointing_game(given.maps[k : k + 1].cpu(), [boxes])
+    for k, target in enumerate(batch.targets):
+        if target.sample.annotation is not None:
+            boxes = target.sample.annotation.boxes(str(target.label), side=batch.maps.shape[-1])
+            hit = metrics.pointing_game(batch.maps[k : k + 1].cpu(), [boxes])
             found[k].scores[name] = float(hit)
 
 
-def _reinitialisation(name: str, given: Maps, found: list[Score]) -> None:
-    values = metrics.rank_correlation(given.maps, given.forgotten())
-    for score, value in zip(found, values.tolist(), strict=True):
-        score.scores[name] = value
+def _score_reinitialisation(
+    name: str, batch: AttributionBatch, found: list[AttributionScores]
+) -> None:
+    values = metrics.rank_correlation(batch.maps, batch.reinitialised_maps())
+    for own, value in zip(found, values.tolist(), strict=True):
+        own.scores[name] = value
 
 
-SCORERS: Mapping[str, Callable[[str, Maps, list[Score]], None]] = {
-    "IM": _curve,
-    "cIM": _complementary,
-    "deletion": _curve,
-    "pointing": _pointing,
-    "reinitialisation": _reinitialisation,
+SCORERS: Mapping[str, Callable[[str, AttributionBatch, list[AttributionScores]], None]] = {
+    "IM": _score_curve,
+    "cIM": _score_complementary,
+    "deletion": _score_curve,
+    "pointing": _score_pointing,
+    "reinitialisation": _score_reinitialisation,
 }

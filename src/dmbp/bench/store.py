@@ -1,19 +1,17 @@
-"""A cell of a benchmark: one question to one method, known by all that determines its result.
+"""Where results are kept: one SQLite file with a row for each cell that was tried.
+
+A cell is one question of a benchmark to one method, identified by everything that determines its
+result:
 
     >>> cell = Cell("voc", "2008_000002", "9f2c…", "cat", "resnet50", "77ab…", "gradcam", {}, {})
     >>> len(cell.key), cell.key == replace(cell, method="dmbp").key
     (32, False)
 
-Two runs, on two machines, of the same question have the same key; a change of the photo, of the
-weights or of any setting makes another.
-
-What came of a cell, and how it is written to a line of a database.
-
-Where results are kept: one SQLite file, a row for each cell that was tried.
-
-Rows arrive in batches, each batch whole or not at all, so a run may be killed at any moment and
-goes on where it was. A cell that succeeded is never written again; one that failed is replaced when
-it is tried anew. Several processes may write to one file, and two files can be merged.
+The same question has the same key in every run and on every machine; a change to the photo, the
+weights or any setting makes another key. Rows are written in batches, each batch whole or not at
+all, so a run may be killed at any moment and continues where it stopped. A cell that succeeded is
+never overwritten; one that failed is replaced when it is tried again. Several processes may write
+to one file, and two files can be merged.
 """
 
 import hashlib
@@ -23,25 +21,26 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dmbp.errors import InputError, OutputError
 
-__all__ = ["RESULTS", "Cell", "replace"]
+__all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DigestCache", "ResultRow", "Store", "replace"]
 
-RESULTS = 2
-"""Raised whenever a method or a metric of ours comes to give other results."""
+RESULTS_VERSION = 2
+"""Part of every key; raised whenever a method or a metric of ours comes to give other results."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is asked: of which photo, about which class, of which model, by which method.
+    """What determines a result: photo, class, model, method and scoring.
 
-    `photo` and `weights` are digests of the files' contents. `settings` are the method's,
-    `scoring` what it is scored by and how (metrics, steps, preprocessing).
+    `photo` and `weights` are digests of contents. `settings` are the method's; `scoring` says which
+    metrics score the attribution and how (steps, activation, preprocessing).
     """
 
     dataset: str
@@ -54,298 +53,231 @@ class Cell:
     settings: Mapping[str, Any]
     scoring: Mapping[str, Any]
 
-    @property
-    def variant(self) -> tuple[str, str]:
-        """The method and its settings."""
-        return self.method, json.dumps(dict(self.settings), sort_keys=True)
-
     @cached_property
     def key(self) -> str:
-        """A digest of all of it but the names of dataset and model, which decide nothing."""
+        """A digest of all fields but the names of dataset and model, which decide nothing."""
         parts = {k: v for k, v in asdict(self).items() if k not in ("dataset", "model")}
-        text = json.dumps({"results": RESULTS, **parts}, sort_keys=True, ensure_ascii=False)
+        text = _to_json({"results": RESULTS_VERSION, **parts})
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-COLUMNS = (
-    "dataset, image, photo, target, model, weights, method, settings, scoring, "
-    "scores, curves, seconds, failure, written"
-)
 
 
 @dataclass(frozen=True)
 class ResultRow:
-    """What came of a cell: scores by metric, their curves and the seconds, or why it failed.
+    """A cell's result: scores by metric, their curves and the seconds taken, or why it failed.
 
-    `written` is when it was first written to a file, in seconds since 1970.
+    `written` is when the row was first written to a file, in seconds since 1970.
     """
 
     cell: Cell
-    scores: Mapping[str, float] = field(default_factory=dict)
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     seconds: float | None = None
     failure: str | None = None
     written: float | None = field(default=None, compare=False)
 
 
-def values_of(row: ResultRow, written: float) -> tuple[Any, ...]:
-    """A row as the values of a line, its key first."""
-    cell = row.cell
-    names = (cell.dataset, cell.image, cell.photo, cell.target, cell.model, cell.weights)
-    texts = [cell.settings, cell.scoring, row.scores, row.curves]
-    settings, scoring, scores, curves = (_json(value) for value in texts)
-    results = (scores, curves, row.seconds, row.failure, written)
-    return (cell.key, *names, cell.method, settings, scoring, *results)
-
-
-def row_of(values: Sequence[Any]) -> ResultRow:
-    """A row from the values of `COLUMNS`."""
-    dataset, image, photo, target, model, weights, method, *rest = values
-    settings, scoring, scores, curves = (json.loads(text) for text in rest[:4])
-    names = (dataset, image, photo, target, model, weights, method)
-    return ResultRow(Cell(*names, settings, scoring), scores, curves, *rest[4:])
-
-
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-VERSION = 1
-"""Of the file's layout, kept in the file itself."""
+CELL_COLUMNS = tuple(item.name for item in fields(Cell))
+RESULT_COLUMNS = tuple(item.name for item in fields(ResultRow) if item.name != "cell")
+COLUMNS = CELL_COLUMNS + RESULT_COLUMNS
+"""The columns of a row after its key, in the file's order."""
 
-PATIENCE = 60.0
+JSON_COLUMNS = ("settings", "scoring", "scores", "curves")
+NUMBER_COLUMNS = ("seconds", "written")
+
+
+def _values_of(row: ResultRow, written: float) -> list[Any]:
+    """Return a row as the values of its columns, the key first."""
+    named = {**vars(row.cell), **vars(row), "written": row.written or written}
+    return [row.cell.key] + [
+        _to_json(named[name]) if name in JSON_COLUMNS else named[name] for name in COLUMNS
+    ]
+
+
+def _row_of(values: Sequence[Any]) -> ResultRow:
+    """Return the row with these values in its columns."""
+    named = {
+        name: json.loads(value) if name in JSON_COLUMNS else value
+        for name, value in zip(COLUMNS, values, strict=True)
+    }
+    cell = Cell(**{name: named[name] for name in CELL_COLUMNS})
+    return ResultRow(cell, **{name: named[name] for name in RESULT_COLUMNS})
+
+
+LAYOUT_VERSION = 1
+"""Version of the file's tables, kept in the file itself."""
+
+LOCK_TIMEOUT = 60.0
 """Seconds to wait for another process to finish writing."""
 
-_TABLES = """
-CREATE TABLE rows (
-    key TEXT PRIMARY KEY, dataset TEXT, image TEXT, photo TEXT, target TEXT, model TEXT,
-    weights TEXT, method TEXT, settings TEXT, scoring TEXT,
-    scores TEXT, curves TEXT, seconds REAL, failure TEXT, written REAL
-) WITHOUT ROWID;
+_TYPED_COLUMNS = [f"{name} {'REAL' if name in NUMBER_COLUMNS else 'TEXT'}" for name in COLUMNS]
+_TABLES = f"""
+CREATE TABLE rows (key TEXT PRIMARY KEY, {", ".join(_TYPED_COLUMNS)}) WITHOUT ROWID;
 CREATE INDEX by_question ON rows (model, dataset, method);
 CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
 """
 
-
-# The rows that stand: a cell has its photo's digest in its key, so a failure stays in the file when
-# another photo of that name has succeeded since.
-_QUESTION = "image, target, dataset, model, weights, method, settings, scoring"
-_STANDING = (
+# A photo's digest is part of the key, so the failure of a broken photo stays in the file after the
+# photo was repaired and succeeded. Such a row no longer counts.
+_QUESTION = ", ".join(name for name in CELL_COLUMNS if name != "photo")
+_CURRENT_ROWS = (
     f"SELECT rows.* FROM rows LEFT JOIN (SELECT {_QUESTION}, max(written) AS repaired FROM rows "
     f"WHERE failure IS NULL GROUP BY {_QUESTION}) USING ({_QUESTION}) "
     "WHERE failure IS NULL OR repaired IS NULL OR repaired < written"
 )
 
+_INSERT = (
+    f"INSERT INTO rows VALUES ({', '.join('?' * (1 + len(COLUMNS)))}) "
+    "ON CONFLICT (key) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in RESULT_COLUMNS)} "
+    "WHERE rows.failure IS NOT NULL"
+)
+
+Item = TypeVar("Item")
+
+KEYS_A_QUERY = 500
+ROWS_A_MERGE = 1000
+
 
 class Store:
-    """A file of rows; one that may not be written, or lies where nothing may be, can be read."""
+    """A file of results.
 
-    def __init__(self, path: Path, *, reading: bool = False) -> None:
+    Args:
+        path: The file; it is created if it does not exist.
+        read_only: Only read. A file that cannot be written, or whose folder cannot, is then opened
+            without a lock.
+
+    Raises:
+        InputError: The file is not a store, or has another layout.
+        OutputError: The file cannot be opened or written.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self.is_fixed = reading and not _writable(path)
-        with self._told():
-            place = _fixed(path) if self.is_fixed else path
-            self._connection = sqlite3.connect(
-                place, timeout=PATIENCE, isolation_level=None, uri=self.is_fixed
-            )
-            self._prepare()
+        self._database = Database(path, read_only=read_only)
+        self.digests = DigestCache(self._database)
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
+        self._database.close()
 
     def add(self, rows: Iterable[ResultRow]) -> None:
-        """Write rows, all or none; what is done already stays as it is."""
+        """Write rows, all or none; cells that have succeeded before keep their row."""
         now = time.time()
-        values = [values_of(row, row.written or now) for row in rows]
-        marks = ", ".join("?" * 15)
-        with self._transaction():
-            self._connection.executemany(
-                f"INSERT INTO rows VALUES ({marks}) ON CONFLICT (key) DO UPDATE SET "
-                "scores = excluded.scores, curves = excluded.curves, seconds = excluded.seconds, "
-                "failure = excluded.failure, written = excluded.written "
-                "WHERE rows.failure IS NOT NULL",
-                values,
-            )
+        self._database.write(_INSERT, [_values_of(row, now) for row in rows])
 
-    def done(self, keys: Iterable[str], *, failed: bool = True) -> set[str]:
-        """Of some cells' keys, those that have a row; failures count too where `failed`."""
-        condition = "" if failed else " AND failure IS NULL"
-        found: set[str] = set()
-        for part in _parts(keys):
-            query = f"SELECT key FROM rows WHERE key IN ({_marks(part)}){condition}"
-            found.update(key for (key,) in self._read(query, part))
-        return found
+    def failed_by_key(self, keys: Iterable[str]) -> dict[str, bool]:
+        """Return whether each cell failed, for those of the given keys that have a row."""
+        query = "SELECT key, failure IS NOT NULL FROM rows WHERE key IN"
+        return {key: bool(failed) for key, failed in self._select(query, keys)}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Every row, a few at a time."""
+        """Yield every row, reading a few at a time."""
         order = "ORDER BY model, dataset, image, target, method"
-        for values in self._read(f"SELECT {COLUMNS} FROM rows {order}"):
-            yield row_of(values)
+        for values in self._database.read(f"SELECT {', '.join(COLUMNS)} FROM rows {order}"):
+            yield _row_of(values)
 
-    def rows_of(self, keys: Iterable[str]) -> dict[str, ResultRow]:
-        """The rows of some cells, by their keys; of cells that were never tried there is none."""
-        found: dict[str, ResultRow] = {}
-        for part in _parts(keys):
-            query = f"SELECT key, {COLUMNS} FROM rows WHERE key IN ({_marks(part)})"
-            for key, *values in self._read(query, part):
-                found[key] = row_of(values)
-        return found
+    def rows_by_key(self, keys: Iterable[str]) -> dict[str, ResultRow]:
+        """Return the rows of those of the given keys that have one."""
+        query = f"SELECT key, {', '.join(COLUMNS)} FROM rows WHERE key IN"
+        return {key: _row_of(values) for key, *values in self._select(query, keys)}
+
+    def _select(self, query: str, keys: Iterable[str]) -> Iterator[Any]:
+        for some in _batches(keys, KEYS_A_QUERY):
+            yield from self._database.read(f"{query} ({', '.join('?' * len(some))})", some)
 
     def metrics(self) -> list[str]:
-        """Every metric that some row has a score of."""
+        """Return every metric for which some row has a score."""
         query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
-        return [metric for (metric,) in self._read(query)]
+        return [metric for (metric,) in self._database.read(query)]
 
     def counts(self) -> list[tuple[str, str, str, int, int]]:
-        """By model, dataset and method: how many rows there are, and how many of them failed.
+        """Return the number of rows and of failed rows by model, dataset and method.
 
-        A failure on a photo that was repaired since counts as neither.
+        The failure of a photo that was repaired since is not counted.
         """
+        names = "model, dataset, method"
         return list(
-            self._read(
-                f"SELECT model, dataset, method, count(*), count(failure) FROM ({_STANDING}) "
-                "GROUP BY model, dataset, method ORDER BY model, dataset, method"
+            self._database.read(
+                f"SELECT {names}, count(*), count(failure) FROM ({_CURRENT_ROWS}) "
+                f"GROUP BY {names} ORDER BY {names}"
             )
         )
 
     def failures(self) -> list[tuple[str, int]]:
-        """What went wrong, and how often, the most frequent first."""
+        """Return every reason for a failure and how often it occurs, the most frequent first."""
         return list(
-            self._read(
-                f"SELECT failure, count(*) FROM ({_STANDING}) WHERE failure IS NOT NULL "
+            self._database.read(
+                f"SELECT failure, count(*) FROM ({_CURRENT_ROWS}) WHERE failure IS NOT NULL "
                 "GROUP BY failure ORDER BY count(*) DESC, failure"
             )
         )
 
     def merge(self, other: Path) -> tuple[int, int]:
-        """Take in the rows of another file; of a cell in both, one that succeeded.
+        """Add the rows of another file; for a cell in both, a row that succeeded is kept.
 
-        Returns how many of its rows are new, and how many were there.
+        Returns:
+            How many of the other file's rows are new, and how many were there already.
         """
-        count = 0
         before = len(self)
-        theirs = Store(other, reading=True)  # says so where it is none
+        theirs = Store(other, read_only=True)
         try:
-            batch: list[ResultRow] = []
-            for row in theirs.rows():
-                batch.append(row)
-                count += 1
-                if len(batch) == 1000:
-                    self.add(batch)
-                    batch = []
-            self.add(batch)
+            for rows in _batches(theirs.rows(), ROWS_A_MERGE):
+                self.add(rows)
+            added = len(self) - before
+            return added, len(theirs) - added
         finally:
             theirs.close()
-        return len(self) - before, count - (len(self) - before)
 
     def __len__(self) -> int:
-        return next(number for (number,) in self._read("SELECT COUNT(*) FROM rows", ()))
+        return next(number for (number,) in self._database.read("SELECT COUNT(*) FROM rows"))
 
-    def digest(self, path: Path) -> str | None:
-        """The digest that was noted of a file, unless it has changed since, or gone."""
-        state = _state(path)
-        if state is None:
+
+def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    remaining = iter(items)
+    while some := list(islice(remaining, size)):
+        yield some
+
+
+class DigestCache:
+    """Digests of photo files, remembered until a file's size or time changes.
+
+    They are kept in the same file as the results, so that a run of fifty thousand photos that is
+    continued does not read them all again.
+    """
+
+    def __init__(self, database: "Database") -> None:
+        self._database = database
+
+    def get(self, path: Path) -> str | None:
+        """Return the digest remembered for a file, or None if it changed since or is gone."""
+        version = _file_version(path)
+        if version is None:
             return None
         query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?"
-        return next((digest for (digest,) in self._read(query, (str(path), *state))), None)
+        return next(
+            (digest for (digest,) in self._database.read(query, (str(path), *version))), None
+        )
 
-    def note_digests(self, digests: Mapping[Path, str]) -> None:
-        """Remember the digests of files as they are; one that vanished meanwhile is left out.
+    def put(self, digests: Mapping[Path, str]) -> None:
+        """Remember the digests of files, except those that vanished meanwhile.
 
-        In a store that may not be written nothing is remembered, and they are computed again.
+        Nothing is remembered in a file that cannot be written.
         """
-        if self.is_fixed:
+        if self._database.is_read_only:
             return
-        states = {path: _state(path) for path in digests}
-        values = [(str(path), *state, digests[path]) for path, state in states.items() if state]
-        with self._transaction():
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", values
-            )
-
-    def _read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        with self._told():
-            yield from self._connection.execute(query, values)
-
-    def _prepare(self) -> None:
-        if not self.is_fixed:
-            self._make_tables()
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            raise InputError(f"{self.path} is a database, but not one of dmbp's benchmarks")
-        if version != VERSION:
-            raise InputError(
-                f"{self.path} was written by another version of dmbp (layout {version}, here "
-                f"{VERSION}); use that version, or begin a new file"
-            )
-
-    def _make_tables(self) -> None:
-        """In a new file; two processes may open one at once."""
-        connection = self._connection
-        self._log_ahead()
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version == 0 and tables == 0:
-                for statement in _TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-        finally:
-            connection.execute("COMMIT")
-
-    def _log_ahead(self) -> None:
-        """Keep a write-ahead log; SQLite does not itself wait for whoever is just doing so too."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > end:
-                    raise
-            time.sleep(0.01)
-
-    @contextmanager
-    def _transaction(self) -> Generator[None]:
-        with self._told():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _told(self) -> Generator[None]:
-        """Whatever SQLite meets, in a sentence."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            said = str(error)
-            if "not a database" in said or "malformed" in said:
-                raise InputError(f"{self.path} is not a database that can be read") from error
-            raise OutputError(f"cannot write to {self.path}: {said}") from error
+        versions = {path: _file_version(path) for path in digests}
+        self._database.write(
+            "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)",
+            [(str(path), *version, digests[path]) for path, version in versions.items() if version],
+        )
 
 
-def _writable(path: Path) -> bool:
-    """Whether SQLite can write: also beside the file, where it keeps its log."""
-    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
-
-
-def _fixed(path: Path) -> str:
-    """The address of a file to be read without a lock, and without its log unless one was left."""
-    log = path.with_name(f"{path.name}-wal")
-    left = log.is_file() and log.stat().st_size > 0
-    return f"{path.absolute().as_uri()}?{'mode=ro' if left else 'immutable=1'}"
-
-
-def _state(path: Path) -> tuple[int, int] | None:
-    """A file's size and when it changed; None of one that cannot be looked at."""
+def _file_version(path: Path) -> tuple[int, int] | None:
+    """Return a file's size and time of change, or None if it cannot be looked at."""
     try:
         found = path.stat()
     except OSError:
@@ -353,12 +285,99 @@ def _state(path: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
-    """Keys, as many at a time as a query takes."""
-    asked = list(keys)
-    for start in range(0, len(asked), 500):
-        yield asked[start : start + 500]
+class Database:
+    """The SQLite file under a store: opened, checked, and with errors in dmbp's words."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self._path = path
+        self.is_read_only = read_only and not _is_writable(path)
+        with self._errors_translated():
+            self.connection = sqlite3.connect(
+                _read_only_address(path) if self.is_read_only else path,
+                timeout=LOCK_TIMEOUT,
+                isolation_level=None,
+                uri=self.is_read_only,
+            )
+            if not self.is_read_only:
+                self._create_tables()
+            self._check_version()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """Yield what a query selects."""
+        with self._errors_translated():
+            yield from self.connection.execute(query, values)
+
+    def write(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for every row, all or none."""
+        with self._errors_translated():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                self.connection.executemany(statement, rows)
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def _check_version(self) -> None:
+        version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            raise InputError(f"{self._path} is a database, but not one of dmbp's benchmarks")
+        if version != LAYOUT_VERSION:
+            raise InputError(
+                f"{self._path} was written by another version of dmbp (layout {version}, here "
+                f"{LAYOUT_VERSION}); use that version, or begin a new file"
+            )
+
+    def _create_tables(self) -> None:
+        """Create the tables of a new file; two processes may open one at the same time."""
+        self._enable_write_ahead_log()
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables == 0:
+                for statement in _TABLES.split(";"):
+                    self.connection.execute(statement)
+                self.connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
+        finally:
+            self.connection.execute("COMMIT")
+
+    def _enable_write_ahead_log(self) -> None:
+        """Retry while another process does the same: SQLite does not wait for that lock itself."""
+        end = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                self.connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
+
+    @contextmanager
+    def _errors_translated(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            reason = str(error)
+            if "not a database" in reason or "malformed" in reason:
+                raise InputError(f"{self._path} is not a database that can be read") from error
+            raise OutputError(f"cannot write to {self._path}: {reason}") from error
 
 
-def _marks(part: Sequence[str]) -> str:
-    return ", ".join("?" * len(part))
+def _is_writable(path: Path) -> bool:
+    """Whether SQLite can write the file, and its log beside it."""
+    return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
+
+
+def _read_only_address(path: Path) -> str:
+    """Return an address that opens a file without a lock, with its log if a run left one."""
+    log = path.with_name(f"{path.name}-wal")
+    has_log = log.is_file() and log.stat().st_size > 0
+    return f"{path.absolute().as_uri()}?{'mode=ro' if has_log else 'immutable=1'}"

@@ -1,15 +1,10 @@
-"""Tasks of a plan that cannot be asked, because of their model or labels: the others go on.
+"""From a plan to the cells that are missing, in units of work that a worker computes.
 
-Units of work: a few questions to every method that has not answered them yet.
-
-A unit is what an executor hands out: small, so that it can be lost and tried again, and all that
-concerns some photos, so that they are decoded once. Units are made as they are asked for; only
-those in somebody's hands are in memory.
-
-What a store has of a plan: for every question of a task, each variant's row or none.
-
-The cells are made as a run makes them, so a row counts where the photo, the weights, the settings
-and the scoring are the plan's own, whatever else the store holds.
+A unit is small, so that it can be lost and tried again, and holds everything about some photos, so
+that each is decoded once. Units are made as they are needed; only those assigned to a worker are in
+memory. `results` goes the other way: for every cell of a plan, the row that a store has for it.
+Both make cells in the same way, so a row counts if the photo, the weights, the settings and the
+scoring are the plan's own, whatever else the store holds.
 """
 
 import warnings
@@ -18,160 +13,170 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from dmbp.bench.identity import ModelIdentity, subject_of, task_classifier
+from dmbp.bench.identity import ModelIdentity, load_task_model
 from dmbp.bench.plan import Plan, Task, Variant
-from dmbp.bench.questions import Asked, Shard, questions
+from dmbp.bench.questions import WHOLE, PhotoTarget, Shard, questions
 from dmbp.bench.store import Cell, ResultRow, Store
-from dmbp.errors import DMBPError, one_line
+from dmbp.errors import DMBPError, sentence
 
 
-class LeftOut:
-    """Counts a plan's tasks that cannot be asked; where it is all of them, that is an error."""
+@dataclass(frozen=True)
+class Part:
+    """Questions to one variant of a method, computed together."""
+
+    variant: Variant
+    targets: tuple[PhotoTarget, ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Questions about some photos, a part for each variant; parts are computed in their order."""
+
+    task: Task
+    identity: ModelIdentity
+    parts: tuple[Part, ...]
+
+    def cell(self, target: PhotoTarget, variant: Variant) -> Cell:
+        """Return the cell of a question to a variant."""
+        return make_cell(self.task, self.identity, target, variant)
+
+    def failed(self, part: Part, reason: str) -> list[ResultRow]:
+        """Return rows that say why a part failed."""
+        cells = (self.cell(target, part.variant) for target in part.targets)
+        return [ResultRow(cell, failure=reason) for cell in cells]
+
+    def without_first_part(self) -> "Unit":
+        """Return what remains when the first part is done."""
+        return replace(self, parts=self.parts[1:])
+
+    def photo_paths(self) -> set[Path]:
+        """Return the photos that the unit needs."""
+        return {target.sample.path for part in self.parts for target in part.targets}
+
+
+def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant: Variant) -> Cell:
+    """Return the cell of a question to a variant of a method."""
+    return Cell(
+        dataset=task.dataset,
+        image=target.sample.name,
+        photo=target.digest,
+        target=str(target.index),
+        model=task.model,
+        weights=identity.weights,
+        method=variant.method,
+        settings=dict(variant.settings),
+        scoring={
+            "metrics": sorted(task.metrics),
+            "steps": task.steps,
+            "activation": identity.activation,
+            "others": list(target.others) if "cIM" in task.metrics else [],
+            "seen": list(astuple(identity.preprocessing)),
+        },
+    )
+
+
+class SkippedTasks:
+    """Counts the tasks of a plan that cannot run, because of their model or labels.
+
+    The other tasks go on. If no task can run, that is an error.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.count = 0
         self._tasks = len(plan.tasks)
 
     @contextmanager
-    def unless_asked(self, task: Task) -> Generator[None]:
-        """Ask a task inside; if it cannot be, that is noted."""
+    def skip_on_error(self, task: Task) -> Generator[None]:
+        """Turn an error inside into a warning that the task is left out."""
         try:
             yield
         except DMBPError as error:
             self.count += 1
             if self.count == self._tasks:
                 raise
-            warnings.warn(f"the task {task.name!r} is left out: {one_line(error)}", stacklevel=2)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One question to one method."""
-
-    asked: Asked
-    cell: Cell
-
-
-Part = tuple[Job, ...]
-"""Jobs of one method under one setting."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Jobs on some photos, a part for each method; parts are done in their order."""
-
-    task: Task
-    subject: ModelIdentity
-    parts: tuple[Part, ...]
-
-    def rest(self) -> "Unit":
-        """What is left when the first part is done."""
-        return replace(self, parts=self.parts[1:])
-
-    def paths(self) -> set[Path]:
-        """The photos it needs."""
-        return {job.asked.sample.path for part in self.parts for job in part}
-
-
-@dataclass(frozen=True)
-class UnitSelection:
-    """Which cells of a plan are asked for: of a shard, at most `batch` questions to a unit.
-
-    Cells that failed before are among them where `retry`.
-    """
-
-    batch: int = 32
-    shard: Shard = (0, 1)
-    retry: bool = False
+            warnings.warn(f"the task {task.name!r} is left out: {sentence(error)}", stacklevel=2)
 
 
 def missing_units(
     plan: Plan,
     store: Store,
-    choice: UnitSelection,
     *,
-    subject_of: Callable[[Task], ModelIdentity],
-    kept: Callable[[int, int], None],
-    left_out: LeftOut,
+    identify: Callable[[Task], ModelIdentity],
+    skipped: SkippedTasks,
+    on_existing: Callable[[int, int], None] = lambda _count, _failed: None,
+    batch: int = 32,
+    shard: Shard = WHOLE,
+    retry: bool = False,
 ) -> Iterator[Unit]:
-    """The cells that have no row yet, task by task.
+    """Yield the cells of a plan that have no row yet, task by task.
 
-    `kept` is told how many have one, and how many of those failed; tasks may be `left_out`.
+    Args:
+        plan: The plan.
+        store: The results so far.
+        identify: Returns the identity of a task's model.
+        skipped: Counts the tasks that cannot run.
+        on_existing: Called with how many cells have a row, and how many of those failed.
+        batch: Questions in a unit, at most.
+        shard: Which photos to take.
+        retry: Whether cells that failed before count as missing.
     """
     for task in plan.tasks:
-        with left_out.unless_asked(task):
-            subject = subject_of(task)
-            for asked in questions(task, subject, store, shard=choice.shard):
-                jobs = [jobs_of(one, plan, task=task, subject=subject) for one in asked]
-                keys = [job.cell.key for several in jobs for job in several]
-                there = store.done(keys, failed=not choice.retry)
-                succeeded = store.done(keys, failed=False)
-                kept(sum(key in there for key in keys), len(there - succeeded))
-                for parts in _parts(jobs, there, choice.batch):
-                    yield Unit(task, subject, parts)
+        with skipped.skip_on_error(task):
+            identity = identify(task)
+            for targets in questions(task, identity, store.digests, shard=shard):
+                keys = [_keys(task, identity, target, plan) for target in targets]
+                flat = [key for several in keys for key in several]
+                failed = store.failed_by_key(flat)
+                existing = {key for key in failed if not (retry and failed[key])}
+                on_existing(
+                    sum(key in existing for key in flat), sum(failed[key] for key in existing)
+                )
+                missing = _missing(plan, targets, keys, existing)
+                for start in range(0, len(missing), batch):
+                    yield Unit(task, identity, _parts(missing[start : start + batch]))
 
 
-def jobs_of(asked: Asked, plan: Plan, *, task: Task, subject: ModelIdentity) -> list[Job]:
-    """A question to every variant of a plan, in their order."""
-    scoring = _scoring(asked, task, subject)
-    cell = Cell(
-        dataset=task.dataset,
-        image=asked.sample.name,
-        photo=asked.photo,
-        target=str(asked.index),
-        model=task.model,
-        weights=subject.weights,
-        method="",
-        settings={},
-        scoring=scoring,
-    )
-    return [
-        Job(asked, replace(cell, method=variant.method, settings=dict(variant.settings)))
-        for variant in plan.variants
-    ]
+def _keys(task: Task, identity: ModelIdentity, target: PhotoTarget, plan: Plan) -> list[str]:
+    """Return the keys of a question's cells, one for each variant."""
+    return [make_cell(task, identity, target, variant).key for variant in plan.variants]
 
 
-def _scoring(asked: Asked, task: Task, subject: ModelIdentity) -> dict[str, object]:
-    return {
-        "metrics": sorted(task.metrics),
-        "steps": task.steps,
-        "activation": subject.activation,
-        "others": list(asked.others) if "cIM" in task.metrics else [],
-        "seen": list(astuple(subject.preprocessing)),
-    }
+def _missing(
+    plan: Plan,
+    targets: Sequence[PhotoTarget],
+    keys: Sequence[Sequence[str]],
+    existing: set[str],
+) -> list[tuple[PhotoTarget, list[Variant]]]:
+    """Return the questions without all their rows, each with the variants that lack one.
+
+    Of two variants that differ only in their label, one is computed.
+    """
+    found: list[tuple[PhotoTarget, list[Variant]]] = []
+    for target, own in zip(targets, keys, strict=True):
+        by_key = dict(zip(own, plan.variants, strict=True))
+        missing = [variant for key, variant in by_key.items() if key not in existing]
+        if missing:
+            found.append((target, missing))
+    return found
 
 
-def _parts(jobs: list[list[Job]], there: set[str], batch: int) -> Iterator[tuple[Part, ...]]:
-    """Questions with something missing, `batch` at a time; of each variant what is missing."""
-    left = [{job.cell.key: job for job in several if job.cell.key not in there} for several in jobs]
-    open_questions = [list(several.values()) for several in left if several]
-    for start in range(0, len(open_questions), batch):
-        yield _by_variant(open_questions[start : start + batch])
+def _parts(missing: Sequence[tuple[PhotoTarget, list[Variant]]]) -> tuple[Part, ...]:
+    """Group questions by variant."""
+    found: dict[str, tuple[Variant, list[PhotoTarget]]] = {}
+    for target, variants in missing:
+        for variant in variants:
+            found.setdefault(variant.label, (variant, []))[1].append(target)
+    return tuple(Part(variant, tuple(targets)) for variant, targets in found.values())
 
 
-def _by_variant(jobs: Sequence[Sequence[Job]]) -> tuple[Part, ...]:
-    found: dict[tuple[str, str], list[Job]] = {}
-    for several in jobs:
-        for job in several:
-            found.setdefault(job.cell.variant, []).append(job)
-    return tuple(tuple(part) for part in found.values())
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """A question to a variant, and the row that came of it, if it was tried."""
-
-    asked: Asked
-    variant: Variant
-    row: ResultRow | None
-
-
-def answers(task: Task, plan: Plan, store: Store) -> Iterator[CellResult]:
-    """Every question of a task to every variant of its plan."""
-    subject = subject_of(task_classifier(task, "cpu"))
-    for asked in questions(task, subject, store):
-        for one in asked:
-            jobs = jobs_of(one, plan, task=task, subject=subject)
-            rows = store.rows_of(job.cell.key for job in jobs)
-            for job, variant in zip(jobs, plan.variants, strict=True):
-                yield CellResult(one, variant, rows.get(job.cell.key))
+def results(
+    task: Task, plan: Plan, store: Store
+) -> Iterator[tuple[PhotoTarget, Variant, ResultRow | None]]:
+    """Yield every question of a task with every variant, and its row if it has been computed."""
+    identity = load_task_model(task, "cpu").identity
+    for targets in questions(task, identity, store.digests):
+        for target in targets:
+            keys = _keys(task, identity, target, plan)
+            rows = store.rows_by_key(keys)
+            for key, variant in zip(keys, plan.variants, strict=True):
+                yield target, variant, rows.get(key)

@@ -1,11 +1,9 @@
-"""Names beside points, each where it covers the least: no other name, no point and no error bar.
+"""A benchmark as a figure: for each task its insertion curves, and scores against seconds a map.
 
-Everything is counted in parts of an axis, from its lower left corner.
-
-A benchmark as a figure: for each task insertion curves, and scores against seconds a map.
-
-A few methods have colours that colour-blind people tell apart: DMBP and the best of the others. The
-rest is grey. Every method is named where it stands, the best on top.
+A few methods have colours that colour-blind people can tell apart: DMBP and the best of the others.
+The rest is grey. In the second panel each method's name is placed beside its point so that it covers
+as little as possible of other names, points and error bars; positions there are fractions of the
+axes, from the lower left corner.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,73 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from dmbp.render.colour import Array
-
-BESIDE = 0.03
-"""From a point to its name."""
-
-ABOVE = (0.0, 0.05, -0.05, 0.1, -0.1, 0.16, -0.16, 0.22, -0.22)
-"""How far up or down a name may move."""
-
-
-@dataclass(frozen=True)
-class LabelBox:
-    """Something drawn."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def covers(self, other: "LabelBox") -> float:
-        """The area that both share."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return max(width, 0.0) * max(height, 0.0)
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point with the ends of its error bar, and the size of its name."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    width: float
-    height: float
-
-    def boxes(self) -> tuple[LabelBox, LabelBox]:
-        """The dot and the bar."""
-        dot = LabelBox(self.x - 0.012, self.y - 0.02, self.x + 0.012, self.y + 0.02)
-        return dot, LabelBox(self.x - 0.004, self.low, self.x + 0.004, self.high)
-
-    def names(self) -> Iterator[tuple[LabelBox, bool]]:
-        """Where its name may stand, the nearest first, and whether that is to its left."""
-        for up, is_left in product(ABOVE, (False, True)):
-            left = self.x - BESIDE - self.width if is_left else self.x + BESIDE
-            bottom = self.y + up - self.height / 2
-            yield LabelBox(left, bottom, left + self.width, bottom + self.height), is_left
-
-
-def placed(points: Sequence[Point]) -> list[tuple[LabelBox, bool]]:
-    """A place for every point's name, the first points' first."""
-    drawn = [box for point in points for box in point.boxes()]
-    found: list[tuple[LabelBox, bool]] = []
-    for point in points:
-        best = min(point.names(), key=lambda name: _cost(name[0], point, drawn))
-        drawn.append(best[0])
-        found.append(best)
-    return found
-
-
-def _cost(name: LabelBox, point: Point, drawn: Sequence[LabelBox]) -> float:
-    """What a name covers, and with far less weight how far away it is."""
-    outside = max(0.0, -name.left) + max(0.0, name.right - 1.0)
-    outside += max(0.0, -name.bottom) + max(0.0, name.top - 1.0)
-    covered = sum(name.covers(box) for box in drawn)
-    away = abs((name.bottom + name.top) / 2 - point.y)
-    return covered + 0.1 * outside + 0.002 * away
-
 
 # Okabe and Ito's set, and the red of the other figures.
 COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
@@ -108,15 +39,15 @@ _CURVES = {
     "deletion": ("Deletion", "pixels taken out of the photo, strongest first"),
 }
 LINE = 0.062
-"""A line of text, as a part of an axis's height."""
+"""Height of a line of text, as a fraction of an axis."""
 
 LETTER = 0.021
-"""A letter, as a part of an axis's width."""
+"""Width of a letter, as a fraction of an axis."""
 
 
 @dataclass(frozen=True)
 class MethodMark:
-    """A method's mean score, its error, seconds a map, and its curve with errors, if any."""
+    """A method's mean score and seconds a map, and its mean curve if it has one, with errors."""
 
     label: str
     score: float
@@ -129,7 +60,7 @@ class MethodMark:
 
 @dataclass(frozen=True)
 class TaskPlot:
-    """A task: its metric, over how many photos, and what each method came to."""
+    """A task: its metric, its number of photos, and what each method scored."""
 
     name: str
     metric: str
@@ -138,7 +69,14 @@ class TaskPlot:
 
 
 def draw_benchmark(tasks: Sequence[TaskPlot]) -> Figure:
-    """A row for each task."""
+    """Draw a benchmark with a row for each task.
+
+    Args:
+        tasks: What to draw; a task whose methods have curves gets two panels, else one.
+
+    Returns:
+        The figure.
+    """
     colours = method_colours(tasks)
     figure = Figure(figsize=(WIDTH, ROW_HEIGHT * len(tasks)), layout="constrained")
     rows: Any = figure.subfigures(len(tasks), 1, squeeze=False)
@@ -154,7 +92,7 @@ def draw_benchmark(tasks: Sequence[TaskPlot]) -> Figure:
 
 
 def method_colours(tasks: Sequence[TaskPlot]) -> dict[str, str]:
-    """Colours of our methods first, then of the best of the others, the same in every task."""
+    """Return colours by label, the same in every task: ours first, then the best of the others."""
     scores: dict[tuple[bool, str], list[float]] = {}
     for task in tasks:
         for mark in task.marks:
@@ -206,7 +144,7 @@ def _draw_seconds(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> Non
 
 
 def _set_limits(axis: Axes, seconds: Array, scores: Array, errors: Array) -> None:
-    """Room for names on both sides, and for the error bars."""
+    """Leave room for names on both sides, and for the error bars."""
     axis.set_xlim(seconds.min() / 2.5, seconds.max() * 2.5)
     low, high = (scores - errors).min(), (scores + errors).max()
     room = 0.08 * max(high - low, 0.02)
@@ -216,7 +154,7 @@ def _set_limits(axis: Axes, seconds: Array, scores: Array, errors: Array) -> Non
 def _name_points(
     axis: Axes, marks: Sequence[MethodMark], seconds: Array, colours: Mapping[str, str]
 ) -> None:
-    """A name beside each point, with a thin line to it; those with a colour choose first."""
+    """Write a name beside each point, with a thin line to it; coloured ones choose first."""
     left, right = numpy.log(axis.get_xlim())
     bottom, top = axis.get_ylim()
 
@@ -236,7 +174,7 @@ def _name_points(
         for k in order
     ]
     halo = [withStroke(linewidth=2.5, foreground="white")]  # legible across error bars
-    for k, (box, is_left) in zip(order, placed(points), strict=True):
+    for k, (box, is_left) in zip(order, place_names(points), strict=True):
         label = marks[k].label
         axis.annotate(
             label,
@@ -251,3 +189,70 @@ def _name_points(
             arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkB": 3},
             path_effects=halo,
         )
+
+
+BESIDE = 0.03
+"""Distance from a point to its name."""
+
+OFFSETS = (0.0, 0.05, -0.05, 0.1, -0.1, 0.16, -0.16, 0.22, -0.22)
+"""How far up or down a name may move, the nearest first."""
+
+
+@dataclass(frozen=True)
+class LabelBox:
+    """A rectangle that something is drawn in."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlap(self, other: "LabelBox") -> float:
+        """Return the area that both share."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(width, 0.0) * max(height, 0.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point, the ends of its error bar, and the size of its name."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    width: float
+    height: float
+
+    def boxes(self) -> tuple[LabelBox, LabelBox]:
+        """Return the rectangles of the dot and of the error bar."""
+        dot = LabelBox(self.x - 0.012, self.y - 0.02, self.x + 0.012, self.y + 0.02)
+        return dot, LabelBox(self.x - 0.004, self.low, self.x + 0.004, self.high)
+
+    def name_boxes(self) -> Iterator[tuple[LabelBox, bool]]:
+        """Yield where the name may be, the nearest first, and whether that is left of the point."""
+        for up, is_left in product(OFFSETS, (False, True)):
+            left = self.x - BESIDE - self.width if is_left else self.x + BESIDE
+            bottom = self.y + up - self.height / 2
+            yield LabelBox(left, bottom, left + self.width, bottom + self.height), is_left
+
+
+def place_names(points: Sequence[Point]) -> list[tuple[LabelBox, bool]]:
+    """Return where each point's name goes; earlier points choose first."""
+    drawn = [box for point in points for box in point.boxes()]
+    found: list[tuple[LabelBox, bool]] = []
+    for point in points:
+        best = min(point.name_boxes(), key=lambda name: _cost(name[0], point, drawn))
+        drawn.append(best[0])
+        found.append(best)
+    return found
+
+
+def _cost(name: LabelBox, point: Point, drawn: Sequence[LabelBox]) -> float:
+    """Return how much a name covers, plus, with far less weight, how far away it is."""
+    outside = max(0.0, -name.left) + max(0.0, name.right - 1.0)
+    outside += max(0.0, -name.bottom) + max(0.0, name.top - 1.0)
+    covered = sum(name.overlap(box) for box in drawn)
+    away = abs((name.bottom + name.top) / 2 - point.y)
+    return covered + 0.1 * outside + 0.002 * away

@@ -1,1 +1,1 @@
-"""Results of a plan as tables, plots and files."""
+"""The results of a plan as tables, plots and files."""

@@ -1,11 +1,9 @@
-"""A mean that grows one value at a time.
+"""The lines of a plan's table: each variant's mean score on a task by a metric, and the paper's.
 
-Which of some scores are the best, by what is good in their metric.
+The best scores of a line are ranked by what is good in its metric:
 
->>> marks("IM", {"GC": 0.5, "DMBP": 0.7, "Grad": 0.1})
-{'GC': 1, 'DMBP': 2}
-
-The lines of a plan's table: what each variant scored on a task by a metric, and the paper's.
+    >>> rank_best("IM", {"GC": 0.5, "DMBP": 0.7, "Grad": 0.1})
+    {'GC': 1, 'DMBP': 2}
 """
 
 import math
@@ -16,20 +14,21 @@ from pathlib import Path
 
 from dmbp.bench.paper import AVERAGE, TABLES
 from dmbp.bench.plan import Plan, Task
-from dmbp.bench.store import Store
-from dmbp.bench.units import CellResult, LeftOut, answers
+from dmbp.bench.questions import PhotoTarget
+from dmbp.bench.store import ResultRow, Store
+from dmbp.bench.units import SkippedTasks, results
 
 
 @dataclass
 class RunningMean:
-    """A mean as it grows, with its standard error."""
+    """A mean that grows one value at a time, with its standard error."""
 
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
 
     def add(self, value: float) -> None:
-        """Count one more."""
+        """Add a value."""
         self.count += 1
         self.total += value
         self.squares += value * value
@@ -41,7 +40,7 @@ class RunningMean:
 
     @property
     def error(self) -> float:
-        """Its standard error; zero of a single value."""
+        """The standard error of the mean; zero for a single value."""
         if self.count < 2:
             return 0.0
         variance = max(0.0, self.squares - self.count * self.mean**2) / (self.count - 1)
@@ -52,11 +51,20 @@ BADNESS: Mapping[str, Callable[[float], float]] = {
     "deletion": lambda score: score,
     "reinitialisation": abs,  # a map that depends on what was learned does not correlate
 }
-"""Metrics in which less is better; of all others, more is."""
+"""How bad a score is, for metrics in which more is not better."""
 
 
 def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> dict[str, int]:
-    """2 for the best as it is printed, 1 for the second; those that are equal share."""
+    """Rank the best two of a line by their printed digits.
+
+    Args:
+        metric: The metric of the scores.
+        scores: Scores by label.
+        digits: Digits after the point that are printed.
+
+    Returns:
+        2 for the label of the best and 1 for the second; equal scores share a rank.
+    """
     badness = BADNESS.get(metric, lambda score: -score)
     printed = {label: badness(round(score, digits)) for label, score in scores.items()}
     order = sorted(set(printed.values()))[:2]
@@ -65,7 +73,7 @@ def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> d
 
 @dataclass
 class ScoreSummary:
-    """A variant's mean, and how many of its cells failed, were not tried yet or have no score."""
+    """A variant's mean, and how many of its cells failed, are missing or have no score."""
 
     mean: RunningMean = field(default_factory=RunningMean)
     failed: int = 0
@@ -75,37 +83,48 @@ class ScoreSummary:
 
 @dataclass(frozen=True)
 class TableLine:
-    """One task and metric: scores and the paper's figures by label, over how many photos."""
+    """A task and a metric: our scores and the paper's figures by label.
+
+    `photos` and `questions` are how many the means are over.
+    """
 
     task: str
     metric: str
     photos: int
-    asked: int
+    questions: int
     ours: Mapping[str, ScoreSummary]
     paper: Mapping[str, float]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all is computed."""
+    def is_complete(self) -> bool:
+        """Whether every cell has been tried."""
         return not any(score.missing for score in self.ours.values())
 
     @property
     def is_fair(self) -> bool:
-        """Whether all means are over as many questions; a broken photo fails for every method."""
-        there = [score for score in self.ours.values() if score.mean.count]
-        return self.is_whole and len({(s.failed, s.unscored) for s in there}) <= 1
+        """Whether all means are over the same number of questions, so that they can be compared."""
+        scored = [score for score in self.ours.values() if score.mean.count]
+        return self.is_complete and len({(s.failed, s.unscored) for s in scored}) <= 1
 
     def means(self) -> dict[str, float]:
-        """The means there are."""
+        """Return the mean of every label that has one."""
         return {label: score.mean.mean for label, score in self.ours.items() if score.mean.count}
 
 
 def table_lines(plan: Plan, path: Path) -> list[TableLine]:
-    """The lines of a plan's table, from what a store has of it."""
-    left_out, lines = LeftOut(plan), list[TableLine]()
-    with closing(Store(path, reading=True)) as store:
+    """Return the lines of a plan's table, from the rows that a store has for it.
+
+    Args:
+        plan: The plan.
+        path: The file of results.
+
+    Raises:
+        DMBPError: The store cannot be read, or no task can run.
+    """
+    skipped, lines = SkippedTasks(plan), list[TableLine]()
+    with closing(Store(path, read_only=True)) as store:
         for task in plan.tasks:
-            with left_out.unless_asked(task):
+            with skipped.skip_on_error(task):
                 lines += _task_lines(task, plan, store)
     return lines
 
@@ -114,20 +133,20 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
     labels = [variant.label for variant in plan.variants]
     scores = {metric: {label: ScoreSummary() for label in labels} for metric in task.metrics}
     photos: dict[str, set[str]] = {metric: set() for metric in task.metrics}
-    asked = dict.fromkeys(task.metrics, 0)
-    for answer in answers(task, plan, store):
+    questions = dict.fromkeys(task.metrics, 0)
+    for target, variant, row in results(task, plan, store):
         for metric in task.metrics:
-            if _applies(metric, answer):
-                photos[metric].add(answer.asked.sample.name)
-                asked[metric] += answer.variant.label == labels[0]
-                _count(scores[metric][answer.variant.label], metric, answer)
+            if _applies(metric, target):
+                photos[metric].add(target.sample.name)
+                questions[metric] += variant.label == labels[0]
+                _count(scores[metric][variant.label], metric, row)
     figures = TABLES[plan.paper].scores()
     return [
         TableLine(
             task.name,
             metric,
             len(photos[metric]),
-            asked[metric],
+            questions[metric],
             scores[metric],
             {
                 label: figures[task.name, metric, label]
@@ -139,31 +158,31 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
     ]
 
 
-def _applies(metric: str, answer: CellResult) -> bool:
+def _applies(metric: str, target: PhotoTarget) -> bool:
     """Complementary insertion needs another class on the photo, pointing needs boxes."""
     if metric == "cIM":
-        return bool(answer.asked.others)
-    return metric != "pointing" or answer.asked.sample.annotation is not None
+        return bool(target.others)
+    return metric != "pointing" or target.sample.annotation is not None
 
 
-def _count(score: ScoreSummary, metric: str, answer: CellResult) -> None:
-    if answer.row is None:
+def _count(score: ScoreSummary, metric: str, row: ResultRow | None) -> None:
+    if row is None:
         score.missing += 1
-    elif answer.row.failure is not None:
+    elif row.failure is not None:
         score.failed += 1
-    elif metric in answer.row.scores:
-        score.mean.add(answer.row.scores[metric])
+    elif metric in row.scores:
+        score.mean.add(row.scores[metric])
     else:
         score.unscored += 1
 
 
 def average_line(lines: list[TableLine], plan: Plan) -> TableLine | None:
-    """The mean over the lines of insertion, where the paper's table has one.
+    """Return the mean over the lines of insertion, or None if the paper's table has no such line.
 
-    Of variants that have every line that asks something. No error is given: lines of one task share
-    their photos.
+    Only variants with a score in every line that has questions are averaged. There is no standard
+    error, because lines of one task share their photos.
     """
-    averaged = [line for line in lines if line.metric in ("IM", "cIM") and line.asked]
+    averaged = [line for line in lines if line.metric in ("IM", "cIM") and line.questions]
     if not TABLES[plan.paper].average or len(averaged) < 2:
         return None
     ours: dict[str, ScoreSummary] = {}

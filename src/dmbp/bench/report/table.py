@@ -1,11 +1,9 @@
-"""How the paper lays its tables out, as rows of marked texts that any format can write.
+"""A plan's table in the paper's layout, with the paper's figures: Markdown, LaTeX or CSV.
 
 Tables 1 and 2 have a line for each task and metric and a column for each method; the best of a line
-stands in brackets, the best two are bold. Table 3 has a line for each method and a column for each
-task, and the best is bold. None is marked in a line whose means are not all over the same
-questions. The paper's figures follow ours, below in the one and beside in the other.
-
-A plan's table in the paper's layout, beside the paper's figures: Markdown, LaTeX, CSV.
+is in brackets, and the best two are bold. Table 3 has a line for each method and a column for each
+task, and the best is bold. Nothing is marked in a line whose means are not all over the same
+questions. The paper's figures follow ours, below in the first layout and beside in the second.
 """
 
 import csv
@@ -23,7 +21,7 @@ from dmbp.errors import require_known
 
 @dataclass(frozen=True)
 class Text:
-    """What stands in a place of a table."""
+    """The text of a table's field."""
 
     text: str
     bold: bool = False
@@ -31,14 +29,14 @@ class Text:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Titles, and rows as long as them."""
+    """Titles, and rows of the same length, that any format can write."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Text]]
 
 
 def methods_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayout:
-    """A column for each method."""
+    """Lay lines out with a column for each method."""
     rows: list[list[Text]] = []
     for line in lines:
         found = rank_best(line.metric, line.means()) if line.is_fair else {}
@@ -51,7 +49,7 @@ def methods_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLa
 
 
 def tasks_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayout:
-    """A column for each task and metric, the paper's beside it."""
+    """Lay lines out with a column for each task and metric, the paper's beside it."""
     titles = [""]
     rows = [[Text(label, bold=True)] for label in labels]
     several = len({line.metric for line in lines}) > 1
@@ -80,34 +78,34 @@ def _theirs(line: TableLine, label: str) -> Text:
 
 
 def notes(lines: Sequence[TableLine]) -> list[str]:
-    """How many photos and questions each line is over, and what is not there."""
+    """Return how many photos and questions each line is over, and what is missing."""
     found = [f"{line.task}, {line.metric}: {_over(line)}" for line in lines]
     return found + [note for line in lines for note in _missing(line)]
 
 
-NOT_ASKED = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
+WHY_NO_QUESTIONS = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
 
 
 def _over(line: TableLine) -> str:
-    if not line.asked and line.metric in NOT_ASKED:
-        return NOT_ASKED[line.metric]
-    return f"{_counted(line.photos, 'photo')}, {_counted(line.asked, 'question')} a method"
+    if not line.questions and line.metric in WHY_NO_QUESTIONS:
+        return WHY_NO_QUESTIONS[line.metric]
+    return f"{_counted(line.photos, 'photo')}, {_counted(line.questions, 'question')} a method"
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
-"""Why a metric may have no score for a photo that has all it needs."""
+WHY_NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
+"""Why a metric may have no score for a photo that has everything it needs."""
 
 
 def _missing(line: TableLine) -> list[str]:
-    """What a line lacks, methods that lack the same together."""
+    """Return what a line lacks; methods that lack the same share a note."""
     lacking: dict[str, list[str]] = {}
     for label, score in line.ours.items():
         gone = {"failed": score.failed, "not computed yet": score.missing}
-        gone[NOT_SCORED.get(line.metric, "not scored")] = score.unscored
+        gone[WHY_NOT_SCORED.get(line.metric, "not scored")] = score.unscored
         said = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
         if said:
             lacking.setdefault(said, []).append(label)
@@ -118,13 +116,22 @@ def _missing(line: TableLine) -> list[str]:
 
 
 def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
-    """A plan's table as text."""
+    """Return a plan's table as text.
+
+    Args:
+        plan: The plan.
+        store: The file of results.
+        kind: "markdown", "latex" or "csv".
+
+    Raises:
+        DMBPError: The format is unknown, the store cannot be read, or no task can run.
+    """
     require_known("format", kind, FORMATS)
     return FORMATS[kind](table_lines(plan, store), plan)
 
 
 def as_markdown(lines: list[TableLine], plan: Plan) -> str:
-    """A table for a README, the notes below."""
+    """Write a table for a README, with notes below."""
     layout = _layout(lines, plan)
     titles = [_markdown(Text(title)) for title in layout.titles]
     texts = [titles, ["---"] * len(titles)]
@@ -134,7 +141,7 @@ def as_markdown(lines: list[TableLine], plan: Plan) -> str:
 
 
 def as_latex(lines: list[TableLine], plan: Plan) -> str:
-    """A tabular for a paper, the notes below."""
+    """Write a tabular for a paper, with notes below."""
     layout = _layout(lines, plan)
     rows = [" & ".join(_latex(Text(title, bold=True)) for title in layout.titles) + r" \\ \hline"]
     rows += [" & ".join(map(_latex, row)) + r" \\" for row in layout.rows]
@@ -146,7 +153,7 @@ def as_latex(lines: list[TableLine], plan: Plan) -> str:
 
 
 def as_csv(lines: list[TableLine], plan: Plan) -> str:
-    """A line for each task, metric and method."""
+    """Write a line for each task, metric and method."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -183,11 +190,11 @@ def _layout(lines: list[TableLine], plan: Plan) -> TableLayout:
 
 
 def _below(lines: list[TableLine], plan: Plan) -> list[str]:
-    """What is said below a table: what its lines are over, and who has no average."""
+    """Return the notes below a table: what its lines are over, and which methods have no average."""
     average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
     has = {variant.label for variant in plan.variants} if average is None else average.ours
     labels = [variant.label for variant in plan.variants if variant.label not in has]
-    yet = "" if all(line.is_whole for line in lines) else " yet"
+    yet = "" if all(line.is_complete for line in lines) else " yet"
     why = f"Avg, {', '.join(labels)}: not every line has a score{yet}"
     return [*notes(lines), why] if labels else notes(lines)
 

@@ -1,8 +1,4 @@
-"""What a run has done so far, of how many cells, and how fast.
-
-What a run says of itself: a line that moves on a terminal, a line now and then in a log.
-
-Runs a plan: computes the cells that a store does not have yet, and writes them there.
+"""Runs a plan: computes the cells that a store does not have yet, and writes them there.
 
     plan → questions → units → executor → rows → store
 
@@ -21,22 +17,44 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from dmbp.bench.identity import ModelIdentity, subject_of, task_classifier
+from dmbp.bench.identity import load_task_model
 from dmbp.bench.plan import Plan, Task
-from dmbp.bench.questions import question_count
-from dmbp.bench.run.local import Executor, processes, run_in_process
-from dmbp.bench.run.ray_cluster import cluster
+from dmbp.bench.questions import WHOLE, Shard, question_count
+from dmbp.bench.run.local import run_in_process, run_in_processes
+from dmbp.bench.run.pool import ResultStream
+from dmbp.bench.run.ray_cluster import run_on_cluster
+from dmbp.bench.run.unit_runner import LoadModel
 from dmbp.bench.store import ResultRow, Store
-from dmbp.bench.units import LeftOut, Unit, UnitSelection, missing_units
-from dmbp.models import Classifier
+from dmbp.bench.units import SkippedTasks, Unit, missing_units
+
+Executor = Callable[[Iterator[Unit]], ResultStream]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a plan is run; none of it changes a result.
+
+    Args:
+        devices: The device of each worker process; a single one is used by this process itself.
+        batch: Questions computed at once.
+        shard: (i, n) takes every n-th photo from the i-th, counted from 0.
+        retry: Whether to try cells again that failed before.
+        ray: The address of a Ray cluster, whose devices are used instead of `devices`.
+    """
+
+    devices: tuple[str, ...] = ("cpu",)
+    batch: int = 32
+    shard: Shard = WHOLE
+    retry: bool = False
+    ray: str | None = None
 
 
 @dataclass
 class Tally:
-    """Cells of a run: computed, failed, there already, of a total; a few numbers for any run.
+    """How many cells a run has computed, of how many.
 
-    `failed_before` are those there already that failed when they were tried; `left_out` is how many
-    tasks could not be asked.
+    `done` and `failed` were computed by this run; `kept` had a row before it, of which
+    `failed_before` say why they failed. `left_out` is how many tasks could not run.
     """
 
     total: int = 0
@@ -47,13 +65,13 @@ class Tally:
     left_out: int = 0
 
     def count(self, rows: Sequence[ResultRow]) -> None:
-        """Count what has been computed."""
+        """Count rows that were computed."""
         failed = sum(row.failure is not None for row in rows)
         self.failed += failed
         self.done += len(rows) - failed
 
     def keep(self, count: int, failed: int) -> None:
-        """Count what was there already, and what of it had failed."""
+        """Count cells that had a row before, and those among them that had failed."""
         self.kept += count
         self.failed_before += failed
 
@@ -63,9 +81,9 @@ class Tally:
         return self.total - self.done - self.failed - self.kept
 
     def pace(self, seconds: float) -> str:
-        """How fast it goes after some seconds, how long the rest takes at that, what failed.
+        """Return how fast the run is after some seconds, how long the rest takes, and what failed.
 
-        What was there already took no time and says nothing of the rest.
+        Cells that had a row before took no time and do not count.
         """
         rate = (self.done + self.failed) / max(seconds, 1e-9)
         left = f", {_duration(self.left / rate)} left" if rate > 0 else ""
@@ -79,36 +97,146 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def run_plan(
+    plan: Plan,
+    store: Path,
+    options: RunOptions,
+    on_progress: Callable[[Tally], None] | None = None,
+) -> Tally:
+    """Compute the cells of a plan that a store does not have yet.
+
+    Args:
+        plan: The plan.
+        store: The file of results; it is created if it does not exist.
+        options: How to run.
+        on_progress: Called after every batch of rows is written.
+
+    Returns:
+        What was computed, what failed, and what was there before.
+
+    Raises:
+        DMBPError: No task can run, workers do not start, or the store cannot be written.
+    """
+    plan = with_absolute_paths(plan)
+    load, execute = _executor(options)
+    tally = Tally(cell_count(plan, options.shard))
+    with closing(Store(store)) as results:
+        skipped = SkippedTasks(plan)
+        units = _missing_units(plan, results, options, load=load, tally=tally, skipped=skipped)
+        with closing(execute(units)) as batches:
+            for rows in batches:
+                results.add(rows)
+                tally.count(rows)
+                if on_progress is not None:
+                    on_progress(tally)
+    tally.left_out = skipped.count
+    return tally
+
+
+def count_missing(plan: Plan, store: Path) -> Tally:
+    """Return how much of a plan a store has; models are loaded to know which rows are theirs."""
+    plan = with_absolute_paths(plan)
+    tally = Tally(cell_count(plan))
+    load = partial(load_task_model, device="cpu")
+    with closing(Store(store, read_only=True)) as results:
+        skipped = SkippedTasks(plan)
+        options = RunOptions()
+        for _ in _missing_units(plan, results, options, load=load, tally=tally, skipped=skipped):
+            pass
+    return tally
+
+
+def cell_count(plan: Plan, shard: Shard = WHOLE) -> int:
+    """Return how many cells a plan has."""
+    return len(plan.variants) * sum(question_count(task, shard) for task in plan.tasks)
+
+
+def with_absolute_paths(plan: Plan) -> Plan:
+    """Return a plan whose paths mean the same in any working directory."""
+    return replace(plan, tasks=tuple(_with_absolute_paths(task) for task in plan.tasks))
+
+
+def _with_absolute_paths(task: Task) -> Task:
+    given = {name: getattr(task, name) for name in ("path", "weights", "classes")}
+    return replace(task, **{k: path.absolute() for k, path in given.items() if path is not None})
+
+
+def _executor(options: RunOptions) -> tuple[LoadModel, Executor]:
+    """Return how the driver loads a model, and what computes units."""
+    load = partial(load_task_model, device="cpu")
+    if options.ray is not None:
+        return load, partial(run_on_cluster, address=options.ray)
+    if len(options.devices) > 1:
+        return load, partial(run_in_processes, devices=options.devices)
+    (device,) = options.devices
+    shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
+    return shared, partial(run_in_process, load=shared, device=device)
+
+
+def _missing_units(
+    plan: Plan,
+    store: Store,
+    options: RunOptions,
+    *,
+    load: LoadModel,
+    tally: Tally,
+    skipped: SkippedTasks,
+) -> Iterator[Unit]:
+    return missing_units(
+        plan,
+        store,
+        identify=lambda task: load(task).identity,
+        skipped=skipped,
+        on_existing=tally.keep,
+        batch=options.batch,
+        shard=options.shard,
+        retry=options.retry,
+    )
+
+
 SECONDS_BETWEEN_LINES = 60.0
-"""In a log, where a line cannot be drawn over the last."""
+"""Seconds between two lines in a log, where a line cannot be drawn over the last."""
 
 
 @contextmanager
 def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], None]]:
-    """What to call with a run's tally as it grows."""
+    """Show a run's progress: a bar on a terminal, a line now and then in a log.
+
+    Args:
+        console: Where to print.
+        quiet: Print nothing.
+
+    Returns:
+        A context manager that gives the function to call with the tally as it grows.
+    """
     started = time.monotonic()
     columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        line = bar.add_task("loading", total=None)
+    has_bar = console.is_terminal and not quiet
+    with Progress(*columns, console=console, transient=True, disable=not has_bar) as bar:
+        task = bar.add_task("loading", total=None)
         last = -math.inf  # the first line at once
 
-        def told(tally: Tally) -> None:
+        def show(tally: Tally) -> None:
             nonlocal last
             now = time.monotonic()
             pace = tally.pace(now - started)
-            bar.update(
-                line, total=tally.total, completed=tally.total - tally.left, description=pace
-            )
-            if not quiet and not shown and now - last >= SECONDS_BETWEEN_LINES:
+            tried = tally.total - tally.left
+            bar.update(task, total=tally.total, completed=tried, description=pace)
+            if not quiet and not has_bar and now - last >= SECONDS_BETWEEN_LINES:
                 last = now
-                console.print(f"{tally.total - tally.left} of {tally.total}: {pace}")
+                console.print(f"{tried} of {tally.total}: {pace}")
 
-        yield told
+        yield show
 
 
 def summary(tally: Tally, store: Path, command: str) -> str:
-    """What came of a run, and what to do about what failed; `command` is the one that ran."""
+    """Return what a run has done, and how to see and retry what failed.
+
+    Args:
+        tally: The run's tally.
+        store: The file of results.
+        command: The command that ran.
+    """
     text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
     if tally.failed_before:
         text += f"; of those there already {tally.failed_before} failed before"
@@ -117,99 +245,3 @@ def summary(tally: Tally, store: Path, command: str) -> str:
     if not tally.failed and not tally.failed_before:
         return text
     return f"{text}\nwhat failed: dmbp bench status --store {store}\nagain: {command} --retry"
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a plan is run; none of it changes a result.
-
-    `devices` are those that have a process each; a single one is used by the process that runs. At
-    `ray`, the address of a cluster, its devices are used instead.
-    Of a `shard` (i, n), every n-th photo from the i-th is asked about. Cells that failed before are
-    tried again where `retry`.
-    """
-
-    devices: tuple[str, ...] = ("cpu",)
-    batch: int = 32
-    shard: tuple[int, int] = (0, 1)
-    retry: bool = False
-    ray: str | None = None
-
-
-Told = Callable[[Tally], None]
-
-
-def run_plan(plan: Plan, store: Path, options: RunOptions, told: Told | None = None) -> Tally:
-    """Compute what is missing; `told` is called after every batch."""
-    plan = with_whole_paths(plan)
-    load, executor = _executor(options)
-    tally = Tally(cell_count(plan, options.shard))
-    with closing(Store(store)) as results:
-        left_out = LeftOut(plan)
-        units = _units(plan, results, options, load=load, tally=tally, left_out=left_out)
-        with closing(executor(units)) as batches:
-            for rows in batches:
-                results.add(rows)
-                tally.count(rows)
-                if told is not None:
-                    told(tally)
-    tally.left_out = left_out.count
-    return tally
-
-
-def what_is_left(plan: Plan, store: Path) -> Tally:
-    """How much of a plan a store has; models are loaded to know which rows are theirs."""
-    plan = with_whole_paths(plan)
-    tally = Tally(cell_count(plan))
-    load = partial(task_classifier, device="cpu")
-    with closing(Store(store, reading=True)) as results:
-        left_out = LeftOut(plan)
-        for _ in _units(plan, results, RunOptions(), load=load, tally=tally, left_out=left_out):
-            pass
-    return tally
-
-
-def cell_count(plan: Plan, shard: tuple[int, int] = (0, 1)) -> int:
-    """How many cells a plan has."""
-    return len(plan.variants) * sum(question_count(task, shard) for task in plan.tasks)
-
-
-def with_whole_paths(plan: Plan) -> Plan:
-    """A plan whose paths mean the same from any working directory."""
-    return replace(plan, tasks=tuple(_whole(task) for task in plan.tasks))
-
-
-def _whole(task: Task) -> Task:
-    given = {name: getattr(task, name) for name in ("path", "weights", "classes")}
-    return replace(task, **{k: path.absolute() for k, path in given.items() if path is not None})
-
-
-Load = Callable[[Task], Classifier]
-
-
-def _executor(options: RunOptions) -> tuple[Load, Executor]:
-    """How the driver loads a model, and who computes."""
-    if options.ray is not None:
-        return partial(task_classifier, device="cpu"), partial(cluster, address=options.ray)
-    if len(options.devices) == 1:  # with the model that the driver has loaded
-        load = lru_cache(maxsize=1)(partial(task_classifier, device=options.devices[0]))
-        return load, partial(run_in_process, load=load, device=options.devices[0])
-    return partial(task_classifier, device="cpu"), partial(processes, devices=options.devices)
-
-
-def _units(
-    plan: Plan,
-    store: Store,
-    options: RunOptions,
-    *,
-    load: Load,
-    tally: Tally,
-    left_out: LeftOut,
-) -> Iterator[Unit]:
-    def subject(task: Task) -> ModelIdentity:
-        return subject_of(load(task))
-
-    choice = UnitSelection(options.batch, options.shard, options.retry)
-    return missing_units(
-        plan, store, choice, subject_of=subject, kept=tally.keep, left_out=left_out
-    )

@@ -1,40 +1,168 @@
-"""A unit in somebody's hands: what of it is done, and how often whoever had it was lost."""
+"""A pool of workers: assigns units, collects rows, and replaces workers that die.
 
-from dataclasses import dataclass
+Each worker has two units, one to compute and one to decode, and reports every part that is done. If
+a worker dies, another takes its place and what it had not reported is tried again; a part over which
+several workers died in a row is given up. `dmbp.bench.run.local` has the back end for processes,
+`dmbp.bench.run.ray_cluster` the one for a Ray cluster.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
+from dmbp.errors import WorkerError
 
-MOST_TRIES = 3
-"""Of one part of a unit. A machine that goes takes a worker along once; what ends three workers in
-a row (a crash in a kernel, memory that the system takes back) will end the next."""
+ResultStream = Generator[list[ResultRow]]
 
-IN_HAND = 2
+MOST_ATTEMPTS = 3
+"""Attempts at one part of a unit. A machine that goes down takes a worker with it once; what kills
+three workers in a row (a crash in a kernel, the system reclaiming memory) will kill the next."""
+
+UNITS_A_WORKER = 2
 """Units that a worker has at once: one is computed, the photos of the other are decoded."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Assignment:
-    """A unit less what has been reported, and the workers lost over its first part."""
+    """A unit assigned to a worker: what remains of it, and how many workers died on it."""
 
     unit: Unit
-    lost: int = 0
+    deaths: int = 0
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing is left of it."""
+    def is_finished(self) -> bool:
+        """Whether nothing remains."""
         return not self.unit.parts
 
-    def report(self) -> None:
-        """The first part is done."""
-        self.unit, self.lost = self.unit.rest(), 0
+    def finish_part(self) -> None:
+        """Remove the first part, which is done."""
+        self.unit, self.deaths = self.unit.without_first_part(), 0
 
-    def lose(self, why: str) -> list[ResultRow]:
-        """A worker was lost over it: the rows of the part given up for that, mostly none."""
-        self.lost += 1
-        if self.lost < MOST_TRIES:
+    def record_death(self, reason: str) -> list[ResultRow]:
+        """Count a worker that died on the first part; if it is given up, return its rows."""
+        self.deaths += 1
+        if self.deaths < MOST_ATTEMPTS:
             return []
-        said = f"{self.lost} workers in a row were lost over it; the last {why}"
-        rows = [ResultRow(job.cell, failure=said) for job in self.unit.parts[0]]
-        self.report()
+        said = f"{self.deaths} workers in a row were lost over it; the last {reason}"
+        rows = self.unit.failed(self.unit.parts[0], said)
+        self.finish_part()
+        return rows
+
+
+@dataclass(eq=False)
+class WorkerHandle(ABC):
+    """A worker as the pool sees it: its device, and its assignments in their order."""
+
+    device: str
+    is_ready: bool = False
+    assignments: list[Assignment] = field(default_factory=list[Assignment])
+
+    @abstractmethod
+    def send(self, assignment: Assignment) -> None:
+        """Give the worker a unit to compute."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End the worker, whatever it is doing."""
+
+
+Worker = TypeVar("Worker", bound=WorkerHandle)
+
+
+class WorkerPool(ABC, Generic[Worker]):
+    """Computes units on one worker for each device; a device named twice has two workers.
+
+    A back end starts workers and listens to them: it calls `mark_ready`, `finish_part` and `replace`
+    for what they say.
+    """
+
+    def __init__(self, units: Iterator[Unit], devices: Sequence[str]) -> None:
+        self._new = (Assignment(unit) for unit in units)
+        self._returned: deque[Assignment] = deque()
+        self._devices = devices
+        self._failed_starts = 0
+        self.workers: list[Worker] = []
+
+    @abstractmethod
+    def start(self, device: str) -> Worker:
+        """Start a worker."""
+
+    @abstractmethod
+    def collect(self) -> Iterator[list[ResultRow]]:
+        """Wait until a worker says something; yield the rows that come with it."""
+
+    @property
+    def most_failed_starts(self) -> int:
+        """How many workers in a row may die before they are ready."""
+        return MOST_ATTEMPTS - 1
+
+    def rows(self) -> ResultStream:
+        """Yield the rows of all units as they arrive; at the end no worker is left."""
+        try:
+            for device in self._devices:
+                self.workers.append(self.start(device))
+            while self._assign():
+                yield from self.collect()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End all workers, whatever they are doing."""
+        for worker in self.workers:
+            worker.end()
+
+    def _assign(self) -> bool:
+        """Give units to workers with the fewest; return whether there is anything to wait for."""
+        for count in range(UNITS_A_WORKER):
+            for worker in self.workers:
+                idle = worker.is_ready and len(worker.assignments) <= count
+                if idle and (assignment := self._next()) is not None:
+                    worker.assignments.append(assignment)
+                    worker.send(assignment)
+        return any(worker.assignments for worker in self.workers) or self._has_more()
+
+    def _next(self) -> Assignment | None:
+        return self._returned.popleft() if self._returned else next(self._new, None)
+
+    def _has_more(self) -> bool:
+        """Whether a unit waits for the first worker that becomes ready."""
+        if (assignment := self._next()) is not None:
+            self._returned.appendleft(assignment)
+        return assignment is not None
+
+    def mark_ready(self, worker: Worker) -> None:
+        """Let a worker that has started have units."""
+        worker.is_ready, self._failed_starts = True, 0
+
+    def finish_part(self, worker: Worker, assignment: Assignment) -> None:
+        """Note that the first part of an assignment is done."""
+        assignment.finish_part()
+        if assignment.is_finished:
+            worker.assignments.remove(assignment)
+
+    def replace(self, worker: Worker, reason: str) -> list[ResultRow]:
+        """Start another worker in place of one that died, and return its assignments to the pool.
+
+        Args:
+            worker: The worker that died.
+            reason: How, as the end of a sentence such as "the last was killed by signal 9".
+
+        Returns:
+            The rows of a part that is given up, if this was its last attempt.
+
+        Raises:
+            WorkerError: Workers die before they are ready, again and again.
+        """
+        self.workers.remove(worker)
+        if not worker.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts > self.most_failed_starts:
+                raise WorkerError(f"workers for {worker.device} do not start: the last {reason}")
+        rows = worker.assignments[0].record_death(reason) if worker.assignments else []
+        self._returned.extend(own for own in worker.assignments if not own.is_finished)
+        self.workers.append(self.start(worker.device))
         return rows

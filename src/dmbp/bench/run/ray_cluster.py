@@ -1,156 +1,140 @@
-"""Many machines: a Ray cluster's workers compute, the driver's store takes the rows.
+"""Computing on many machines: a Ray cluster's workers compute, the driver writes their rows.
 
-A worker for each GPU of the cluster, or for each core where it has none. Paths are those of the
-nodes: photos and weights lie on a file system that all of them see. A worker that is lost, alone or
-with its node, is replaced as soon as the cluster has room, and what it had in hand is tried again.
+There is a worker for each GPU of the cluster, or for each core if it has no GPU. Paths are those of
+the nodes: photos and weights lie on a file system that all of them see. A worker that is lost, alone
+or with its node, is replaced as soon as the cluster has room.
 """
 
 import socket
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from dmbp.bench.identity import task_classifier
-from dmbp.bench.run.local import ResultStream
-from dmbp.bench.run.pool import IN_HAND, MOST_TRIES, Assignment
-from dmbp.bench.run.unit_runner import DECODERS, UnitRunner, in_one_line
+from dmbp.bench.identity import load_task_model
+from dmbp.bench.run.pool import (
+    MOST_ATTEMPTS,
+    UNITS_A_WORKER,
+    Assignment,
+    ResultStream,
+    WorkerHandle,
+    WorkerPool,
+)
+from dmbp.bench.run.unit_runner import MOST_DECODERS, UnitRunner, in_one_line
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings
 from dmbp.errors import InputError, WorkerError
 
 
-def cluster(units: Iterator[Unit], *, address: str) -> ResultStream:
-    """Compute on the cluster at an address; "auto" is the one this machine is part of."""
-    ray = _ray()
-    joined = _join(ray, address)
-    crew = Crew(ray, units)
+def run_on_cluster(units: Iterator[Unit], *, address: str) -> ResultStream:
+    """Compute units on the cluster at an address.
+
+    Args:
+        units: The units.
+        address: "host:port", "auto" for the cluster that this machine is part of, or "local" for
+            one that is started on this machine.
+
+    Raises:
+        InputError: Ray is not installed.
+        WorkerError: There is no cluster, or it has nothing to compute on.
+    """
+    ray = _import_ray()
+    is_new = _connect(ray, address)
     try:
-        while crew.hand_out():
-            yield from crew.take_in()
+        yield from RayPool(ray, units).rows()
     finally:
-        crew.stop()
-        if joined:
+        if is_new:
             ray.shutdown()
 
 
-class Worker:
-    """What a worker of the cluster does; two units are in its hands, one is computed."""
+class RayActor:
+    """What runs in a worker's process on the cluster: it has two units, and computes one."""
 
     def __init__(self, device: str) -> None:
-        decoders = 1 if device == "cpu" else DECODERS  # a worker for each core has one
-        self._station = UnitRunner(partial(task_classifier, device=device), decoders=decoders)
-        self._one_at_a_time = Lock()
+        decoders = 1 if device == "cpu" else MOST_DECODERS  # with a worker for each core
+        self._runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)
+        self._computing = Lock()
         without_size_warnings().__enter__()  # for as long as the process lives
 
     def ready(self) -> None:
-        """Answers once the worker is there."""
+        """Return once the worker has started."""
 
     def rows(self, unit: Unit) -> Iterator[list[ResultRow]]:
-        """The rows of a unit, part by part."""
-        photos = self._station.photos(unit)
-        with self._one_at_a_time:
-            yield from self._station.rows(unit, photos)
+        """Yield the rows of a unit, part by part."""
+        photos = self._runner.decode(unit)
+        with self._computing:
+            yield from self._runner.rows(unit, photos)
 
 
-@dataclass
-class Member:
-    """A worker as the driver knows it: its handle, and the units in its hands by their answers."""
+class RayWorker(WorkerHandle):
+    """An actor of the cluster, and the streams of rows that it has been asked for."""
 
-    handle: Any
-    coming: Any
-    answers: dict[Any, Assignment] = field(default_factory=dict[Any, Assignment])
+    def __init__(self, ray: Any, actor: Any, device: str) -> None:
+        super().__init__(device)
+        self._ray, self._actor = ray, actor
+        self.starting = actor.ready.remote()
+        self.streams: dict[Any, Assignment] = {}
+
+    def send(self, assignment: Assignment) -> None:
+        """Ask for the rows of a unit."""
+        rows = self._actor.rows.options(num_returns="streaming").remote(assignment.unit)
+        self.streams[rows] = assignment
+
+    def end(self) -> None:
+        """Kill the actor, which gives its resources back to the cluster."""
+        self._ray.kill(self._actor)
+
+    def pending(self) -> list[Any]:
+        """Return everything that Ray can wait for."""
+        return list(self.streams) if self.is_ready else [self.starting]
 
 
-class Crew:
-    """The workers of a run."""
+class RayPool(WorkerPool[RayWorker]):
+    """Workers that are actors of a Ray cluster."""
 
     def __init__(self, ray: Any, units: Iterator[Unit]) -> None:
+        count, resources, device = cluster_places(ray)
+        super().__init__(units, (device,) * count)
         self._ray = ray
-        self._new = (Assignment(unit) for unit in units)
-        self._again: deque[Assignment] = deque()
-        self._stillborn = 0
-        count, needs, device = _places(ray)
-        remote = ray.remote(max_concurrency=IN_HAND, **needs)(Worker)
-        self._hire = partial(remote.remote, device)
-        self._members = [self._hired() for _ in range(count)]
+        self._actor = ray.remote(max_concurrency=UNITS_A_WORKER, **resources)(RayActor)
 
-    def hand_out(self) -> bool:
-        """Fill the hands of all that are there; whether there is anything to wait for."""
-        for held in range(IN_HAND):
-            for member in self._members:
-                there = member.coming is None
-                if there and len(member.answers) <= held and (trial := self._next()) is not None:
-                    rows = member.handle.rows.options(num_returns="streaming").remote(trial.unit)
-                    member.answers[rows] = trial
-        return any(member.answers for member in self._members) or self._more()
+    @property
+    def most_failed_starts(self) -> int:
+        """How many workers may die before any is ready; a lost node takes many with it."""
+        return MOST_ATTEMPTS * len(self._devices)
 
-    def take_in(self) -> Iterator[list[ResultRow]]:
-        """Wait until something arrives; the rows that come of it."""
-        places: dict[Any, Member] = {}
-        for member in self._members:
-            places |= dict.fromkeys(member.answers, member)
-            if member.coming is not None:
-                places[member.coming] = member
-        arrived, _ = self._ray.wait(list(places), num_returns=1, fetch_local=False)
+    def start(self, device: str) -> RayWorker:
+        """Ask the cluster for a worker."""
+        return RayWorker(self._ray, self._actor.remote(device), device)
+
+    def collect(self) -> Iterator[list[ResultRow]]:
+        """Wait until a worker is ready, sends rows, or is lost."""
+        by_pending = {one: worker for worker in self.workers for one in worker.pending()}
+        arrived, _ = self._ray.wait(list(by_pending), num_returns=1, fetch_local=False)
         for one in arrived:
-            yield from self._answer(places[one], one)
-
-    def stop(self) -> None:
-        """Give the cluster its places back."""
-        for member in self._members:
-            self._ray.kill(member.handle)
-
-    def _answer(self, member: Member, answer: Any) -> Iterator[list[ResultRow]]:
-        try:
-            if answer is member.coming:
-                self._ray.get(answer)
-                member.coming, self._stillborn = None, 0
-                return
-            rows = self._ray.get(next(answer))
-        except StopIteration:
-            del member.answers[answer]
-        except self._ray.exceptions.RayError as error:
-            yield self._replace(member, in_one_line(error))
-        else:
-            yield rows
-            member.answers[answer].report()
-
-    def _replace(self, member: Member, why: str) -> list[ResultRow]:
-        """Another in its place; what it had in hand is tried again, or given up."""
-        self._ray.kill(member.handle)
-        self._members.remove(member)
-        self._stillborn += member.coming is not None
-        if self._stillborn > MOST_TRIES * (len(self._members) + 1):  # a lost node takes many along
-            raise WorkerError(f"workers do not start on the cluster; the last said: {why}")
-        trials = [trial for trial in member.answers.values() if not trial.finished]
-        rows = trials[0].lose(f"said: {why}") if trials else []
-        self._again.extend(trial for trial in trials if not trial.finished)
-        self._members.append(self._hired())
-        return rows
-
-    def _next(self) -> Assignment | None:
-        return self._again.popleft() if self._again else next(self._new, None)
-
-    def _more(self) -> bool:
-        """Whether there is a unit that nobody has, for the first worker to come."""
-        if (trial := self._next()) is not None:
-            self._again.appendleft(trial)
-        return trial is not None
-
-    def _hired(self) -> Member:
-        handle = self._hire()
-        return Member(handle, handle.ready.remote())
+            worker = by_pending[one]
+            try:
+                if not worker.is_ready:
+                    self._ray.get(one)
+                    self.mark_ready(worker)
+                    continue
+                rows = self._ray.get(next(one))
+            except StopIteration:
+                del worker.streams[one]
+            except self._ray.exceptions.RayError as error:
+                worker.end()
+                yield self.replace(worker, f"said: {in_one_line(error)}")
+            else:
+                yield rows
+                self.finish_part(worker, worker.streams[one])
 
 
-def _places(ray: Any) -> tuple[int, dict[str, float], str]:
-    """How many workers a cluster has room for, what each needs, and its device."""
-    there = ray.cluster_resources()
-    gpus, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
+def cluster_places(ray: Any) -> tuple[int, dict[str, float], str]:
+    """Return how many workers a cluster has room for, the resources of each, and its device."""
+    available = ray.cluster_resources()
+    gpus, cores = int(available.get("GPU", 0)), int(available.get("CPU", 0))
     if gpus:
         return gpus, {"num_gpus": 1, "num_cpus": min(1, cores / gpus)}, "cuda"
     if cores:
@@ -158,19 +142,19 @@ def _places(ray: Any) -> tuple[int, dict[str, float], str]:
     raise WorkerError("the Ray cluster has neither GPUs nor cores to compute on")
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
         raise InputError("a cluster needs Ray: pip install dmbp[ray]") from error
 
 
-def _join(ray: Any, address: str) -> bool:
-    """Join a cluster; whether that is new."""
+def _connect(ray: Any, address: str) -> bool:
+    """Connect to a cluster; return whether the connection is new."""
     if ray.is_initialized():
         return False
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, ValueError, RuntimeError) as error:
         raise WorkerError(
@@ -180,8 +164,8 @@ def _join(ray: Any, address: str) -> bool:
     return True
 
 
-def _knock(address: str) -> None:
-    """An `OSError` at once where nobody listens: Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise an `OSError` at once if nobody listens: Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()

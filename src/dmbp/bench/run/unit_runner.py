@@ -1,10 +1,7 @@
-"""The photos of a unit as its model sees them, read and decoded in threads.
+"""How a worker computes a unit: photos decoded in threads, attributions, scores, and their rows.
 
-Made for the next unit while the last one is computed, so that an accelerator does not wait.
-
-What a worker does: maps of a few questions by one method, their scores, and the rows of both.
-
-Where units are computed: one device, the model of the latest task, threads that decode.
+The photos of the next unit are decoded while a unit is computed, so that an accelerator does not
+wait. A worker has one device and keeps the model of the latest task.
 """
 
 import time
@@ -17,35 +14,173 @@ from torch import Tensor, nn
 
 from dmbp import metrics
 from dmbp.attribution import METHODS, Method
-from dmbp.bench.identity import weights_digest
-from dmbp.bench.plan import Task
-from dmbp.bench.questions import Asked
-from dmbp.bench.scoring import Maps, scores_of
-from dmbp.bench.store import Cell, ResultRow
-from dmbp.bench.units import Job, Part, Unit
+from dmbp.bench.identity import TaskModel
+from dmbp.bench.plan import Task, Variant
+from dmbp.bench.questions import PhotoTarget
+from dmbp.bench.scoring import AttributionBatch, score
+from dmbp.bench.store import ResultRow
+from dmbp.bench.units import Part, Unit
 from dmbp.data.photo import decode_photo
 from dmbp.errors import ModelError, PhotoError, WorkerError
 from dmbp.models import Classifier, Preprocessing
 
+UNITS_AHEAD = 1
+"""Units decoded while another is computed; more would take memory and gain nothing."""
 
-class Photos:
+MOST_DECODERS = 8
+"""Decoding threads at most: about what keeps an accelerator fed with photos from a camera."""
+
+LoadModel = Callable[[Task], TaskModel]
+
+
+class UnitRunner:
+    """Computes units one after the other; units come task by task, so one model is kept."""
+
+    def __init__(self, load: LoadModel, *, decoders: int = MOST_DECODERS) -> None:
+        self._load = load
+        self._threads = ThreadPoolExecutor(decoders)
+        self._latest: tuple[Task, TaskRunner] | None = None
+
+    def decode(self, unit: Unit) -> "DecodedPhotos":
+        """Begin to decode a unit's photos."""
+        return DecodedPhotos(unit, self._threads)
+
+    def rows(self, unit: Unit, photos: "DecodedPhotos") -> Iterator[list[ResultRow]]:
+        """Yield the rows of a unit part by part; if its model cannot be loaded, they say why."""
+        try:
+            runner = self._task_runner(unit)
+        except Exception as error:  # a file that only this machine lacks, or memory
+            for part in unit.parts:
+                yield unit.failed(part, in_one_line(error))
+            return
+        for part in unit.parts:
+            yield runner.rows(unit, part, photos)
+
+    def close(self) -> None:
+        """Stop decoding."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _task_runner(self, unit: Unit) -> "TaskRunner":
+        if self._latest is None or self._latest[0] != unit.task:
+            self._latest = None  # frees the memory of the last model first
+            self._latest = unit.task, self._load_checked(unit)
+        return self._latest[1]
+
+    def _load_checked(self, unit: Unit) -> "TaskRunner":
+        model = self._load(unit.task)
+        if model.identity.weights != unit.identity.weights:
+            raise ModelError(
+                f"the weights of {unit.task.model} are not those that the run began with: give "
+                "every worker the same file"
+            )
+        return TaskRunner(unit.task, model.classifier)
+
+
+class DecodedPhotos:
     """The photos of one unit, each decoded once for all its classes and methods."""
 
     def __init__(self, unit: Unit, threads: Executor) -> None:
-        seen = unit.subject.preprocessing
-        self._found: dict[Path, Future[Tensor]] = {
-            path: threads.submit(_input, path, seen) for path in unit.paths()
+        preprocessing = unit.identity.preprocessing
+        self._inputs: dict[Path, Future[Tensor]] = {
+            path: threads.submit(_decode, path, preprocessing) for path in unit.photo_paths()
         }
 
-    def input(self, asked: Asked) -> Tensor:
-        """The input for a question, (1, 3, height, width); a `PhotoError` where there is none."""
-        if asked.problem is not None:
-            raise PhotoError(asked.problem)
-        return self._found[asked.sample.path].result()
+    def input(self, target: PhotoTarget) -> Tensor:
+        """Return a question's input, (1, channels, height, width), or raise a `PhotoError`."""
+        if target.problem is not None:
+            raise PhotoError(target.problem)
+        return self._inputs[target.sample.path].result()
 
 
-def _input(path: Path, seen: Preprocessing) -> Tensor:
-    return seen.tensor(seen.view(decode_photo(path)))
+def _decode(path: Path, preprocessing: Preprocessing) -> Tensor:
+    return preprocessing.tensor(preprocessing.view(decode_photo(path)))
+
+
+class TaskRunner:
+    """A task's model with the methods on it, each of them built once."""
+
+    def __init__(self, task: Task, classifier: Classifier) -> None:
+        self._task = task
+        self._classifier = classifier
+        self._reinitialised: nn.Module | None = None
+        self._methods: dict[tuple[str, str, bool], Method] = {}
+        parameter = next(classifier.module.parameters(), None)
+        self._device = torch.device("cpu") if parameter is None else parameter.device
+
+    def rows(self, unit: Unit, part: Part, photos: DecodedPhotos) -> list[ResultRow]:
+        """Return the rows of a part; a question that fails does not affect the others."""
+        rows: list[ResultRow] = []
+        by_shape: dict[torch.Size, list[tuple[PhotoTarget, Tensor]]] = {}
+        for target in part.targets:
+            try:
+                tensor = photos.input(target)
+                by_shape.setdefault(tensor.shape, []).append((target, tensor))
+            except Exception as error:  # whatever a decoder makes of a broken file
+                cell = unit.cell(target, part.variant)
+                rows.append(ResultRow(cell, failure=in_one_line(error)))
+        for group in by_shape.values():
+            rows += self._computed(unit, part.variant, group)
+        return rows
+
+    def _computed(
+        self, unit: Unit, variant: Variant, group: Sequence[tuple[PhotoTarget, Tensor]]
+    ) -> list[ResultRow]:
+        """Compute a group at once; if that fails, each half, until the photo is found that fails."""
+        targets = [target for target, _ in group]
+        try:
+            return self._scored(unit, variant, targets, torch.cat([tensor for _, tensor in group]))
+        except Exception as error:  # a user's own model may raise anything; memory may run out
+            _raise_if_device_is_lost(error)
+            if len(group) == 1:
+                return unit.failed(Part(variant, tuple(targets)), in_one_line(error))
+        half = len(group) // 2
+        return self._computed(unit, variant, group[:half]) + self._computed(
+            unit, variant, group[half:]
+        )
+
+    def _scored(
+        self, unit: Unit, variant: Variant, targets: Sequence[PhotoTarget], inputs: Tensor
+    ) -> list[ResultRow]:
+        inputs = self._classifier.move_inputs(inputs.to(self._device))
+        classes = [target.index for target in targets]
+        started = time.perf_counter()
+        maps = self._method(variant).attribute(inputs, target=classes)
+        if maps.is_cuda:
+            torch.cuda.synchronize()
+        seconds = (time.perf_counter() - started) / len(targets)
+        batch = AttributionBatch(
+            targets,
+            inputs,
+            maps,
+            self._classifier,
+            steps=self._task.steps,
+            reinitialised_maps=lambda: self._reinitialised_maps(variant, classes, inputs),
+        )
+        return [
+            ResultRow(unit.cell(target, variant), own.scores, own.curves, seconds=seconds)
+            for target, own in zip(targets, score(batch, self._task.metrics), strict=True)
+        ]
+
+    def _reinitialised_maps(self, variant: Variant, classes: list[int], inputs: Tensor) -> Tensor:
+        """Return the maps of the model whose last layer is re-initialised, once for all photos."""
+        if self._reinitialised is None:
+            self._reinitialised = metrics.with_reinitialised_layer(
+                self._classifier.module, inputs[:1]
+            )
+        return self._method(variant, reinitialised=True).attribute(inputs, target=classes)
+
+    def _method(self, variant: Variant, *, reinitialised: bool = False) -> Method:
+        """Return a variant's method, on the model or on the re-initialised one."""
+        key = (*variant.key, reinitialised)
+        if key not in self._methods:
+            spec = METHODS[variant.method]
+            settings = dict(variant.settings)
+            if spec.probabilistic:
+                settings["activation"] = self._classifier.activation
+            module = self._reinitialised if reinitialised else self._classifier.module
+            assert module is not None
+            self._methods[key] = spec(module, **settings)
+        return self._methods[key]
 
 
 DEVICE_ERRORS: tuple[type[Exception], ...] = (
@@ -53,87 +188,8 @@ DEVICE_ERRORS: tuple[type[Exception], ...] = (
 )
 
 
-class CellWorker:
-    """The model of a task and the methods on it, made once."""
-
-    def __init__(self, task: Task, classifier: Classifier) -> None:
-        self.task = task
-        self._classifier = classifier
-        self._forgetful: nn.Module | None = None
-        self._methods: dict[tuple[str, str, bool], Method] = {}
-        parameter = next(classifier.module.parameters(), None)
-        self._device = torch.device("cpu") if parameter is None else parameter.device
-
-    def rows(self, part: Part, photos: Photos) -> list[ResultRow]:
-        """The rows of some jobs of one method; one that fails does not take the others along."""
-        rows: list[ResultRow] = []
-        ready: dict[torch.Size, list[tuple[Job, Tensor]]] = {}
-        for job in part:
-            try:
-                tensor = photos.input(job.asked)
-                ready.setdefault(tensor.shape, []).append((job, tensor))
-            except Exception as error:  # whatever a decoder makes of a broken file
-                rows.append(ResultRow(job.cell, failure=in_one_line(error)))
-        for group in ready.values():
-            rows += self._together(group)
-        return rows
-
-    def _together(self, group: Sequence[tuple[Job, Tensor]]) -> list[ResultRow]:
-        """All at once, or else each half: what one image breaks is not the others' failure."""
-        try:
-            return self._scored([job for job, _ in group], torch.cat([x for _, x in group]))
-        except Exception as error:  # also of a user's own model, and memory that does not suffice
-            _still_usable(error)
-            if len(group) == 1:
-                return [ResultRow(group[0][0].cell, failure=in_one_line(error))]
-        half = len(group) // 2
-        return self._together(group[:half]) + self._together(group[half:])
-
-    def _scored(self, jobs: Sequence[Job], inputs: Tensor) -> list[ResultRow]:
-        inputs = self._classifier.move_inputs(inputs.to(self._device))
-        target = [job.asked.index for job in jobs]
-        started = time.perf_counter()
-        maps = self._method(jobs[0].cell).attribute(inputs, target=target)
-        if maps.is_cuda:
-            torch.cuda.synchronize()
-        seconds = (time.perf_counter() - started) / len(jobs)
-        given = Maps(
-            [job.asked for job in jobs],
-            inputs,
-            maps,
-            self._classifier,
-            steps=self.task.steps,
-            forgotten=lambda: self._maps_forgotten(jobs, inputs),
-        )
-        found = scores_of(given, self.task.metrics)
-        return [
-            ResultRow(job.cell, one.scores, one.curves, seconds=seconds)
-            for job, one in zip(jobs, found, strict=True)
-        ]
-
-    def _maps_forgotten(self, jobs: Sequence[Job], inputs: Tensor) -> Tensor:
-        """The maps of a model that has forgotten its last layer, the same for all photos."""
-        if self._forgetful is None:
-            self._forgetful = metrics.with_reinitialised_layer(self._classifier.module, inputs[:1])
-        target = [job.asked.index for job in jobs]
-        return self._method(jobs[0].cell, forgetful=True).attribute(inputs, target=target)
-
-    def _method(self, cell: Cell, *, forgetful: bool = False) -> Method:
-        """A cell's method, made once, on the model or on the one that has forgotten."""
-        name = (*cell.variant, forgetful)
-        if name not in self._methods:
-            row = METHODS[cell.method]
-            settings = dict(cell.settings)
-            if row.probabilistic:
-                settings["activation"] = self._classifier.activation
-            module = self._forgetful if forgetful else self._classifier.module
-            assert module is not None
-            self._methods[name] = row(module, **settings)
-        return self._methods[name]
-
-
-def _still_usable(error: Exception) -> None:
-    """A `WorkerError` where a process cannot use its GPU any more: all that follows would fail."""
+def _raise_if_device_is_lost(error: Exception) -> None:
+    """Raise a `WorkerError` if the process can no longer use its GPU, as every cell would fail."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DEVICE_ERRORS):
@@ -144,56 +200,5 @@ def _still_usable(error: Exception) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an exception says, as a row keeps it."""
+    """Return what an exception says as one line of at most 500 characters."""
     return " ".join(str(error).split())[:500] or type(error).__name__
-
-
-AHEAD = 1
-"""Units decoded while another is computed; more would hold memory and win nothing."""
-
-DECODERS = 8
-"""Threads at most: about what keeps an accelerator fed with photos from a camera."""
-
-
-class UnitRunner:
-    """Computes units one after the other; units come task by task, so one model is kept."""
-
-    def __init__(self, load: Callable[[Task], Classifier], *, decoders: int = DECODERS) -> None:
-        self._load = load
-        self._threads = ThreadPoolExecutor(decoders)
-        self._latest: tuple[Task, CellWorker] | None = None
-
-    def photos(self, unit: Unit) -> Photos:
-        """Begin to decode a unit's photos."""
-        return Photos(unit, self._threads)
-
-    def rows(self, unit: Unit, photos: Photos) -> Iterator[list[ResultRow]]:
-        """The rows of a unit, part by part; where its model cannot be had, why."""
-        try:
-            worker = self._worker(unit)
-        except Exception as error:  # a file that only this machine does not have, or memory
-            said = in_one_line(error)
-            for part in unit.parts:
-                yield [ResultRow(job.cell, failure=said) for job in part]
-            return
-        for part in unit.parts:
-            yield worker.rows(part, photos)
-
-    def close(self) -> None:
-        """Stop decoding."""
-        self._threads.shutdown(cancel_futures=True)
-
-    def _worker(self, unit: Unit) -> CellWorker:
-        if self._latest is None or self._latest[0] != unit.task:
-            self._latest = None  # its memory first
-            self._latest = unit.task, self._made(unit)
-        return self._latest[1]
-
-    def _made(self, unit: Unit) -> CellWorker:
-        classifier = self._load(unit.task)
-        if weights_digest(classifier) != unit.subject.weights:
-            raise ModelError(
-                f"the weights of {unit.task.model} are not those that the run began with: give "
-                "every worker the same file"
-            )
-        return CellWorker(unit.task, classifier)

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of two nodes, one of which goes; the rows are those of a run here."""
+"""Runs on a Ray cluster of two nodes, one of which is lost; the rows are those of a local run."""
 
 import sys
 import time
@@ -14,13 +14,12 @@ from dmbp.bench import ResultRow
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
-from dmbp.bench.run.ray_cluster import Crew, Member, _places
+from dmbp.bench.run.ray_cluster import RayPool, RayWorker, cluster_places
 from dmbp.cli import app
 from dmbp.errors import InputError, WorkerError
-from tests.bench.test_processes import here, rows
-from tests.bench.tiny import make_plan
+from tests.bench.tiny import make_plan, run_undisturbed, stored_rows
 
-OURS = pytest.mark.filterwarnings("default")  # Ray's own warnings are not ours to mend
+RAY_WARNINGS = pytest.mark.filterwarnings("default")  # Ray's own are not ours to fix
 
 
 @pytest.fixture
@@ -36,20 +35,20 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.shutdown()
 
 
-@OURS
+@RAY_WARNINGS
 def test_a_lost_node_changes_nothing(
     tmp_path: Path, two_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(tmp_path, photos=24, model="slow")
     store = tmp_path / "s.sqlite"
     lost: list[str] = []
-    replace = Crew._replace
+    replace = RayPool.replace
 
-    def noted(self: Crew, member: Member, why: str) -> list[ResultRow]:
-        lost.append(why)
-        return replace(self, member, why)
+    def noted(self: RayPool, worker: RayWorker, reason: str) -> list[ResultRow]:
+        lost.append(reason)
+        return replace(self, worker, reason)
 
-    monkeypatch.setattr(Crew, "_replace", noted)
+    monkeypatch.setattr(RayPool, "replace", noted)
 
     def lose_a_node(tally: Tally) -> None:
         if tally.done >= 8 and two_nodes.worker_nodes:
@@ -61,14 +60,14 @@ def test_a_lost_node_changes_nothing(
     tally = run_plan(read_plan(plan), store, options, lose_a_node)
     assert (tally.done, tally.failed, tally.left) == (48, 0, 0)
     assert len(lost) == 1
-    assert (rows(store), table(read_plan(plan), store)) == here(plan, batch=2)
+    assert (stored_rows(store), table(read_plan(plan), store)) == run_undisturbed(plan, batch=2)
     again = run_plan(read_plan(plan), store, RunOptions())
     assert (again.done, again.kept) == (0, 48)
 
 
 def test_places_are_gpus_where_there_are_some() -> None:
     def places(**there: float) -> tuple[int, dict[str, float], str]:
-        return _places(SimpleNamespace(cluster_resources=lambda: there))
+        return cluster_places(SimpleNamespace(cluster_resources=lambda: there))
 
     assert places(GPU=4.0, CPU=64.0) == (4, {"num_gpus": 1, "num_cpus": 1}, "cuda")
     assert places(GPU=8.0, CPU=4.0) == (8, {"num_gpus": 1, "num_cpus": 0.5}, "cuda")

@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dmbp.bench.plan import read_plan
-from dmbp.bench.report.plot import _task_plot
+from dmbp.bench.report.plot import task_plot
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.cli import app
@@ -36,7 +36,7 @@ def test_what_is_drawn_is_what_is_there(plan: Path) -> None:
     asked = read_plan(plan)
     store = Store(plan.parent / "s.sqlite")
     run_plan(asked, plan.parent / "s.sqlite", RunOptions())
-    task = _task_plot(asked.tasks[0], asked, store)
+    task = task_plot(asked.tasks[0], asked, store)
     assert task.photos == 6
     rows = [row for row in store.rows() if row.cell.method == "gradcam"]
     (mark,) = (mark for mark in task.marks if mark.label == "GC")

@@ -1,4 +1,4 @@
-"""What a run says of its pace."""
+"""What a run says about its progress and its end."""
 
 import io
 from dataclasses import replace
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dmbp.bench import ResultRow
 from dmbp.bench.run.driver import Tally, progress, summary
-from tests.bench.test_store import CELL
+from tests.bench.cells import CELL
 
 
 def test_rows_are_counted() -> None:
@@ -30,16 +30,16 @@ def test_the_pace_is_of_what_was_computed() -> None:
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
-    with progress(Console(file=said), quiet=False) as told:
-        told(Tally(total=4, done=1, kept=1))
-        told(Tally(total=4, done=2, kept=1))
+    with progress(Console(file=said), quiet=False) as show:
+        show(Tally(total=4, done=1, kept=1))
+        show(Tally(total=4, done=2, kept=1))
         assert said.getvalue().startswith("2 of 4: ")  # the first at once
         assert "3 of 4" not in said.getvalue()
         monkeypatch.setattr("dmbp.bench.run.driver.SECONDS_BETWEEN_LINES", 0.0)
-        told(Tally(total=4, done=3, kept=1))
+        show(Tally(total=4, done=3, kept=1))
     assert "4 of 4: " in said.getvalue()
-    with progress(Console(file=said), quiet=True) as told:
-        told(Tally(total=4, done=3))
+    with progress(Console(file=said), quiet=True) as show:
+        show(Tally(total=4, done=3))
     assert "3 of 4" not in said.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What makes two models, or two ways to see a photo, different cells."""
+"""What makes two models, or two kinds of preprocessing, different cells."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dmbp.bench.identity import subject_of, task_classifier, weights_digest
+from dmbp.bench.identity import TaskModel, load_task_model, weights_digest
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
-from dmbp.bench.units import LeftOut, UnitSelection, missing_units
+from dmbp.bench.units import SkippedTasks, missing_units
 from dmbp.errors import TargetError
 from dmbp.models import Classifier
 from tests.bench.tiny import Tiny, make_plan, tiny
@@ -83,12 +83,15 @@ def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
         units = missing_units(
             plan,
             store,
-            UnitSelection(),
-            subject_of=lambda _: subject_of(classifier),
-            kept=lambda count, failed: None,
-            left_out=LeftOut(plan),
+            identify=lambda _: TaskModel(classifier).identity,
+            skipped=SkippedTasks(plan),
         )
-        return {job.cell.key for unit in units for part in unit.parts for job in part}
+        return {
+            unit.cell(target, part.variant).key
+            for unit in units
+            for part in unit.parts
+            for target in part.targets
+        }
 
     own = tiny()
     seen = own.preprocessing
@@ -126,5 +129,5 @@ def test_outputs_that_are_probabilities_are_seen(
     tmp_path: Path, model: str, activation: str
 ) -> None:
     plan = read_plan(make_plan(tmp_path, photos=2, model=model))
-    assert task_classifier(plan.tasks[0], "cpu").activation == activation
+    assert load_task_model(plan.tasks[0], "cpu").classifier.activation == activation
     assert run_plan(plan, tmp_path / "s.sqlite", RunOptions()).done == 4

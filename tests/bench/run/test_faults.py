@@ -1,6 +1,6 @@
-"""What goes wrong in long runs: kills, a full disk, photos that go, memory, two runs at once.
+"""What goes wrong in long runs: kills, a full disk, vanishing photos, memory, two runs at once.
 
-`DMBP_KILLS=20 pytest tests/bench/test_faults.py -k killed -s` kills a run twenty times.
+`DMBP_KILLS=20 pytest tests/bench/run/test_faults.py -k killed -s` kills a run twenty times.
 """
 
 import os
@@ -19,12 +19,11 @@ from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
-from dmbp.bench.run.local import run_in_process as here_executor
-from dmbp.bench.run.unit_runner import AHEAD
+from dmbp.bench.run.local import run_in_process
+from dmbp.bench.run.unit_runner import UNITS_AHEAD
 from dmbp.data.photo import decode_photo
 from dmbp.errors import DMBPError, WorkerError
-from tests.bench.test_processes import here, rows
-from tests.bench.tiny import make_plan, mark
+from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
 from tests.conftest import ROOT
 
 KILLS = int(os.environ.get("DMBP_KILLS", "5"))
@@ -65,7 +64,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
         assert _all_gone(workers)
     assert 0 < _count(store) < 6 * KILLS  # or nothing was left to go on with
     assert ended(start(plan, store)) == (0, "")
-    assert (rows(store), table(read_plan(plan), store)) == here(plan, batch=1)
+    assert (stored_rows(store), table(read_plan(plan), store)) == run_undisturbed(plan, batch=1)
     print(f"in the end: {_count(store)} rows, the same as of a run that nobody killed")
 
 
@@ -111,7 +110,7 @@ def test_two_runs_on_one_store(tmp_path: Path) -> None:
     store = tmp_path / "s.sqlite"
     both = [start(plan, store) for _ in range(2)]
     assert [ended(process) for process in both] == [(0, ""), (0, "")]
-    assert rows(store) == here(plan, batch=1)[0]
+    assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
 
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
     assert said.startswith(f"dmbp: cannot write to {store}: ")
     assert 0 < _count(store) < 40
     run_plan(read_plan(plan), store, RunOptions(batch=1))
-    assert rows(store) == here(plan, batch=1)[0]
+    assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
 
 def test_photos_that_go_in_the_middle_of_a_run(tmp_path: Path) -> None:
@@ -157,16 +156,8 @@ def test_a_device_that_breaks_ends_the_process(tmp_path: Path) -> None:
     store = tmp_path / "s.sqlite"
     with pytest.raises(WorkerError, match="the device cannot be used any more: CUDA error"):
         run_plan(read_plan(plan), store, RunOptions(batch=1))
-    assert 0 < len(rows(store)) < 8  # what was done before stays, and nothing failed for it
+    assert 0 < len(stored_rows(store)) < 8  # what was done before stays, and nothing failed for it
     assert not Store(store).failures()
-
-
-def test_a_store_of_another_version(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite")
-    store._connection.execute("PRAGMA user_version = 7")
-    store.close()
-    with pytest.raises(DMBPError, match="written by another version of dmbp"):
-        run_plan(read_plan(make_plan(tmp_path, photos=2)), store.path, RunOptions())
 
 
 def test_photos_are_decoded_once_and_by_threads(
@@ -194,13 +185,13 @@ def test_units_are_made_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.M
                 taken.append(len(unit.parts))
                 yield unit
 
-        return here_executor(noted(), **keywords)
+        return run_in_process(noted(), **keywords)
 
-    monkeypatch.setattr("dmbp.bench.run.driver.here", counted)
+    monkeypatch.setattr("dmbp.bench.run.driver.run_in_process", counted)
 
     def look(tally: Tally) -> None:
         computed = (tally.done - 1) // 2  # two methods, of one photo
-        assert len(taken) <= computed + 1 + AHEAD
+        assert len(taken) <= computed + 1 + UNITS_AHEAD
 
     run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=1), look)
     assert len(taken) == 12

@@ -1,9 +1,8 @@
-"""Runs by several processes: the same rows, whoever dies."""
+"""Runs on this machine: several processes give the same rows, whichever of them die."""
 
 import time
 from multiprocessing import active_children
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,23 +10,11 @@ from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
-from dmbp.bench.run.local import Member, devices, processes, threads_each
+from dmbp.bench.run.local import ProcessWorker, parse_devices, threads_each
 from dmbp.errors import InputError, WorkerError
-from tests.bench.tiny import make_plan, mark
+from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
 
 TWO = ("cpu", "cpu")
-
-
-def rows(store: Path) -> list[tuple[object, ...]]:
-    """What a store has, but for the seconds; of a key in it twice there would be two."""
-    return [(row.cell.key, row.scores, row.curves, row.failure) for row in Store(store).rows()]
-
-
-def here(plan: Path, **options: object) -> tuple[list[tuple[object, ...]], str]:
-    """The rows and the table of an uninterrupted run in this process."""
-    store = plan.parent / "here.sqlite"
-    run_plan(read_plan(plan), store, RunOptions(**options))
-    return rows(store), table(read_plan(plan), store)
 
 
 def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -> None:
@@ -44,14 +31,14 @@ def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -
     tally = run_plan(read_plan(plan), store, RunOptions(TWO, batch=2), kill_one)
     assert (tally.total, tally.done, tally.left) == (32, 32, 0)
     assert killed
-    assert (rows(store), table(read_plan(plan), store)) == here(plan, batch=2)
+    assert (stored_rows(store), table(read_plan(plan), store)) == run_undisturbed(plan, batch=2)
     assert not active_children()
 
 
 def test_what_kills_every_worker_is_given_up_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmbp.bench.run.pool.MOST_TRIES", 2)  # each costs a process's start
+    monkeypatch.setattr("dmbp.bench.run.pool.MOST_ATTEMPTS", 2)  # each costs a process's start
     plan = make_plan(tmp_path, photos=4, model="deadly", methods=["random"])
     mark(tmp_path / "photos" / "cat" / "00002.png")
     tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(TWO, batch=1))
@@ -61,10 +48,12 @@ def test_what_kills_every_worker_is_given_up_alone(
     assert count == 1
 
 
-def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.work", print)  # ends at once, without a word
-    with pytest.raises(WorkerError, match="processes for cpu do not start: the last ended with"):
-        list(processes(iter([SimpleNamespace(parts=((),))]), devices=["cpu"]))
+def test_workers_that_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmbp.bench.run.local.serve", print)  # ends at once, without a word
+    plan = read_plan(make_plan(tmp_path, photos=2))
+    with pytest.raises(WorkerError, match="workers for cpu do not start: the last ended with"):
+        run_plan(plan, tmp_path / "s.sqlite", RunOptions(TWO))
+    assert not active_children()
 
 
 def test_a_run_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
@@ -79,22 +68,23 @@ def test_a_run_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
     while active_children() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not active_children()
-    assert len(rows(tmp_path / "s.sqlite")) >= 1
+    assert len(stored_rows(tmp_path / "s.sqlite")) >= 1
 
 
-def _deaf(line: object, device: str, threads: int) -> None:
+def _never_end(pipe: object, device: str, threads: int) -> None:
     """Ends on nothing but a signal, as in a call into a driver."""
     time.sleep(600)
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.work", _deaf)
-    monkeypatch.setattr("dmbp.bench.run.local.PATIENCE", 0.2)
-    member = Member("cpu", 1)
+    monkeypatch.setattr("dmbp.bench.run.local.serve", _never_end)
+    monkeypatch.setattr("dmbp.bench.run.local.SECONDS_TO_END", 0.2)
+    worker = ProcessWorker("cpu", 1)
     started = time.monotonic()
-    assert member.end() == "was killed by signal 9"
+    worker.end()
+    assert worker.exit_reason == "was killed by signal 9"
     assert time.monotonic() - started < 60
-    assert not member.process.is_alive()
+    assert not worker.process.is_alive()
 
 
 def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +94,8 @@ def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices() -> None:
-    assert devices("cpu") == ("cpu",)
-    assert devices("cpu", 3) == ("cpu",) * 3
+    assert parse_devices("cpu") == ("cpu",)
+    assert parse_devices("cpu", 3) == ("cpu",) * 3
     for name in ("gpu", "cuda:x", "cuda:99", "", "meta"):
         with pytest.raises(InputError, match="there is no device"):
-            devices(name)
+            parse_devices(name)

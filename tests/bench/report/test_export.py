@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dmbp.bench import Cell, ResultRow, Store
+from dmbp.bench import ResultRow, Store
 from dmbp.bench.report import export as exporting
 from dmbp.bench.report.export import export
 from dmbp.errors import InputError, OutputError
-
-CELL = Cell("voc", "a", "p1", "14", "resnet50", "w1", "gradcam", {"signed": True}, {"steps": 28})
+from tests.bench.cells import CELL
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_both_formats_hold_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
-    monkeypatch.setattr(exporting, "GROUP", 5)
+    monkeypatch.setattr(exporting, "ROWS_A_GROUP", 5)
     assert export(store, tmp_path / "a.csv") == 12
     assert export(store, tmp_path / "a.parquet") == 12
     with parquet.ParquetFile(tmp_path / "a.parquet") as file:
