@@ -1,6 +1,7 @@
 """What makes two models, or two kinds of preprocessing, different cells."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dmbp.bench.identity import TaskModel, load_task_model, weights_digest
+from dmbp.bench.identity import DIGESTED_NAMES, TaskModel, load_task_model, weights_digest
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.bench.units import SkippedTasks, missing_units
 from dmbp.errors import TargetError
-from dmbp.models import Classifier
+from dmbp.models import Classifier, load_model
 from tests.bench.tiny import Tiny, make_plan, tiny
+
+MODULES_WITH_NETWORKS = ("exported_program", "onnx.graph", "voc160")
 
 
 def digest(module: nn.Module) -> str:
@@ -73,6 +76,26 @@ def test_how_a_module_is_printed_decides_nothing(monkeypatch: pytest.MonkeyPatch
     before = digest(Tiny())
     monkeypatch.setattr(nn.Conv2d, "extra_repr", lambda self: "another")
     assert digest(Tiny()) == before
+
+
+def test_the_model_in_the_box_is_known_to_earlier_versions() -> None:
+    """Its digest is part of every key: it may change only with the network or its weights."""
+    assert digest(load_model("voc160").module) == "c3a425d2a3c97a2d"
+
+
+def test_our_own_modules_may_be_renamed() -> None:
+    """Every module class that a classifier may be made of is digested under a name that stays."""
+    for name in DIGESTED_NAMES:
+        module, _, kind = name.rpartition(".")
+        assert issubclass(getattr(import_module(module), kind), nn.Module)
+    parts = [import_module(f"dmbp.models.{name}") for name in MODULES_WITH_NETWORKS]
+    found = {
+        f"{kind.__module__}.{kind.__qualname__}"
+        for part in parts
+        for kind in vars(part).values()
+        if isinstance(kind, type) and issubclass(kind, nn.Module)
+    }
+    assert {name for name in found if name.startswith("dmbp.")} <= DIGESTED_NAMES.keys()
 
 
 def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plans that come with the package: each can be read, and the small ones can be run."""
+"""Plans: those that come with the package can be read, and wrong ones get one sentence."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from dmbp.bench.store import Store
 from dmbp.data.dataset import read_dataset
 from dmbp.errors import InputError
 from dmbp.models import model_names
+from tests.bench.conftest import PLAN
 from tests.bench.tiny import make_plan
 from tests.conftest import ROOT
 
@@ -81,3 +82,60 @@ def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
 def test_wrong_lines_and_sites(tmp_path: Path, settings: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         read_plan(with_settings(tmp_path, settings))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("gradient", "gradiant"), "no method 'gradiant' in .*plan.toml; did you mean 'gradient'"),
+        (('"IM"', '"MI"'), "task 'VOC/RN50' in .*plan.toml: there is no metric 'MI'; there are IM"),
+        (
+            ("steps = 4", "steps = 0"),
+            "'steps' of task 'VOC/RN50' in .*plan.toml must be a whole number from 1, not 0",
+        ),
+        (
+            ("steps = 4", 'steps = "four"'),
+            "'steps' of task 'VOC/RN50' in .* must be a whole number from 1, not 'four'",
+        ),
+        (("steps = 4", "colour = 4"), "task 'VOC/RN50' in .* takes no entry 'colour'"),
+        (('name = "VOC/RN50"', ""), "task 1 in .* needs 'name'"),
+        (("[[tasks]]", "[[task]]"), "the plan .* takes no entry 'task'; did you mean 'tasks'"),
+        (("methods = [", "methods = "), "is not a plan"),
+        (
+            ("[[tasks]]", "[settings.gradcam]\nsize = 3\n[[tasks]]"),
+            "gradcam in .* takes no setting 'size'",
+        ),
+        (
+            ("[[tasks]]", "[settings]\ngradcam = 3\n[[tasks]]"),
+            r"\[settings.gradcam\] in .* must be a table, not 3",
+        ),
+        (('"random"', '"gradcam"'), "two methods of the plan are called 'GC': give one a label"),
+        (('"random"', "{ label = 'x' }"), "method 3 in .* needs 'name'"),
+        (('"random"', "{ name = 'rise', size = 3 }"), "method 'rise' in .* takes no entry 'size'"),
+        (
+            ('"random"', "{ name = 'rise', label = 3 }"),
+            "'label' of method 'rise' in .* must be a string, not 3",
+        ),
+        (
+            ('"random"', "{ name = 'rise', settings = { maks = 3 } }"),
+            "rise in .* takes no setting 'maks'; did you mean 'masks'",
+        ),
+        (
+            ("[[tasks]]", "paper = 'tables'\n[[tasks]]"),
+            "plan.toml: there is no table of the paper 'tables'",
+        ),
+        (('"IM"', '"IM", "IM"'), "task 'VOC/RN50' needs at least one metric, each once"),
+        (
+            ('"random"', "{ name = 'dmbp', settings = { iterations = -1 } }"),
+            "settings of dmbp in .*: iterations must be",
+        ),
+        (
+            ('"random"', "{ name = 'dmbp', settings = { iterations = 'x' } }"),
+            "dmbp.iterations in .* must be a whole number, not 'x'",
+        ),
+    ],
+)
+def test_wrong_plans_get_one_sentence(plan: Path, change: tuple[str, str], said: str) -> None:
+    plan.write_text(PLAN.replace(*change))
+    with pytest.raises(InputError, match=said):
+        read_plan(plan)

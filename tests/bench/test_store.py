@@ -47,6 +47,63 @@ def test_names_that_decide_nothing_are_not_in_the_key() -> None:
     assert replace(CELL, settings=dict(reversed(CELL.settings.items()))).key == CELL.key
 
 
+def test_keys_stay_as_they_were() -> None:
+    """Results of earlier versions are found: a key may change only with `RESULTS_VERSION`."""
+    assert CELL.key == "b7070eb2d7cfc3f6fd042650eaa610a5"
+    cell = Cell(
+        dataset="folder",
+        image="é/1.png",
+        photo="0123456789abcdef",
+        target="7",
+        model="voc160",
+        weights="fedcba9876543210",
+        method="dmbp",
+        settings={"iterations": 2, "sites": ["*"], "learning_rate": 1},
+        scoring={
+            "metrics": ["IM", "cIM"],
+            "steps": 28,
+            "activation": "sigmoid",
+            "others": [3, 1],
+            "seen": [176, 160, "crop", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], 2],
+        },
+    )
+    assert cell.key == "d2abdaaf3af69b004459373f80df3907"
+
+
+LAYOUT_1 = """
+CREATE TABLE rows (
+    key TEXT PRIMARY KEY, dataset TEXT, image TEXT, photo TEXT, target TEXT, model TEXT,
+    weights TEXT, method TEXT, settings TEXT, scoring TEXT,
+    scores TEXT, curves TEXT, seconds REAL, failure TEXT, written REAL
+) WITHOUT ROWID;
+CREATE INDEX by_question ON rows (model, dataset, method);
+CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
+INSERT INTO rows VALUES (
+    'b7070eb2d7cfc3f6fd042650eaa610a5', 'voc', 'a', 'p1', 'cat', 'resnet50', 'w1', 'gradcam',
+    '{"signed": true}', '{"steps": 28}', '{"IM": 0.5}', '{"IM": [0.1, 0.9]}', 0.25, NULL, 7.5
+);
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_of_layout_1_is_read_and_continued(tmp_path: Path) -> None:
+    """As the first version with this layout wrote it."""
+    path = tmp_path / "s.sqlite"
+    old = sqlite3.connect(path)
+    old.executescript(LAYOUT_1)
+    old.close()
+    store = Store(path)
+    row = ResultRow(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
+    assert list(store.rows()) == [row]
+    assert next(store.rows()).written == 7.5
+    assert store.failed_by_key([CELL.key]) == {CELL.key: False}
+    store.add([ResultRow(replace(CELL, method="dmbp"), failure="no memory")])
+    assert store.counts() == [
+        ("resnet50", "voc", "dmbp", 1, 1),
+        ("resnet50", "voc", "gradcam", 1, 0),
+    ]
+
+
 def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, failure="no memory")])

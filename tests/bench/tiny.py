@@ -1,4 +1,4 @@
-"""Models small enough that a run costs little, photos of noise for them, and plans that use both."""
+"""Tiny models for which a run costs little, photos of noise for them, and plans that use both."""
 
 import os
 import random
@@ -64,6 +64,12 @@ def run_undisturbed(plan: Path, **options: Any) -> tuple[list[tuple[object, ...]
     store = plan.parent / "undisturbed.sqlite"
     run_plan(read_plan(plan), store, RunOptions(**options))
     return stored_rows(store), table(read_plan(plan), store)
+
+
+def run_to_table(plan: Path, store: str, **options: Any) -> str:
+    """Run a plan into a store beside it; return its table."""
+    run_plan(read_plan(plan), plan.parent / store, RunOptions(**options))
+    return table(read_plan(plan), plan.parent / store)
 
 
 def mark(photo: Path) -> None:

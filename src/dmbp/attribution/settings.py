@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 from dmbp.attribution.dmbp import DMBP
 from dmbp.attribution.registry import METHODS
-from dmbp.errors import InputError, require_known
+from dmbp.errors import InputError, require_known, suggestion
 from dmbp.validation import Place, check_arguments
 
 MethodSettings = Mapping[str, Mapping[str, Any]]
@@ -40,7 +40,9 @@ def check_settings(method: str, settings: Mapping[str, Any], *, where: str = "")
     Raises:
         InputError: The method or a setting is unknown, or a value is not allowed.
     """
-    require_known("method", method, METHODS)
+    if method not in METHODS:
+        hint = suggestion(method, list(METHODS))
+        raise InputError(f"there is no method {method!r}{where}; {hint}")
     _check_types(method, settings, where)
     spec = METHODS[method]
     defaults = {name: default for name, (_, default) in _parameters(method).items()}

@@ -7,7 +7,7 @@ weights, on whichever machine they were loaded.
 
 import hashlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A task's model on a device; its weights are digested once, when its identity is first read."""
+    """A task's model on a device; its weights are digested when its identity is first read."""
 
     classifier: Classifier
 
@@ -111,11 +111,28 @@ LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
 """Packages whose classes are identified by name; all other classes by their source."""
 
 
+DIGESTED_NAMES: Mapping[str, str] = {
+    "dmbp.linear.model.wrappers.OneAtATime": "dmbp.linear.one_at_a_time.OneAtATime",
+    "dmbp.models.exported_program.ChannelsLast": "dmbp.models.input_form.ChannelsLast",
+    "dmbp.models.onnx.graph.OnnxModule": "dmbp.models.onnx_files.module.OnnxModule",
+    "dmbp.models.onnx.graph.OnnxNodeModule": "dmbp.models.onnx_files.module.Operation",
+    "dmbp.models.voc160.ResidualBlock": "dmbp.models.small_resnet.ResidualBlock",
+    "dmbp.models.voc160.SmallResNet": "dmbp.models.small_resnet.SmallResNet",
+}
+"""Names under which our own modules have always been digested, whatever they are called today, so
+that results of earlier versions are found."""
+
+
+def _class_name(kind: type) -> str:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return DIGESTED_NAMES.get(name, name)
+
+
 def _architecture(module: nn.Module) -> Iterator[str]:
     """Yield every submodule's name, class and settings; for a user's classes also the source."""
     for name, part in module.named_modules():
         kind = type(part)
-        yield f"{name} {kind.__module__}.{kind.__qualname__} {_settings(part)}"
+        yield f"{name} {_class_name(kind)} {_settings(part)}"
         if isinstance(part, GraphModule):
             yield part.code
         for base in kind.__mro__:

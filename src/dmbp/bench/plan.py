@@ -194,11 +194,12 @@ def read_plan(path: Path) -> Plan:
     file = parse(PlanFile, table, lambda location: _place(location, table, path))
     for method, settings in file.settings.items():
         check_settings(method, settings, where=f" in {path}")
-    return Plan(
-        tuple(_with_paths_from(path.parent, task) for task in file.tasks),
-        tuple(_variant(entry, file.settings, path) for entry in file.methods),
-        file.paper,
-    )
+    tasks = tuple(_with_paths_from(path.parent, task) for task in file.tasks)
+    variants = tuple(_variant(entry, file.settings, path) for entry in file.methods)
+    try:
+        return Plan(tasks, variants, file.paper)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dmbp.bench.identity import ModelIdentity, load_task_model
 from dmbp.bench.plan import Plan, Task, Variant
 from dmbp.bench.questions import WHOLE, PhotoTarget, Shard, questions
 from dmbp.bench.store import Cell, ResultRow, Store
-from dmbp.errors import DMBPError, sentence
+from dmbp.errors import DMBPError, one_line
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SkippedTasks:
             self.count += 1
             if self.count == self._tasks:
                 raise
-            warnings.warn(f"the task {task.name!r} is left out: {sentence(error)}", stacklevel=2)
+            warnings.warn(f"the task {task.name!r} is left out: {one_line(error)}", stacklevel=2)
 
 
 def missing_units(

@@ -48,7 +48,7 @@ def run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Compute on the Ray cluster at this address; auto finds the one this machine is in.",
+            help="Compute on the Ray cluster at this address; auto: the one this machine is in.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Questions computed at once.")] = BATCH,

@@ -1,9 +1,9 @@
 """A benchmark as a figure: for each task its insertion curves, and scores against seconds a map.
 
 A few methods have colours that colour-blind people can tell apart: DMBP and the best of the others.
-The rest is grey. In the second panel each method's name is placed beside its point so that it covers
-as little as possible of other names, points and error bars; positions there are fractions of the
-axes, from the lower left corner.
+The rest is grey. In the second panel each method's name is placed beside its point so that it
+covers as little as possible of other names, points and error bars; positions there are fractions of
+the axes, from the lower left corner.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

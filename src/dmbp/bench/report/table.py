@@ -190,7 +190,7 @@ def _layout(lines: list[TableLine], plan: Plan) -> TableLayout:
 
 
 def _below(lines: list[TableLine], plan: Plan) -> list[str]:
-    """Return the notes below a table: what its lines are over, and which methods have no average."""
+    """Return the notes below a table: what lines are over, and which methods have no average."""
     average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
     has = {variant.label for variant in plan.variants} if average is None else average.ours
     labels = [variant.label for variant in plan.variants if variant.label not in has]

@@ -1,9 +1,9 @@
 """A pool of workers: assigns units, collects rows, and replaces workers that die.
 
 Each worker has two units, one to compute and one to decode, and reports every part that is done. If
-a worker dies, another takes its place and what it had not reported is tried again; a part over which
-several workers died in a row is given up. `dmbp.bench.run.local` has the back end for processes,
-`dmbp.bench.run.ray_cluster` the one for a Ray cluster.
+a worker dies, another takes its place and what it had not reported is tried again; a part over
+which several workers died in a row is given up. `dmbp.bench.run.local` has the back end for
+processes, `dmbp.bench.run.ray_cluster` the one for a Ray cluster.
 """
 
 from abc import ABC, abstractmethod
@@ -76,8 +76,8 @@ Worker = TypeVar("Worker", bound=WorkerHandle)
 class WorkerPool(ABC, Generic[Worker]):
     """Computes units on one worker for each device; a device named twice has two workers.
 
-    A back end starts workers and listens to them: it calls `mark_ready`, `finish_part` and `replace`
-    for what they say.
+    A back end starts workers and listens to them: it calls `mark_ready`, `finish_part` and
+    `replace` for what they say.
     """
 
     def __init__(self, units: Iterator[Unit], devices: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Computing on many machines: a Ray cluster's workers compute, the driver writes their rows.
 
 There is a worker for each GPU of the cluster, or for each core if it has no GPU. Paths are those of
-the nodes: photos and weights lie on a file system that all of them see. A worker that is lost, alone
-or with its node, is replaced as soon as the cluster has room.
+the nodes: photos and weights lie on a file system that all of them see. A worker that is lost,
+alone or with its node, is replaced as soon as the cluster has room.
 """
 
 import socket

@@ -125,7 +125,7 @@ class TaskRunner:
     def _computed(
         self, unit: Unit, variant: Variant, group: Sequence[tuple[PhotoTarget, Tensor]]
     ) -> list[ResultRow]:
-        """Compute a group at once; if that fails, each half, until the photo is found that fails."""
+        """Compute a group at once; if that fails, each half, until the failing photo is found."""
         targets = [target for target, _ in group]
         try:
             return self._scored(unit, variant, targets, torch.cat([tensor for _, tensor in group]))

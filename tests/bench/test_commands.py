@@ -1,0 +1,131 @@
+"""`dmbp bench` on the command line: what it prints, writes and returns."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dmbp.cli import app
+from tests.bench.conftest import PLAN
+from tests.bench.tiny import run_to_table
+
+
+def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.parent)
+    runner = CliRunner()
+    found = runner.invoke(app, ["bench", "run", "plan.toml"])
+    assert found.exit_code == 0, found.output
+    assert "18 computed, 0 there already, 0 failed" in found.output
+    found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
+    assert "voc160, folder, gradcam: 6 done" in found.output
+    assert "plan.toml: 0 of 18 left" in found.output
+    latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
+    assert latex.startswith("\\begin{tabular}{ccccc}")
+    assert "$\\pm$" in latex
+    lines = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "csv"]).output
+    assert len(lines.splitlines()) == 1 + 2 * 3
+    assert "18 rows → all.csv" in runner.invoke(app, ["bench", "export", "all.csv"]).output
+    assert len((plan.parent / "all.csv").read_text().splitlines()) == 19
+
+
+def test_a_run_says_why_something_failed(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> object:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.chdir(plan.parent)
+    monkeypatch.setattr("dmbp.attribution.gradcam.GradCAM.attribute", never)
+    said = CliRunner().invoke(app, ["bench", "run", "plan.toml"]).output
+    assert "12 computed, 0 there already, 6 failed" in said
+    assert "6 × a kernel failed" in said
+
+
+TWO = """
+[[tasks]]
+name = "other"
+dataset = "folder"
+path = "photos"
+model = "resnet18"
+weights = "nowhere.pt"
+steps = 4
+"""
+
+
+def test_a_task_that_cannot_be_asked_is_left_out(plan: Path, tmp_path: Path) -> None:
+    """The other is computed, its table drawn; a batch queue is told by the exit code."""
+    whole = run_to_table(plan, "whole.sqlite")
+    first, rest = PLAN.split("[[tasks]]")
+    plan.write_text(first + TWO + "[[tasks]]" + rest)
+    store, picture = tmp_path / "s.sqlite", tmp_path / "curves.png"
+
+    def told(*arguments: object) -> str:
+        found = CliRunner().invoke(app, ["bench", *map(str, arguments), "--store", str(store)])
+        assert found.exit_code == (1 if arguments[0] == "run" else 0), found.output
+        assert "note: the task 'other' is left out: " in found.stderr
+        assert "nowhere.pt" in found.stderr
+        return found.stdout
+
+    assert "18 computed" in (said := told("run", plan))
+    assert "1 of the plan's tasks left out" in said
+    assert told("table", plan) == whole
+    told("plot", plan, picture)
+    assert picture.is_file()
+    assert "18 of 36 left" in told("status", "--plan", plan)
+
+
+def test_no_task_can_be_asked(plan: Path, tmp_path: Path) -> None:
+    plan.write_text('methods = ["gradient"]\n' + TWO)
+    arguments = ["bench", "run", str(plan), "--store", str(tmp_path / "s.sqlite")]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2
+    assert found.stderr.startswith("dmbp: ")
+    assert "nowhere.pt" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["run", "nowhere.toml"], "cannot read the plan nowhere.toml: No such file"),
+        (["run", "plan.toml", "--shard", "3/2"], "a shard is written as 1/4 to 4/4, not '3/2'"),
+        (["run", "plan.toml", "--device", "gpu"], "there is no device 'gpu'; devices are cpu"),
+        (["status"], "there is no file of results dmbp-bench.sqlite"),
+        (["table", "plan.toml"], "there is no file of results"),
+        (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),
+    ],
+)
+def test_commands_that_are_not_right(
+    plan: Path, given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    found = CliRunner().invoke(app, ["bench", *given])
+    assert found.exit_code == 2
+    assert said in " ".join(found.output.split())
+
+
+def test_an_interrupted_run_says_how_to_go_on(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dmbp.bench.run.driver.run_plan", interrupted)
+    found = CliRunner().invoke(app, ["bench", "run", str(plan)])
+    assert found.exit_code == 130
+    assert found.stderr == "dmbp: interrupted; the same command goes on with what is left\n"
+
+
+def test_merging_says_how_much(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.parent)
+    run_to_table(plan, "part.sqlite", shard=(0, 6))
+    found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
+    assert found.output == "3 rows added, 0 there already → whole.sqlite\n"
+    found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
+    assert found.output == "0 rows added, 3 there already → whole.sqlite\n"
+
+
+def test_trying_again_is_asked_for_as_the_run_was(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
+    given = ["bench", "run", plan.name, "--store", "my part.sqlite", "--shard", "1/6"]
+    found = CliRunner().invoke(app, given)
+    again = "again: dmbp bench run plan.toml --store 'my part.sqlite' --shard 1/6 --retry\n"
+    assert again in found.output
