@@ -50,29 +50,29 @@ steps = 4
 """
 
 
-def test_a_task_that_cannot_be_asked_is_left_out(plan: Path, tmp_path: Path) -> None:
-    """The other is computed, its table drawn; a batch queue is told by the exit code."""
+def test_a_task_that_cannot_run_is_left_out(plan: Path, tmp_path: Path) -> None:
+    """The other is computed, its table drawn; the exit code says so to a batch queue."""
     whole = run_to_table(plan, "whole.sqlite")
     first, rest = PLAN.split("[[tasks]]")
     plan.write_text(first + TWO + "[[tasks]]" + rest)
     store, picture = tmp_path / "s.sqlite", tmp_path / "curves.png"
 
-    def told(*arguments: object) -> str:
+    def run_command(*arguments: object) -> str:
         found = CliRunner().invoke(app, ["bench", *map(str, arguments), "--store", str(store)])
         assert found.exit_code == (1 if arguments[0] == "run" else 0), found.output
         assert "note: the task 'other' is left out: " in found.stderr
         assert "nowhere.pt" in found.stderr
         return found.stdout
 
-    assert "18 computed" in (said := told("run", plan))
+    assert "18 computed" in (said := run_command("run", plan))
     assert "1 of the plan's tasks left out" in said
-    assert told("table", plan) == whole
-    told("plot", plan, picture)
+    assert run_command("table", plan) == whole
+    run_command("plot", plan, picture)
     assert picture.is_file()
-    assert "18 of 36 left" in told("status", "--plan", plan)
+    assert "18 of 36 left" in run_command("status", "--plan", plan)
 
 
-def test_no_task_can_be_asked(plan: Path, tmp_path: Path) -> None:
+def test_no_task_can_run(plan: Path, tmp_path: Path) -> None:
     plan.write_text('methods = ["gradient"]\n' + TWO)
     arguments = ["bench", "run", str(plan), "--store", str(tmp_path / "s.sqlite")]
     found = CliRunner().invoke(app, arguments)
@@ -92,7 +92,7 @@ def test_no_task_can_be_asked(plan: Path, tmp_path: Path) -> None:
         (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),
     ],
 )
-def test_commands_that_are_not_right(
+def test_wrong_arguments_get_one_sentence(
     plan: Path, given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(plan.parent)
@@ -120,7 +120,7 @@ def test_merging_says_how_much(plan: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.output == "0 rows added, 3 there already → whole.sqlite\n"
 
 
-def test_trying_again_is_asked_for_as_the_run_was(
+def test_the_command_to_retry_is_that_of_the_run(
     plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(plan.parent)

@@ -40,7 +40,7 @@ class Halved(Tiny):
         return super().forward(inputs) / 2
 
 
-def test_models_of_the_same_weights_are_told_apart() -> None:
+def test_models_with_the_same_weights_are_distinguished() -> None:
     assert digest(Tiny()) == digest(Tiny())
     assert len({digest(module) for module in (Tiny(), Leaky(), Halved())}) == 3
     slope = Leaky()
@@ -65,14 +65,14 @@ class Scaled(Tiny):
         return super().forward(inputs * self._size + self.shift) ** self.power
 
 
-def test_numbers_that_no_file_of_weights_holds() -> None:
+def test_numbers_that_are_not_in_the_state_dict_count() -> None:
     assert digest(Scaled()) == digest(Scaled())
     others = (Scaled(), Scaled(size=2.0), Scaled(shift=1.0), Scaled(power=2.0))
     assert len({digest(module) for module in others}) == 4
 
 
-def test_how_a_module_is_printed_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changes with torch's versions, and then two machines' results would not meet."""
+def test_how_a_module_is_printed_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes with torch's versions; two machines would not find each other's results."""
     before = digest(Tiny())
     monkeypatch.setattr(nn.Conv2d, "extra_repr", lambda self: "another")
     assert digest(Tiny()) == before
@@ -98,7 +98,7 @@ def test_our_own_modules_may_be_renamed() -> None:
     assert {name for name in found if name.startswith("dmbp.")} <= DIGESTED_NAMES.keys()
 
 
-def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
+def test_the_preprocessing_is_in_the_key(tmp_path: Path) -> None:
     plan = read_plan(make_plan(tmp_path, photos=2))
     store = Store(tmp_path / "s.sqlite")
 
@@ -126,7 +126,7 @@ def test_how_a_photo_is_seen_is_in_the_key(tmp_path: Path) -> None:
         assert keys(own).isdisjoint(keys(replace(own, preprocessing=changed)))
 
 
-def test_the_order_of_metrics_decides_nothing(tmp_path: Path) -> None:
+def test_the_order_of_metrics_does_not_matter(tmp_path: Path) -> None:
     path = make_plan(tmp_path, photos=2)
     store = tmp_path / "s.sqlite"
     path.write_text(path.read_text().replace('["IM"]', '["IM", "deletion"]'))
@@ -148,7 +148,7 @@ def test_a_list_of_classes_of_the_wrong_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "activation"), [("tiny", "softmax"), ("likely", "none"), ("grey", "softmax")]
 )
-def test_outputs_that_are_probabilities_are_seen(
+def test_outputs_that_are_probabilities_are_detected(
     tmp_path: Path, model: str, activation: str
 ) -> None:
     plan = read_plan(make_plan(tmp_path, photos=2, model=model))

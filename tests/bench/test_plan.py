@@ -19,7 +19,7 @@ PLANS = sorted((ROOT / "plans").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_plans_are_right(path: Path) -> None:
+def test_plans_of_the_package_can_be_read(path: Path) -> None:
     """Methods, settings, metrics and kinds of datasets are checked as a plan is read."""
     plan = read_plan(path)
     table = TABLES[plan.paper]
@@ -58,7 +58,7 @@ def with_settings(folder: Path, settings: str) -> Path:
     return path
 
 
-def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
+def test_smooth_and_sites_are_settings(tmp_path: Path) -> None:
     chosen = 'smooth = "pieces:4:2", sites = ["1"]'
     plan = read_plan(with_settings(tmp_path, chosen))
     assert run_plan(plan, tmp_path / "results.sqlite", RunOptions()).done == 1
@@ -79,7 +79,7 @@ def test_lines_and_sites_are_settings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_lines_and_sites(tmp_path: Path, settings: str, sentence: str) -> None:
+def test_wrong_settings_get_one_sentence(tmp_path: Path, settings: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         read_plan(with_settings(tmp_path, settings))
 

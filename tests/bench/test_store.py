@@ -1,4 +1,4 @@
-"""The store: nothing lost, nothing twice, whatever happens in between."""
+"""The store: no row is lost or written twice, whatever happens in between."""
 
 import sqlite3
 import subprocess
@@ -16,7 +16,7 @@ from dmbp.errors import InputError, OutputError
 from tests.bench.cells import CELL, cells
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     row = ResultRow(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
     failed = ResultRow(replace(CELL, method="dmbp"), failure="it does not fit into memory")
@@ -42,7 +42,7 @@ def test_all_that_determines_a_result_is_in_the_key(change: dict[str, object]) -
     assert replace(CELL, **change).key != CELL.key
 
 
-def test_names_that_decide_nothing_are_not_in_the_key() -> None:
+def test_names_of_dataset_and_model_are_not_in_the_key() -> None:
     assert replace(CELL, dataset="folder", model="mine").key == CELL.key
     assert replace(CELL, settings=dict(reversed(CELL.settings.items()))).key == CELL.key
 
@@ -104,7 +104,7 @@ def test_a_file_of_layout_1_is_read_and_continued(tmp_path: Path) -> None:
     ]
 
 
-def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> None:
+def test_a_success_stays_and_a_failure_is_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, failure="no memory")])
     assert store.failed_by_key([CELL.key, "other"]) == {CELL.key: True}
@@ -116,10 +116,10 @@ def test_what_succeeded_stays_and_what_failed_is_replaced(tmp_path: Path) -> Non
 
 def test_many_keys_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
-    asked = cells(2500)
-    store.add(ResultRow(cell, {"IM": 0.1}) for cell in asked[:1700])
-    assert store.failed_by_key(cell.key for cell in asked).keys() == {
-        cell.key for cell in asked[:1700]
+    many = cells(2500)
+    store.add(ResultRow(cell, {"IM": 0.1}) for cell in many[:1700])
+    assert store.failed_by_key(cell.key for cell in many).keys() == {
+        cell.key for cell in many[:1700]
     }
 
 
@@ -145,9 +145,9 @@ WRITER = """
     from tests.bench.cells import cells
 
     store = Store(Path(sys.argv[1]))
-    asked = cells(400)[int(sys.argv[2]) :: 2] + cells(40)  # some are written by both
-    for k in range(0, len(asked), 4):
-        store.add(ResultRow(cell, {"IM": 0.5}) for cell in asked[k : k + 4])
+    many = cells(400)[int(sys.argv[2]) :: 2] + cells(40)  # some are written by both
+    for k in range(0, len(many), 4):
+        store.add(ResultRow(cell, {"IM": 0.5}) for cell in many[k : k + 4])
         print(k, flush=True)
 """
 
@@ -194,7 +194,7 @@ def test_a_killed_process_leaves_whole_batches(tmp_path: Path) -> None:
     assert count % 4 == 0
 
 
-def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_the_rows(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, {"IM": 0.5})])
     connection = store._database.connection
@@ -205,7 +205,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     assert len(list(store.rows())) == 1
 
 
-def test_files_that_are_no_store(tmp_path: Path) -> None:
+def test_files_that_are_not_a_store(tmp_path: Path) -> None:
     text = tmp_path / "text.sqlite"
     text.write_text("not a database, but long enough to be looked at " * 50)
     with pytest.raises(InputError, match="is not a database that can be read"):
@@ -226,7 +226,7 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
         Store(tmp_path / "nowhere" / "s.sqlite")
 
 
-def test_digests_are_of_files_as_they_were(tmp_path: Path) -> None:
+def test_digests_are_forgotten_when_a_file_changes(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     file = tmp_path / "a.jpg"
     file.write_bytes(b"one")
@@ -237,8 +237,8 @@ def test_digests_are_of_files_as_they_were(tmp_path: Path) -> None:
     assert store.digests.get(file) is None
 
 
-def test_a_damaged_file_is_said(tmp_path: Path) -> None:
-    """Its first page is whole, so it opens; what comes after is not."""
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    """Its first page is intact, so it opens; the rest is not."""
     path = tmp_path / "s.sqlite"
     store = Store(path)
     store.add([ResultRow(replace(CELL, image=str(k))) for k in range(200)])
@@ -251,7 +251,7 @@ def test_a_damaged_file_is_said(tmp_path: Path) -> None:
             read(Store(path))
 
 
-def test_a_failure_on_a_photo_that_was_repaired_counts_no_more(tmp_path: Path) -> None:
+def test_a_failure_on_a_repaired_photo_is_not_counted(tmp_path: Path) -> None:
     """Unless the photo broke after it had succeeded; a merge does not change when that was."""
     broken, other = replace(CELL, photo="broken"), replace(CELL, image="b")
     stores = [Store(tmp_path / name) for name in ("first", "second", "both")]
@@ -269,7 +269,7 @@ def test_a_failure_on_a_photo_that_was_repaired_counts_no_more(tmp_path: Path) -
     assert stores[1].failures() == [("no photo", 1)]
 
 
-def test_a_store_that_may_not_be_written_is_read(
+def test_a_store_that_cannot_be_written_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a file beside it; with the log of a run that was killed, its rows too."""

@@ -1,4 +1,4 @@
-"""Exports: every row, in both formats alike, a group at a time."""
+"""Exports: every row, the same in both formats, a group at a time."""
 
 import csv
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
         assert (tmp_path / name).exists()
 
 
-def test_what_cannot_be_written(
+def test_files_that_cannot_be_written(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"to a \.csv or \.parquet file, not .*a\.xlsx"):

@@ -1,4 +1,4 @@
-"""Plots of a plan: what they show is what the store has, and names do not cover each other."""
+"""Plots of a plan show what the store has, and name every method."""
 
 from pathlib import Path
 
@@ -32,11 +32,11 @@ def test_the_commands_picture(plan: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "pictures are written as .png, .svg, .pdf" in " ".join(wrong.output.split())
 
 
-def test_what_is_drawn_is_what_is_there(plan: Path) -> None:
-    asked = read_plan(plan)
+def test_the_plot_shows_the_stores_means(plan: Path) -> None:
+    parsed = read_plan(plan)
     store = Store(plan.parent / "s.sqlite")
-    run_plan(asked, plan.parent / "s.sqlite", RunOptions())
-    task = task_plot(asked.tasks[0], asked, store)
+    run_plan(parsed, plan.parent / "s.sqlite", RunOptions())
+    task = task_plot(parsed.tasks[0], parsed, store)
     assert task.photos == 6
     rows = [row for row in store.rows() if row.cell.method == "gradcam"]
     (mark,) = (mark for mark in task.marks if mark.label == "GC")

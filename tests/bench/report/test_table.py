@@ -1,4 +1,4 @@
-"""Tables in the paper's layouts, from rows that are known; nothing that is missing goes unsaid."""
+"""Tables in the paper's layouts, from known rows; everything that is missing is noted."""
 
 import csv
 import io
@@ -34,8 +34,8 @@ def score(*values: float) -> ScoreSummary:
     return ScoreSummary(mean)
 
 
-def test_means_over_other_photos_are_not_compared() -> None:
-    """A method that failed where it is hard would look good; a broken photo fails for all."""
+def test_means_over_different_photos_are_not_compared() -> None:
+    """A method that failed on hard photos would look good; a broken photo fails for all."""
     few, most, many = score(0.9), score(0.5, 0.5), score(0.1, 0.1)
     few.failed = 1
     unfair = TableLine("VOC/RN50", "IM", 2, 2, {"Grad": few, "GC": many}, {})
@@ -52,9 +52,9 @@ def test_means_over_other_photos_are_not_compared() -> None:
 
 
 def test_a_table_in_the_papers_layout(plan: Path) -> None:
-    asked = read_plan(plan)
-    run_plan(asked, plan.parent / "s.sqlite", RunOptions())
-    lines = table(asked, plan.parent / "s.sqlite").splitlines()
+    parsed = read_plan(plan)
+    run_plan(parsed, plan.parent / "s.sqlite", RunOptions())
+    lines = table(parsed, plan.parent / "s.sqlite").splitlines()
     assert lines[0] == "| DB/Model | Metric | Grad | GC | Random |"
     assert [line.split(" | ")[1] for line in lines[2:5]] == ["IM", "IM, paper", "deletion"]
     assert lines[3] == "| VOC/RN50 | IM, paper | 0.30 | 0.51 |  |"
@@ -67,23 +67,23 @@ def test_a_table_in_the_papers_layout(plan: Path) -> None:
     ]
 
 
-def test_what_is_missing_is_said(plan: Path) -> None:
-    asked = read_plan(plan)
+def test_missing_and_failed_cells_are_noted(plan: Path) -> None:
+    parsed = read_plan(plan)
     (plan.parent / "photos" / "cat" / "0.png").write_bytes(b"no image")
-    run_plan(asked, plan.parent / "s.sqlite", RunOptions(shard=(0, 3)))
-    text = table(asked, plan.parent / "s.sqlite")
+    run_plan(parsed, plan.parent / "s.sqlite", RunOptions(shard=(0, 3)))
+    text = table(parsed, plan.parent / "s.sqlite")
     assert "- VOC/RN50, IM, Grad, GC, Random: each 1 failed, 4 not computed yet\n" in text
-    rows = list(csv.DictReader(io.StringIO(table(asked, plan.parent / "s.sqlite", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(table(parsed, plan.parent / "s.sqlite", "csv"))))
     assert {row["label"] for row in rows} == {"Grad", "GC", "Random"}
     for row in rows:
         counts = [row[name] for name in ("count", "failed", "missing", "photos")]
         assert counts == ["1", "1", "4", "6"]
 
 
-def test_rows_scored_otherwise_do_not_count(plan: Path) -> None:
-    asked = read_plan(plan)
+def test_rows_with_other_scoring_do_not_count(plan: Path) -> None:
+    parsed = read_plan(plan)
     store = plan.parent / "s.sqlite"
-    run_plan(asked, store, RunOptions())
+    run_plan(parsed, store, RunOptions())
     plan.write_text(PLAN.replace("steps = 4", "steps = 5"))
     assert all(s.missing == 6 for line in table_lines(read_plan(plan), store) for s in _ours(line))
 
@@ -109,9 +109,9 @@ def test_reinitialisation_is_a_metric(plan: Path) -> None:
     """As the metric alone gives it, in the paper's layout."""
     text = PLAN.replace('["IM", "deletion"]', '["reinitialisation"]').replace(', "random"', "")
     plan.write_text('paper = "reinitialisation"\n' + text)
-    asked = read_plan(plan)
+    parsed = read_plan(plan)
     store = plan.parent / "s.sqlite"
-    run_plan(asked, store, RunOptions(shard=(0, 6)))
+    run_plan(parsed, store, RunOptions(shard=(0, 6)))
     classifier = load_model("voc160")
     seen = classifier.preprocessing
     for row in Store(store).rows():
@@ -119,7 +119,7 @@ def test_reinitialisation_is_a_metric(plan: Path) -> None:
         method = methods()[row.cell.method]
         alone = metrics.reinitialisation(method, classifier.module, inputs, int(row.cell.target))
         assert row.scores["reinitialisation"] == pytest.approx(float(alone), abs=1e-3)
-    lines = table(asked, store).splitlines()
+    lines = table(parsed, store).splitlines()
     assert lines[0] == "|  | VOC/RN50 |"
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| **Grad**", "| **GC**"]
 
@@ -164,7 +164,7 @@ def test_the_average_is_over_all_lines_of_those_that_have_them() -> None:
     assert "Avg" not in as_markdown(lines[:1], plan)
 
 
-def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
+def test_lines_without_scores_say_why_and_are_not_averaged() -> None:
     lines = [
         TableLine("A", "IM", 2, 4, {"GC": score(0.5), "Grad": score(0.2)}, {}),
         TableLine("A", "cIM", 0, 0, {"GC": ScoreSummary(), "Grad": ScoreSummary()}, {}),
@@ -191,7 +191,7 @@ def test_lines_that_can_have_no_score_say_why_and_are_not_waited_for() -> None:
     assert "- A, cIM: no photo shows two classes\n" in said
 
 
-def test_none_is_best_while_some_are_missing() -> None:
+def test_nothing_is_marked_while_some_are_missing() -> None:
     lines = [TableLine("VOC/VGG", "IM", 2, 4, {"GC": score(0.5), "A": ScoreSummary(missing=1)}, {})]
     for layout in (methods_across(lines, ["GC", "A"]), tasks_across(lines, ["GC", "A"])):
         assert [text.text for row in layout.rows for text in row if "0.5" in text.text] == ["0.500"]
@@ -216,7 +216,7 @@ def test_the_papers_averages_are_of_its_lines() -> None:
     assert TABLES["ablation"].scores()["INet/RN50", "IM", "DMBP^All"] == 0.57
 
 
-def test_latex_escapes_what_it_must(plan: Path) -> None:
+def test_latex_is_escaped(plan: Path) -> None:
     named = "{ name = 'dmbp_pos', label = 'DMBP⁺ 50%_a^~{|', settings = { iterations = 1 } }"
     plan.write_text(PLAN.replace('"random"', named))
     run_plan(read_plan(plan), plan.parent / "s.sqlite", RunOptions(shard=(0, 6)))

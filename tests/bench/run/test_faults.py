@@ -30,23 +30,33 @@ KILLS = int(os.environ.get("DMBP_KILLS", "5"))
 
 
 def start(plan: Path, store: Path, *given: str, limit: int | None = None) -> subprocess.Popen[str]:
-    """`dmbp bench run` in a process of its own, whose files may have `limit` bytes."""
+    """Start `dmbp bench run` in a process of its own, whose files may have `limit` bytes."""
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
     command = (limited if limit else "") + "from dmbp.cli import app; app()"
-    asked = ["bench", "run", str(plan), "--store", str(store), "--batch", "1", "--quiet", *given]
+    arguments = [
+        "bench",
+        "run",
+        str(plan),
+        "--store",
+        str(store),
+        "--batch",
+        "1",
+        "--quiet",
+        *given,
+    ]
     return subprocess.Popen(
-        [sys.executable, "-c", command, *asked], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", command, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """The exit code of a process, and what it said."""
+    """Return the exit code of a process, and what it printed."""
     _, said = process.communicate(timeout=180)
     return process.returncode, " ".join(said.split())
 
 
-def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
-    """kill -9 from the first import to the last rows; in the end none is missing, none twice."""
+def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
+    """kill -9 from the first import to the last rows; in the end no row is missing or double."""
     plan = make_plan(tmp_path, photos=3 * KILLS, model="slow")
     store = tmp_path / "killed.sqlite"
     moments = random.Random(KILLS)
@@ -62,10 +72,10 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
         ended(process)
         print(f"kill {kill + 1}: {_count(store)} of {6 * KILLS} rows, {len(workers)} workers")
         assert _all_gone(workers)
-    assert 0 < _count(store) < 6 * KILLS  # or nothing was left to go on with
+    assert 0 < _count(store) < 6 * KILLS  # or nothing was left to continue
     assert ended(start(plan, store)) == (0, "")
     assert (stored_rows(store), table(read_plan(plan), store)) == run_undisturbed(plan, batch=1)
-    print(f"in the end: {_count(store)} rows, the same as of a run that nobody killed")
+    print(f"in the end: {_count(store)} rows, the same as of an undisturbed run")
 
 
 def _wait_for_more(store: Path, process: subprocess.Popen[str]) -> None:
@@ -80,12 +90,12 @@ def _count(store: Path) -> int:
     try:
         with closing(Store(store)) as results:
             return sum(1 for _ in results.rows())
-    except DMBPError:  # it is being made
+    except DMBPError:  # it is being created
         return 0
 
 
 def _children(pid: int) -> list[int]:
-    """The workers of a run, where the system tells; multiprocessing's tracker is none."""
+    """Return the workers of a run, if the system tells; multiprocessing's tracker is not one."""
     found = Path(f"/proc/{pid}/task/{pid}/children")
     pids = [int(child) for child in found.read_text().split()] if found.exists() else []
     return [child for child in pids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
@@ -113,7 +123,7 @@ def test_two_runs_on_one_store(tmp_path: Path) -> None:
     assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
 
-def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=40, methods=["random"])
     store = tmp_path / "s.sqlite"
     code, said = ended(start(plan, store, limit=64 * 1024))
@@ -124,7 +134,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
     assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
 
-def test_photos_that_go_in_the_middle_of_a_run(tmp_path: Path) -> None:
+def test_photos_that_vanish_during_a_run(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     gone, cut = (tmp_path / "photos" / "dog" / f"000{number}.png" for number in ("09", "11"))
 
@@ -141,7 +151,7 @@ def test_photos_that_go_in_the_middle_of_a_run(tmp_path: Path) -> None:
     }
 
 
-def test_memory_that_does_not_suffice_for_one_photo(tmp_path: Path) -> None:
+def test_one_photo_that_does_not_fit_into_memory(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, model="hungry", methods=["random"])
     mark(tmp_path / "photos" / "dog" / "00005.png")
     tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(batch=8))
@@ -156,7 +166,7 @@ def test_a_device_that_breaks_ends_the_process(tmp_path: Path) -> None:
     store = tmp_path / "s.sqlite"
     with pytest.raises(WorkerError, match="the device cannot be used any more: CUDA error"):
         run_plan(read_plan(plan), store, RunOptions(batch=1))
-    assert 0 < len(stored_rows(store)) < 8  # what was done before stays, and nothing failed for it
+    assert 0 < len(stored_rows(store)) < 8  # earlier rows stay, and none failed because of it
     assert not Store(store).failures()
 
 

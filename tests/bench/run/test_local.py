@@ -35,7 +35,7 @@ def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -
     assert not active_children()
 
 
-def test_what_kills_every_worker_is_given_up_alone(
+def test_only_what_kills_every_worker_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dmbp.bench.run.pool.MOST_ATTEMPTS", 2)  # each costs a process's start

@@ -54,7 +54,7 @@ def test_a_lost_node_changes_nothing(
         if tally.done >= 8 and two_nodes.worker_nodes:
             two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
         if not two_nodes.worker_nodes and not lost:
-            time.sleep(0.5)  # a node's workers live on for a second or two
+            time.sleep(0.5)  # a lost node's workers live on for a second or two
 
     options = RunOptions(batch=2, ray=two_nodes.address)
     tally = run_plan(read_plan(plan), store, options, lose_a_node)
@@ -65,7 +65,7 @@ def test_a_lost_node_changes_nothing(
     assert (again.done, again.kept) == (0, 48)
 
 
-def test_places_are_gpus_where_there_are_some() -> None:
+def test_workers_use_gpus_if_there_are_any() -> None:
     def places(**there: float) -> tuple[int, dict[str, float], str]:
         return cluster_places(SimpleNamespace(cluster_resources=lambda: there))
 
@@ -76,7 +76,7 @@ def test_places_are_gpus_where_there_are_some() -> None:
         places(memory=1e9)
 
 
-def test_no_cluster_there(tmp_path: Path) -> None:
+def test_there_is_no_cluster(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     plan = make_plan(tmp_path, photos=2)
     options = RunOptions(ray="127.0.0.1:1")
@@ -93,7 +93,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(ray="auto"))
 
 
-def test_a_clusters_devices_are_its_own(tmp_path: Path) -> None:
+def test_a_cluster_chooses_its_devices(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=2)
     found = CliRunner().invoke(app, ["bench", "run", str(plan), "--ray", "auto", "--workers", "2"])
     assert found.exit_code == 2
