@@ -129,7 +129,7 @@ def test_sanity() -> None:
         (("compare", "photo.jpg", "--set", "ris.masks=3"), "no method 'ris'"),
         (
             ("compare", "photo.jpg", "--methods", "gradient", "--set", "rise.masks=3"),
-            "sets a method that is not asked for",
+            "sets a method that will not run; add rise to the methods",
         ),
         (
             ("compare", "photo.jpg", "--methods", "rise", "--set", "rise.masks=0"),
