@@ -1,4 +1,4 @@
-"""Six photos of two classes and a plan for them, with the model in the box."""
+"""Six photos of two classes and a plan for them, with a tiny model."""
 
 import random
 from pathlib import Path
@@ -13,7 +13,7 @@ methods = ["gradient", "gradcam", "random"]
 name = "VOC/RN50"
 dataset = "folder"
 path = "photos"
-model = "voc160"
+model = "tests.bench.tiny:tiny"
 metrics = ["IM", "deletion"]
 steps = 4
 """

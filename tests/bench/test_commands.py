@@ -17,7 +17,7 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.exit_code == 0, found.output
     assert "18 computed, 0 there already, 0 failed" in found.output
     found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
-    assert "voc160, folder, gradcam: 6 done" in found.output
+    assert "tests.bench.tiny:tiny, folder, gradcam: 6 done" in found.output
     assert "plan.toml: 0 of 18 left" in found.output
     latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
     assert latex.startswith("\\begin{tabular}{ccccc}")

@@ -91,7 +91,9 @@ def parse_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, di
             raise InputError(f"a setting is written as rise.masks=1000, not {text!r}")
         require_known("method", method, METHODS)
         if method not in methods:
-            raise InputError(f"{text!r} sets a method that will not run; add {method} to the methods")
+            raise InputError(
+                f"{text!r} sets a method that will not run; add {method} to the methods"
+            )
         settings.setdefault(method, {})[name] = _parse_value(method, name, value)
     for method, given in settings.items():
         check_settings(method, given)

@@ -23,8 +23,8 @@ from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.scoring import SCORERS
 from dmbp.bench.store import Store
 from dmbp.data import read_photo
-from dmbp.models import load_model
 from tests.bench.conftest import PLAN
+from tests.bench.tiny import tiny
 
 
 def score(*values: float) -> ScoreSummary:
@@ -112,7 +112,7 @@ def test_reinitialisation_is_a_metric(plan: Path) -> None:
     parsed = read_plan(plan)
     store = plan.parent / "s.sqlite"
     run_plan(parsed, store, RunOptions(shard=(0, 6)))
-    classifier = load_model("voc160")
+    classifier = tiny()
     seen = classifier.preprocessing
     for row in Store(store).rows():
         inputs = seen.tensor(seen.view(read_photo(plan.parent / "photos" / row.cell.image)))

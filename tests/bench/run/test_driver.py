@@ -79,7 +79,7 @@ def test_a_method_that_raises_on_one_image(plan: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("voc160", "voc16"), "there is no model 'voc16'; did you mean 'voc160'"),
+        (("tests.bench.tiny:tiny", "voc16"), "there is no model 'voc16'; did you mean 'voc160'"),
         (("photos", "foto"), "there is no folder or file"),
     ],
 )
@@ -93,16 +93,16 @@ def test_a_model_or_dataset_that_does_not_exist(
 
 def test_labels_that_the_model_does_not_have(plan: Path) -> None:
     (plan.parent / "photos" / "dog").rename(plan.parent / "photos" / "wolf")
-    with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of voc160"):
+    with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of tiny"):
         run_to_table(plan, "s.sqlite")
 
 
 DOUBLE = """
 from dataclasses import replace
-from dmbp.models import load_model
+from tests.bench.tiny import tiny
 
 def make():
-    found = load_model("voc160")
+    found = tiny()
     return replace(found, name="double", module=found.module.double())
 """
 
@@ -112,7 +112,7 @@ def test_a_model_in_another_precision(plan: Path, monkeypatch: pytest.MonkeyPatc
     single = run_to_table(plan, "single.sqlite")
     (plan.parent / "in_double.py").write_text(DOUBLE)
     monkeypatch.chdir(plan.parent)
-    plan.write_text(PLAN.replace("voc160", "in_double:make"))
+    plan.write_text(PLAN.replace("tests.bench.tiny:tiny", "in_double:make"))
     assert run_to_table(plan, "double.sqlite") == single
 
 
