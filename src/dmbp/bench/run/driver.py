@@ -168,7 +168,7 @@ def _executor(options: RunOptions) -> tuple[LoadModel, Executor]:
         return load, partial(run_on_cluster, address=options.ray)
     if len(options.devices) > 1:
         return load, partial(run_in_processes, devices=options.devices)
-    (device,) = options.devices
+    device = options.devices[0]
     shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
     return shared, partial(run_in_process, load=shared, device=device)
 
