@@ -4,7 +4,6 @@
 methods takes (`left_out_on_error`, `method_settings`) is shared with `dmbp sanity`.
 """
 
-import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dmbp import __version__
 from dmbp.attribution import METHODS, Method
 from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
@@ -34,7 +32,7 @@ from dmbp.render import (
     write_all_or_none,
 )
 from dmbp.render.colour import Array
-from dmbp.workflows.prediction import Prediction
+from dmbp.workflows.prediction import Prediction, encode_record
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """At which fractions of inserted pixels the insertion figure shows the photo."""
@@ -113,10 +111,8 @@ class Comparison:
                 for name, item in self.maps.items()
             },
             "refused": dict(self.refusals),
-            "dmbp": __version__,
-            "torch": torch.__version__,
         }
-        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+        return encode_record(record)
 
 
 def compare(

@@ -5,7 +5,6 @@ the results, the device), loads the model, and hands the photos to `explain_all`
 explains them one at a time. Each gives an `Explanation`, from which all files are written.
 """
 
-import json
 import os
 import time
 import warnings
@@ -45,7 +44,7 @@ from dmbp.render import (
     report_html,
     write_all_or_none,
 )
-from dmbp.workflows.prediction import ModelSpec, Prediction, predict
+from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
 
 REPORT = "report.html"
 
@@ -125,10 +124,8 @@ class Explanation:
             "approximation_error": d.approximation_error,
             "settings": dict(self.settings),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "dmbp": __version__,
-            "torch": torch.__version__,
         }
-        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+        return encode_record(record)
 
     def raw_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
         """Return the attributions (targets, channels, height, width) as `.npy` and 16-bit PNG.

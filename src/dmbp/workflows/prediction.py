@@ -5,8 +5,9 @@ photo; the `Prediction` it returns holds the photo as the model saw it, the mode
 classes to explain.
 """
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dmbp import __version__
 from dmbp.errors import InputError
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import run_classifier
@@ -150,3 +152,10 @@ def predict(
     indices = indices or [int(outputs.argmax())]
     unique = list(dict.fromkeys(indices))  # a number and a name may mean one class
     return Prediction(name, view, classifier, inputs, outputs, unique)
+
+
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """Return a record as the content of a JSON file, with the versions of dmbp and torch."""
+    versions = {"dmbp": __version__, "torch": torch.__version__}
+    text = json.dumps({**record, **versions}, indent=2, ensure_ascii=False)
+    return f"{text}\n".encode()

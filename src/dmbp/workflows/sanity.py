@@ -3,7 +3,6 @@
 A map that does not change cannot show what the model has learned.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dmbp import __version__
 from dmbp.attribution import METHODS
 from dmbp.attribution.settings import MethodSettings
 from dmbp.errors import DMBPError, InputError
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, encode_figure, write_all_or_none
 from dmbp.workflows.compare import left_out_on_error, method_settings
-from dmbp.workflows.prediction import Prediction
+from dmbp.workflows.prediction import Prediction, encode_record
 
 DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
 
@@ -47,16 +45,12 @@ class SanityCheck:
             "correlation": {name: row.mean for name, row in self.rows.items()},
             "refused": dict(self.refusals),
             "correlations": {name: list(row.correlations) for name, row in self.rows.items()},
-            "dmbp": __version__,
-            "torch": torch.__version__,
         }
         files = {
             folder / f"{stem}-sanity{suffix}": encode_figure(
                 draw_sanity(prediction.photo, caption, list(self.rows.values()), style), suffix
             ),
-            folder / f"{stem}-sanity.json": (
-                json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-            ).encode(),
+            folder / f"{stem}-sanity.json": encode_record(record),
         }
         write_all_or_none(files)
         return list(files)
