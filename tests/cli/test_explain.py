@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 from dmbp import DMBP
 from dmbp.data import read_photo
-from dmbp.decompose.settings import OBJECTIVES
 from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
@@ -70,20 +69,21 @@ def test_two_classes_of_one_name_are_asked_about_by_number(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_kernels_are_asked_for_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that they are compiled beside it; the settings are those it will learn by."""
-    order: list[object] = []
-    monkeypatch.setattr(ModelSpec, "load", lambda _: order.append("loaded") or abort())
-    monkeypatch.setattr(
-        "dmbp.attribution.dmbp.prepare", lambda like, **by: order.append((like.device.type, by))
-    )
+def test_kernels_are_compiled_while_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling starts first, for the settings that masks will be learned with."""
+    calls: list[object] = []
 
-    def abort() -> None:
+    def prepare(like: torch.Tensor, **settings: str) -> None:
+        calls.append((like.device.type, settings))
+
+    def load(_: ModelSpec) -> None:
+        calls.append("load")
         raise InputError("enough")
 
+    monkeypatch.setattr(DMBP, "prepare", prepare)
+    monkeypatch.setattr(ModelSpec, "load", load)
     run_explain("photo.jpg", "--objective", "pos")
-    by = {"loss": OBJECTIVES["pos"], "precision": "auto"}
-    assert order == [("cpu", by), "loaded"]
+    assert calls == [("cpu", {"preset": "fast", "objective": "pos"}), "load"]
 
 
 def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:

@@ -4,7 +4,6 @@ import re
 from html.parser import HTMLParser
 
 import numpy
-import pytest
 
 from dmbp.render import PALETTES, PanelRow, PanelStyle, ReportPhoto, ReportTarget, report_html
 from dmbp.render.report import ChartLine, line_chart
@@ -71,16 +70,3 @@ def test_a_chart_by_hand() -> None:
     )
     assert 'points="52.0,136.0 292.0,8.0"' in svg
     assert line_chart([ChartLine("flat", "#000", [])], across="a", last="0").startswith("<svg")
-
-
-@pytest.mark.parametrize("name", PALETTES)
-def test_both_arms_of_every_scale_darken_alike(name: str) -> None:
-    """CIE L* at equal strengths, for and against, from relative luminance."""
-    scale = PALETTES[name].colormap
-    for strength in (0.2, 0.4, 0.6, 0.8, 1.0):
-        colours = numpy.array([scale(0.5 + 0.5 * strength)[:3], scale(0.5 - 0.5 * strength)[:3]])
-        linear = numpy.where(
-            colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4
-        )
-        lightness = 116 * numpy.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
-        assert abs(lightness[0] - lightness[1]) < 2

@@ -26,10 +26,10 @@ def demo(out: Out = Path("dmbp-demo")) -> None:
     Writes a picture for each, a report about all of them, and a comparison of methods on one.
     """
     with report_errors():
-        _run(out)
+        _explain_samples(out)
 
 
-def _run(out: Path) -> None:
+def _explain_samples(out: Path) -> None:
     """Explain every sample photo, compare methods on one, and print where the pictures are."""
     from dmbp.attribution import DMBP, parse_method_names
     from dmbp.data import sample_photos

@@ -1,0 +1,54 @@
+"""Colours mean what the legend says."""
+
+import numpy
+import pytest
+
+from dmbp.render import PALETTES
+from dmbp.render.colour import (
+    darkest_magnitude,
+    linear_map_colours,
+    signed_over_photo,
+    smooth_map,
+)
+
+
+def test_red_for_blue_against_white_for_nothing() -> None:
+    photo = numpy.ones((1, 3, 3))
+    picture = signed_over_photo(numpy.array([[1.0, 0.0, -1.0]]), photo, scale=1.0, faint=0.5)
+    red, white, blue = picture[0]
+    assert red[0] > red[2] + 0.2
+    assert blue[2] > blue[0] + 0.2
+    assert white.tolist() == [1, 1, 1]
+
+
+def test_the_strongest_half_per_cent_is_clipped() -> None:
+    values = numpy.concatenate([numpy.ones(999), [1e6]])
+    assert darkest_magnitude(values) == pytest.approx(1.0)
+    assert darkest_magnitude(numpy.zeros(4)) == 1.0
+
+
+def test_smoothing_keeps_the_sum_inside() -> None:
+    dot = numpy.zeros((41, 41))
+    dot[20, 20] = 1
+    spread = smooth_map(dot, 2.0)
+    assert spread.sum() == pytest.approx(1)
+    assert spread.max() < 0.1
+    assert smooth_map(dot, 0) is dot
+
+
+def test_linear_maps_lie_around_grey() -> None:
+    colours = linear_map_colours(numpy.array([[[0.0, 2.0, -9.0]]]), scale=2.0)
+    assert colours.tolist() == [[[0.5, 1.0, 0.0]]]
+
+
+@pytest.mark.parametrize("name", PALETTES)
+def test_both_arms_of_every_scale_darken_alike(name: str) -> None:
+    """CIE L* at equal strengths, for and against, from relative luminance."""
+    scale = PALETTES[name].colormap
+    for strength in (0.2, 0.4, 0.6, 0.8, 1.0):
+        colours = numpy.array([scale(0.5 + 0.5 * strength)[:3], scale(0.5 - 0.5 * strength)[:3]])
+        linear = numpy.where(
+            colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4
+        )
+        lightness = 116 * numpy.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+        assert abs(lightness[0] - lightness[1]) < 2
