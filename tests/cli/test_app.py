@@ -9,7 +9,7 @@ import torch
 
 from dmbp import DMBP
 from dmbp.attribution import METHODS
-from dmbp.cli.options import Colours, Objective, Picture, Preset
+from dmbp.cli.options import Objective, PaletteName, PictureFormat, Preset
 from dmbp.decompose import PRESETS
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.render import PALETTES
@@ -20,8 +20,8 @@ from tests.cli.commands import run, run_explain
 def test_the_choices_are_those_of_the_tables() -> None:
     assert [p.value for p in Preset] == list(PRESETS)
     assert [o.value for o in Objective] == list(OBJECTIVES)
-    assert [c.value for c in Colours] == list(PALETTES)
-    assert [f".{p.value}" for p in Picture] == list(FORMATS)
+    assert [c.value for c in PaletteName] == list(PALETTES)
+    assert [f".{p.value}" for p in PictureFormat] == list(FORMATS)
 
 
 def test_models_methods_and_version_are_printed() -> None:

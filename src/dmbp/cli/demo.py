@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dmbp.cli.options import Out, report_errors, stdout
+from dmbp.cli.options import OutOption, report_errors, stdout
 
 NEXT = """
 Try it on your own photos (after `make demo`, run `source .venv/bin/activate` first):
@@ -20,7 +20,7 @@ COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad
 """Methods that take a second or two at most."""
 
 
-def demo(out: Out = Path("dmbp-demo")) -> None:
+def demo(out: OutOption = Path("dmbp-demo")) -> None:
     """Explain sample photos with the model in the box.
 
     Writes a picture for each, a report about all of them, and a comparison of methods on one.

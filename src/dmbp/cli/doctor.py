@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from dmbp.cli.options import (
-    Device,
-    Sites,
+    DeviceOption,
+    SitesOption,
     SmoothOption,
-    Weights,
+    WeightsOption,
     given_options,
     report_errors,
     stdout,
@@ -24,14 +24,14 @@ def doctor(
             "without --weights get random ones."
         ),
     ],
-    weights: Weights = None,
+    weights: WeightsOption = None,
     size: Annotated[
         int | None,
         typer.Option(min=1, help="Side of the test image in pixels. Default: the model's own."),
     ] = None,
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     smooth: SmoothOption = None,
-    sites: Sites = None,
+    sites: SitesOption = None,
     all_sites: Annotated[
         bool, typer.Option("--all-sites", help="List all activations that carry masks.")
     ] = False,

@@ -6,21 +6,21 @@ from typing import Annotated
 import typer
 
 from dmbp.cli.options import (
-    OUT,
-    Classes,
-    Colours,
-    ColourScale,
-    Device,
-    ModelName,
+    DEFAULT_OUT,
+    ClassesOption,
+    ColoursOption,
+    DeviceOption,
+    ModelOption,
     Objective,
-    Out,
-    Picture,
+    OutOption,
+    PaletteName,
     PictureFormat,
+    PictureOption,
     Preset,
-    Quiet,
-    Sites,
+    QuietOption,
+    SitesOption,
     SmoothOption,
-    Weights,
+    WeightsOption,
     given_options,
     print_default_model,
     report_errors,
@@ -30,9 +30,9 @@ from dmbp.cli.options import (
 
 def explain(
     photos: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
-    model: ModelName = None,
-    weights: Weights = None,
-    classes: Classes = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    classes: ClassesOption = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,9 +54,9 @@ def explain(
         float | None, typer.Option(help="The learning rate of RMSProp.")
     ] = None,
     smooth: SmoothOption = None,
-    sites: Sites = None,
-    device: Device = "cpu",
-    out: Out = OUT,
+    sites: SitesOption = None,
+    device: DeviceOption = "cpu",
+    out: OutOption = DEFAULT_OUT,
     report: Annotated[
         bool, typer.Option("--report", help="Also write one HTML page about all photos.")
     ] = False,
@@ -69,8 +69,8 @@ def explain(
             "--gif", help="Also write a GIF: the strongest pixels fill up a blurred photo."
         ),
     ] = False,
-    picture: PictureFormat = Picture.png,
-    colours: ColourScale = Colours.red_blue,
+    picture: PictureOption = PictureFormat.png,
+    colours: ColoursOption = PaletteName.red_blue,
     overlay: Annotated[
         float | None,
         typer.Option(
@@ -85,7 +85,7 @@ def explain(
             help="How far the map is smoothed, as a fraction of its side. Default: 0.01.",
         ),
     ] = None,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Explain photos: write a picture and a JSON file for each.
 

@@ -66,7 +66,7 @@ class Objective(StrEnum):
     pos = "pos"
 
 
-class Picture(StrEnum):
+class PictureFormat(StrEnum):
     """File formats of pictures."""
 
     png = "png"
@@ -74,14 +74,14 @@ class Picture(StrEnum):
     pdf = "pdf"
 
 
-class Colours(StrEnum):
+class PaletteName(StrEnum):
     """The palettes."""
 
     red_blue = "red-blue"
     purple_orange = "purple-orange"
 
 
-ModelName = Annotated[
+ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
@@ -89,19 +89,19 @@ ModelName = Annotated[
         "package.module:factory for your own. Default: the small model that comes with dmbp.",
     ),
 ]
-Weights = Annotated[
+WeightsOption = Annotated[
     Path | None,
     typer.Option(
         help="The model's weights: a .safetensors or .pth file, or the name of weights that "
         "torchvision publishes, such as IMAGENET1K_V1."
     ),
 ]
-Classes = Annotated[
+ClassesOption = Annotated[
     Path | None,
     typer.Option(help="A text file with the names of the classes, one per line."),
 ]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
+OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 SmoothOption = Annotated[
     str | None,
     typer.Option(
@@ -111,7 +111,7 @@ SmoothOption = Annotated[
         "for 16 linear pieces, or pieces:16:8 for pieces that reach from -8 to 8.",
     ),
 ]
-Sites = Annotated[
+SitesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--sites",
@@ -120,18 +120,18 @@ Sites = Annotated[
         "Default: all.",
     ),
 ]
-PictureFormat = Annotated[Picture, typer.Option(help="File format of the pictures.")]
-ColourScale = Annotated[
-    Colours, typer.Option(help="Colours of evidence for the class and against it.")
+PictureOption = Annotated[PictureFormat, typer.Option(help="File format of the pictures.")]
+ColoursOption = Annotated[
+    PaletteName, typer.Option(help="Colours of evidence for the class and against it.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-OnePhoto = Annotated[Path, typer.Argument(help="A photo.")]
-OneTargetOption = Annotated[
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+PhotoArgument = Annotated[Path, typer.Argument(help="A photo.")]
+TargetOption = Annotated[
     list[str] | None,
     typer.Option(help="The class to explain, by number or name. Default: the predicted one."),
 ]
 METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
-OUT = Path("dmbp-out")
+DEFAULT_OUT = Path("dmbp-out")
 
 
 def given_options(**options: Any) -> dict[str, Any]:
@@ -166,7 +166,11 @@ def print_default_model(model: str | None, quiet: bool) -> None:
 
 
 def write_result(
-    result: "Comparison | SanityCheck", path: Path, picture: Picture, colours: Colours, quiet: bool
+    result: "Comparison | SanityCheck",
+    path: Path,
+    picture: PictureFormat,
+    colours: PaletteName,
+    quiet: bool,
 ) -> None:
     """Write a result to files whose names start with `path`, and print their paths."""
     from dmbp.render import PALETTES, PanelStyle

@@ -21,7 +21,7 @@ from dmbp.baseline import Baseline, baseline_for
 from dmbp.decompose import Decomposition
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
-from dmbp.render.panel import PanelRow, PanelStyle, Terms, draw_panel
+from dmbp.render.panel import PanelRow, PanelStyle, TermValues, draw_panel
 from dmbp.render.pictures import (
     check_drawable,
     encode_figure,
@@ -199,7 +199,7 @@ def panel_rows(
     ]
 
 
-def _terms(decomposition: Decomposition) -> list[Terms]:
+def _terms(decomposition: Decomposition) -> list[TermValues]:
     return list(
         zip(
             decomposition.output.tolist(),

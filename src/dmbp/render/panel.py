@@ -26,7 +26,7 @@ from dmbp.render.colour import (
     smooth_map,
 )
 
-Terms = tuple[float, float, float, float]
+TermValues = tuple[float, float, float, float]
 """The model's output, and its positive, negative and nuisance term."""
 
 
@@ -42,7 +42,7 @@ class PanelRow:
     attribution: Array
     positive_map: Array
     negative_map: Array
-    terms: Terms | None
+    terms: TermValues | None
     photo_caption: str
     target_caption: str
 
@@ -76,7 +76,7 @@ class PanelStyle:
         )
 
 
-def term_bars(terms: Terms, palette: Palette) -> list[tuple[str, float, str]]:
+def term_bars(terms: TermValues, palette: Palette) -> list[tuple[str, float, str]]:
     """Return name, value and colour of each term, in the order they add up."""
     output, positive, negative, nuisance = terms
     return [
@@ -178,7 +178,7 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
         spine.set_edgecolor(FRAME)
 
 
-def draw_terms(axis: Axes, terms: Terms, palette: Palette) -> None:
+def draw_terms(axis: Axes, terms: TermValues, palette: Palette) -> None:
     """Draw a bar for each term and for their sum."""
     names, values, colours = zip(*term_bars(terms, palette), strict=True)
     axis.barh(range(4), values, color=colours, height=0.55)

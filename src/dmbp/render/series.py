@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
 from dmbp.render.colour import AXIS, SIGNAL, Array, Palette, darkest_magnitude
-from dmbp.render.panel import PanelStyle, Terms, draw_legend, draw_terms
+from dmbp.render.panel import PanelStyle, TermValues, draw_legend, draw_terms
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
 """In inches, for all charts."""
@@ -30,7 +30,7 @@ class SeriesRow:
 
     values: Array
     attribution: Array
-    terms: Terms
+    terms: TermValues
     caption: str
     names: Sequence[str]
 
