@@ -17,9 +17,9 @@ def good() -> Classifier:
     return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
 
 
-def smooth() -> nn.Module:
-    torch.manual_seed(1)
-    return net(nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:])
+def smooth() -> Classifier:
+    layers = nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:]
+    return Classifier("smooth", net(*layers), Preprocessing(32, 32))
 
 
 def star() -> nn.Module:

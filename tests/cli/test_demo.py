@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 import dmbp
+from dmbp.attribution import parse_method_names
+from dmbp.cli.demo import COMPARED
 from dmbp.data import sample_photos
 from dmbp.models import DEFAULT, load_model
 from tests.cli.commands import run
@@ -15,7 +17,9 @@ from tests.cli.commands import run
 ON_ITS_OWN_HALF = 0.9
 
 
-def test_pictures_of_every_sample(tmp_path: Path) -> None:
+def test_pictures_of_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_method_names(COMPARED)
+    monkeypatch.setattr("dmbp.cli.demo.COMPARED", "gradient,random")  # the others take seconds
     done = run("demo", "--out", str(tmp_path / "demo"))
     assert done.exit_code == 0, done.output
     names = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))

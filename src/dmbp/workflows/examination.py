@@ -184,7 +184,6 @@ def _learning_cost(linearizer: Linearizer, net: LinearNetwork) -> LearningCost |
     size = elements * net.inputs.element_size()
     name, seconds = _time_iteration(net)
     inputs, reason = net.inputs, _reason(net, name)
-    del net  # its memory is measured as it is made anew
     peak = measure_peak(lambda: _explain_once(linearizer, inputs), inputs.device)
     return LearningCost(name, reason, elements, size, seconds, peak)
 
@@ -219,7 +218,7 @@ def _reason(net: LinearNetwork, engine: str) -> str:
         return "images cannot be followed to every mask"
     if net.inputs.is_cuda and not plan.rows_first:
         return "images leave the first dimension before a mask"
-    return f"no other engine is for {where}"
+    return f"no other engine supports {where}"
 
 
 def _synchronise(inputs: Tensor) -> None:
