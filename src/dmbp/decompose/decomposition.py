@@ -1,4 +1,4 @@
-"""The result: a score split into positive, negative and nuisance terms, down to the pixels.
+"""The result of DMBP: a score split into terms, with an attribution for every pixel.
 
 >>> d = dmbp.DMBP(model).explain(images, target=3)
 >>> total = d.positive_output + d.negative_output + d.nuisance_output
@@ -7,7 +7,8 @@ True
 >>> torch.equal(d.attribution, d.positive + d.negative)
 True
 
-A decomposition on disk: one safetensors file, tensors beside a JSON of all that is not one.
+A decomposition is saved as one safetensors file, with everything that is not a tensor as JSON in
+its metadata.
 """
 
 import json
@@ -24,8 +25,8 @@ from dmbp.decompose.settings import Combine, Settings
 from dmbp.errors import InputError, OutputError
 from dmbp.linear.targets import OneTarget, function_name
 
-ROUNDING = 10
-"""Units in the last place of the terms."""
+ROUNDING_UNITS = 10
+"""Attributions of at most this many units in the last place of the terms are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,25 @@ class History:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """DMBP's answer for every row: one target of one image.
+    """DMBP's result for a batch of rows; a row is one target of one image.
 
-    `targets[r]` is what row r was asked and `image[r]` the image it was asked about; of a function,
-    its name is what a file keeps. The terms have shape (rows,), maps and attributions that of the
-    inputs. `exactness` is the relative error of the linear network against the model, or against
-    the model whose smooth activations are replaced by pieces; that one's error against the model is
-    the `approximation_error`.
+    Terms have shape (rows,); maps and attributions are shaped like the inputs.
+
+    Attributes:
+        inputs: The image of each row.
+        reference: What each image is compared with.
+        positive_map: The linear map ∇F⁺ of the positive stream.
+        negative_map: The linear map ∇F⁻ of the negative stream.
+        output: The model's score, y.
+        positive_output: The positive term, y⁺.
+        negative_output: The negative term, y⁻.
+        history: The terms before each iteration.
+        targets: The target of each row; a function that was saved to a file is only a name.
+        image: The index of each row's image in the call's inputs.
+        exactness: The relative error of the linear network against the model, or against the model
+            whose smooth activations are replaced by pieces.
+        settings: How the masks were learned.
+        approximation_error: The relative error of these pieces against the model.
     """
 
     inputs: Tensor
@@ -63,7 +76,7 @@ class Decomposition:
     approximation_error: float = 0.0
 
     def __repr__(self) -> str:
-        """One line; tensors are long."""
+        """Describe the decomposition in one line, without its tensors."""
         asked = ", ".join(str(target) for target in self.targets[:3])
         more = f" and {len(self.targets) - 3} more" if len(self.targets) > 3 else ""
         return (
@@ -73,49 +86,66 @@ class Decomposition:
 
     @property
     def nuisance_output(self) -> Tensor:
-        """What neither stream carries; the last layer's own bias is counted in both and here
-        taken off once, so the three terms add up to the output.
+        """The nuisance term y~: the part of the score that neither stream carries.
+
+        The last layer's bias is counted in both other terms, and subtracted here once, so that the
+        three terms add up to the output.
         """
         return self.output - self.positive_output - self.negative_output
 
     @property
     def positive(self) -> Tensor:
-        """The positive stream's pixel attributions, ∇F⁺ ⊙ (x − reference)."""
+        """The positive stream's attributions, ∇F⁺ ⊙ (x − reference).
+
+        With `combine="own_signs"`, the default, only its pixels that speak for the target are kept.
+        """
         return self._keep(self.positive_map * (self.inputs - self.reference), sign=1)
 
     @property
     def negative(self) -> Tensor:
-        """The negative stream's pixel attributions, ∇F⁻ ⊙ (x − reference)."""
+        """The negative stream's attributions, ∇F⁻ ⊙ (x − reference).
+
+        With `combine="own_signs"`, the default, only its pixels that speak against the target are
+        kept.
+        """
         return self._keep(self.negative_map * (self.inputs - self.reference), sign=-1)
 
     @property
     def attribution(self) -> Tensor:
-        """Signed pixel attributions: positive speaks for the target, negative against it."""
+        """The signed attributions: positive speaks for the target, negative against it."""
         return self.positive + self.negative
 
     @property
     def is_blank(self) -> Tensor:
-        """By row, whether all attributions together are no more than the terms' rounding."""
-        return self.moved <= self._rounding
+        """For each row, whether its attributions amount to no more than rounding errors."""
+        return self.magnitude <= self._rounding
 
     @property
     def is_rounding(self) -> Tensor:
-        """By row, whether there are attributions and they are no more than that."""
-        moved = self.moved
-        return (moved > 0) & (moved <= self._rounding)
+        """For each row, whether it has attributions and all of them are rounding errors."""
+        magnitude = self.magnitude
+        return (magnitude > 0) & (magnitude <= self._rounding)
 
     @property
-    def moved(self) -> Tensor:
-        """By row, the sum of all attributions without their signs."""
+    def magnitude(self) -> Tensor:
+        """For each row, the sum of the absolute values of its attributions."""
         return self.attribution.abs().flatten(1).sum(1)
 
     @property
     def _rounding(self) -> Tensor:
         size = self.positive_output.abs() + self.negative_output.abs()
-        return ROUNDING * torch.finfo(size.dtype).eps * size
+        return ROUNDING_UNITS * torch.finfo(size.dtype).eps * size
 
     def read(self, *, reference: Baseline, combine: Combine) -> "Decomposition":
-        """The same decomposition read out with another reference or another combination."""
+        """Return the same decomposition with another reference or another combination of streams.
+
+        Args:
+            reference: None or "zero", "blur", "mean" or a tensor.
+            combine: "sum" or "own_signs".
+
+        Returns:
+            A decomposition with the same maps and terms.
+        """
         return replace(
             self,
             reference=baseline_for(self.inputs, reference),
@@ -123,23 +153,33 @@ class Decomposition:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write to a safetensors file, which `dmbp.load` reads back."""
+        """Write the decomposition to a safetensors file, which `dmbp.load` reads.
+
+        Args:
+            path: The file to write; missing folders are created.
+
+        Raises:
+            OutputError: If the file cannot be written.
+        """
         save(self, path)
 
     def plot(self, path: str | Path, **options: Any) -> None:
-        """Draw a picture: a panel of photo, attribution and linear maps for every row.
+        """Draw a picture of every row: the photo, its attribution and the linear maps.
 
-        Of signals (batch, channels, length) the lines are drawn, of vectors (batch, features) bars.
-        `options` are those of `dmbp.render.plot_decomposition`: photos to show in place of the
-        inputs, `target_captions` such as the classes' names, names of channels, and
-        `style=dmbp.render.PanelStyle(smoothing=0)` for another look.
+        Signals (batch, channels, length) are drawn as lines, vectors (batch, features) as bars.
+
+        Args:
+            path: The picture to write: PNG, SVG or PDF by its suffix.
+            options: Those of `dmbp.render.plot_decomposition`: `photos` to show in place of the
+                inputs, `target_captions` such as class names, `names` of channels or features, and
+                `style`, such as `dmbp.render.PanelStyle(smoothing=0)`.
         """
         from dmbp.render import plot_decomposition
 
         plot_decomposition(self, path, **options)
 
     def _keep(self, attribution: Tensor, *, sign: int) -> Tensor:
-        """Under "own_signs", only pixels whose channels add up to the stream's own sign."""
+        """Keep, for "own_signs", only pixels whose channels add up to the stream's own sign."""
         if self.settings.combine == "sum":
             return attribution
         pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
@@ -147,7 +187,7 @@ class Decomposition:
 
 
 def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
-    """Decompositions of the same settings as one, rows in order."""
+    """Join decompositions with the same settings, row after row."""
     if len(parts) == 1:
         return parts[0]
     joined: dict[str, Any] = {
@@ -179,7 +219,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
 
     tensors = _tensors(decomposition)
     about = {
-        "targets": [_plain(target) for target in decomposition.targets],
+        "targets": [_target_to_json(target) for target in decomposition.targets],
         "image": decomposition.image,
         "exactness": decomposition.exactness,
         "approximation_error": decomposition.approximation_error,
@@ -193,7 +233,17 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Decomposition:
-    """Read a decomposition that `Decomposition.save` wrote."""
+    """Read a decomposition that `Decomposition.save` wrote.
+
+    Args:
+        path: The safetensors file.
+
+    Returns:
+        The decomposition, on the CPU.
+
+    Raises:
+        InputError: If the file cannot be read, or is not a saved decomposition.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -204,7 +254,7 @@ def load(path: str | Path) -> Decomposition:
         raise InputError(f"cannot read {path}: {error}") from error
     if metadata.get("format") != FORMAT:
         raise InputError(f"{path} is not a saved decomposition (format {FORMAT})")
-    return _decomposition(tensors, json.loads(metadata["dmbp"]))
+    return _from_file(tensors, json.loads(metadata["dmbp"]))
 
 
 def _tensors(decomposition: Decomposition) -> dict[str, Tensor]:
@@ -218,7 +268,7 @@ def _tensors(decomposition: Decomposition) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _decomposition(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decomposition:
+def _from_file(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decomposition:
     history = {
         name: tensors.pop(f"history.{name}") for name in ("positive", "negative", "nuisance")
     }
@@ -229,7 +279,7 @@ def _decomposition(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decompo
     return Decomposition(
         **tensors,
         history=History(**history),
-        targets=tuple(_target(target) for target in about["targets"]),
+        targets=tuple(_target_from_json(target) for target in about["targets"]),
         image=tuple(about["image"]),
         exactness=about["exactness"],
         approximation_error=about.get("approximation_error", 0.0),
@@ -237,7 +287,7 @@ def _decomposition(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decompo
     )
 
 
-def _plain(target: OneTarget | str) -> Any:
+def _target_to_json(target: OneTarget | str) -> Any:
     if isinstance(target, str):
         return target
     if isinstance(target, Mapping):
@@ -245,5 +295,5 @@ def _plain(target: OneTarget | str) -> Any:
     return function_name(target) if callable(target) else int(target)
 
 
-def _target(target: Any) -> OneTarget | str:
+def _target_from_json(target: Any) -> OneTarget | str:
     return {int(k): v for k, v in target.items()} if isinstance(target, dict) else target

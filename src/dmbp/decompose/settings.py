@@ -1,6 +1,6 @@
-"""What the masks are learned for: the paper's loss (Eq. 10) and its two ablations.
+"""How a decomposition is learned and read out: objectives, settings and presets.
 
-How a decomposition is learned and read out; the two presets.
+An objective is a loss over the terms: the paper's (Eq. 10) or one of its two ablations.
 """
 
 import math
@@ -29,11 +29,20 @@ Precision = Literal["auto", "float16", "bfloat16", "tf32", "float32"]
 class Settings:
     """Settings of DMBP; the defaults are the preset "fast".
 
-    `combine`: "sum" adds the two streams' attributions (the paper's a(x), Eq. 8); "own_signs" lets
-    the positive stream keep only pixels that speak for the target and the negative stream only
-    those that speak against it. `precision` is what masks are learned in: "auto" is the model's
-    own, but on GPUs float16, or bfloat16 where a model's numbers are beyond float16's range, which
-    the engine notices. Masks correlate 0.99997 with single precision's, or 0.9998.
+    Args:
+        objective: What the masks learn: "all" (the paper's loss), "posneg" or "pos".
+        iterations: How many RMSProp iterations the masks are learned for.
+        learning_rate: RMSProp's learning rate.
+        reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
+        combine: "sum" adds the attributions of the two streams (the paper's a(x), Eq. 8).
+            "own_signs" keeps only the pixels of the positive stream that speak for the target, and
+            only those of the negative stream that speak against it.
+        precision: What masks are learned in. "auto" is the model's own precision on a CPU; on a
+            GPU it is float16, or bfloat16 if the engine finds numbers beyond float16's range. The
+            masks correlate with those of single precision by 0.99997 and 0.9998.
+
+    Raises:
+        InputError: If a setting is unknown or out of range.
     """
 
     objective: str = "all"
@@ -53,7 +62,7 @@ class Settings:
             raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
 
     def described(self) -> dict[str, str | int | float]:
-        """The settings as plain values, for a file or a report."""
+        """Return the settings as plain values, for a file or a report."""
         reference = self.reference
         name = "zero" if reference is None else reference
         return {
@@ -75,7 +84,7 @@ PRESETS: Mapping[str, Settings] = {
 
 
 def resolve_settings(preset: str, **given: Any) -> Settings:
-    """A preset's settings, overridden by what is given and not None."""
+    """Return a preset's settings, with those that are given and not None replaced."""
     require_known("preset", preset, PRESETS)
     given = {name: value for name, value in given.items() if value is not None}
     return replace(PRESETS[preset], **given)

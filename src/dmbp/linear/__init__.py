@@ -1,4 +1,17 @@
-"""A network as an affine map: capture, freezing at x, and the linear network itself."""
+"""A network as an affine map: capture a model's graph, freeze it at x, ask the linear network.
+
+Read `network.py` first. In the order of a call:
+
+- `model/`: runs the user's model with its extra inputs, and picks the output to explain;
+- `targets.py`: what is explained about each image, as rows;
+- `capture/`: exports the model as a graph of ATen operations;
+- `rules/`: how each operation freezes at x, in one table;
+- `lines.py`, `steps.py`: frozen activations, and the steps that a frozen network consists of;
+- `freeze/`: freezes a captured graph at x, and checks it against the model's output;
+- `network.py`: `LinearNetwork`, with its value and its pullback;
+- `linearizer.py`: `dmbp.linearize`, which does all of this;
+- `question.py`: the rows of one batch, as attribution methods and the engine receive them.
+"""
 
 from dmbp.linear.linearizer import Linearizer, linearize
 from dmbp.linear.lines import Pieces, Smoothing

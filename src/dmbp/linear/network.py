@@ -1,7 +1,7 @@
-"""The linear network: what a model is, around one input. Read this file first.
+"""The linear network: the affine map that a model is around one input. Read this file first.
 
-Freeze at x everything that is not linear, and a network becomes an affine map that takes the same
-value at x. A mask σ on the output of every activation (a *site*) scales what passes there:
+Freezing everything that is not linear at x turns a network into an affine map with the same value
+at x. A mask σ on the output of every activation (a *site*) scales what passes there:
 
     value()          y = F(x)                                the model's own score
     value(masks)     y(σ) = w·[Σ_L Ŵ_L … Σ_1 Ŵ_1] x + …      Eq. 9, with all biases (Eq. 11)
@@ -14,8 +14,8 @@ value at x. A mask σ on the output of every activation (a *site*) scales what p
     0.0
 
 The paper computes y(σ) by a masked backward pass, Σ ∇F·x + Σ ∇b·b (Algorithm 1). A masked *forward*
-pass of the frozen network gives the same number and counts every bias, batch norm's hidden ones
-included, without listing them; its gradient needs one backward pass instead of two.
+pass of the frozen network gives the same number, and it counts every bias, including the hidden
+ones of batch norm, without listing them. Its gradient needs one backward pass instead of two.
 """
 
 import math
@@ -31,26 +31,38 @@ from dmbp.linear.targets import TargetRows
 from dmbp.precision import full_precision
 
 Masks = Mapping[str, Tensor]
-"""A mask for each site, by the site's name and of its shape; a site left out is not masked."""
+"""Masks by site name, each with its site's shape; a site without one is not masked."""
 
 NO_SITES = (
-    "the model has no activation to put a mask on: where it is affine, "
-    "dmbp.linearize(model, inputs).pullback() is its whole explanation; where a ReLU is written by "
-    "hand, as x * (x > 0), use torch.relu"
+    "the model has no activation to put a mask on: if it is affine, "
+    "dmbp.linearize(model, inputs).pullback() is its whole explanation; if a ReLU is written by "
+    "hand, such as x * (x > 0), use torch.relu"
 )
 
 AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
+"""Receives the activations of all streams at a site, and returns those that pass on."""
+
 AtStep = Callable[[Step, list[Any]], list[Any]]
+"""The same for every step."""
 
 
 class LinearNetwork:
-    """A model frozen at a batch of inputs, asked for one score a row.
+    """A model frozen at a batch of inputs, with one score for each row.
 
-    Every row keeps its own gates. `rows` says which image and which target each row is about,
-    `exactness` by how much the network's output differs from the model's, relatively; where smooth
-    activations were approximated by pieces, tangents are held to it, and `approximation_error` is
-    how far the pieces are from the model. The score is outputs · `weights` + `constant`, which is
-    zero unless the target is a function; both are the `tangent` where that is known already.
+    A row is one target of one image and has its own gates. Its score is outputs · `weights` +
+    `constant`; the constant is zero unless the target is a function.
+
+    Args:
+        frozen: The steps of the network, frozen at `inputs`.
+        inputs: The image of each row.
+        rows: The target of each row.
+        exactness: The relative error of the network's output against the model's. If smooth
+            activations are approximated by pieces, it is the error of the tangents instead.
+        approximation_error: The relative error that such pieces introduce.
+        tangent: The weights and constant, if they are known already.
+
+    Attributes:
+        sites: The activations that may carry a mask, in the order of the forward pass.
     """
 
     def __init__(
@@ -73,34 +85,54 @@ class LinearNetwork:
 
     @property
     def other_dtypes(self) -> tuple[torch.dtype, ...]:
-        """What activations are cast to on their way, beside the inputs' own precision."""
+        """The floating-point dtypes that activations are cast to, other than the inputs' own."""
         given = [v for s in self.frozen.steps for v in (*s.arguments, *s.keywords.values())]
         casts = [v for v in given if isinstance(v, torch.dtype) and v.is_floating_point]
         return tuple(dict.fromkeys(cast for cast in casts if cast != self.inputs.dtype))
 
     @full_precision()
     def value(self, masks: Masks | None = None) -> Tensor:
-        """The target's score of every row, with each site scaled by its mask; shape (rows,)."""
+        """Return the score of every row with each site scaled by its mask.
+
+        Args:
+            masks: Masks by site name; None masks nothing, which gives the model's own score.
+
+        Returns:
+            The scores, (rows,).
+
+        Raises:
+            InputError: If a mask's name or shape is not that of a site.
+        """
         return self.propagate([self.inputs], self._scaled_by(masks or {}))[0]
 
     @full_precision()
     def pullback(self, masks: Masks | None = None) -> Tensor:
-        """The gradient of `value(masks)` in the input; shaped like the inputs."""
+        """Return the gradient of `value(masks)` in the inputs, shaped like the inputs.
+
+        Args:
+            masks: Masks by site name; None masks nothing.
+
+        Returns:
+            The linear map from pixels to the score, for every row.
+
+        Raises:
+            InputError: If a mask's name or shape is not that of a site.
+        """
         return self.pullback_through(self._scaled_by(masks or {}))
 
     @full_precision()
     def pullback_through(self, at_site: AtSite) -> Tensor:
-        """The gradient in the input of the score that `propagate` gives with `at_site`."""
+        """Return the gradient in the inputs of the score that `propagate` gives with `at_site`."""
         with torch.inference_mode(False), torch.enable_grad():
             inputs = self.inputs.detach().requires_grad_()
             score = self.propagate([inputs], at_site)[0]
             return torch.autograd.grad(score.sum(), inputs)[0]
 
     def propagate(self, streams: Sequence[Tensor], at_site: AtSite) -> list[Tensor]:
-        """Send several inputs through the network side by side; the score of each, (rows,).
+        """Run several inputs through the network side by side; return each one's scores, (rows,).
 
-        At every site, in order, `at_site` is handed the activations of all streams and returns
-        what goes on: masks, their initialisation and attribution rules are something done there.
+        At every site, in order, `at_site` receives the activations of all streams and returns those
+        that pass on. Masks, their initialisation and attribution rules are all applied there.
         """
 
         def at_step(step: Step, results: list[Any]) -> list[Any]:
@@ -109,11 +141,11 @@ class LinearNetwork:
         return self.propagate_steps(streams, at_step)
 
     def propagate_steps(self, streams: Sequence[Tensor], at_step: AtStep) -> list[Tensor]:
-        """Like `propagate`, stopping at every step: the one way through the network."""
+        """Do what `propagate` does, but call `at_step` at every step and not only at sites."""
         return [self.score(output) for output in run(self.frozen, streams, at_step)]
 
     def score(self, outputs: Tensor) -> Tensor:
-        """The score of every row from the network's outputs (rows, classes)."""
+        """Return the score of every row from the network's outputs (rows, classes)."""
         return (outputs * self.weights).sum(1) + self.constant
 
     def _scaled_by(self, masks: Masks) -> AtSite:
@@ -135,7 +167,7 @@ class LinearNetwork:
 
 
 def run(frozen: FrozenGraph, streams: Sequence[Tensor], at_step: AtStep | None) -> list[Tensor]:
-    """The frozen graph's outputs (rows, classes) for several inputs side by side."""
+    """Return the frozen graph's outputs (rows, classes) for several inputs side by side."""
     slots: list[dict[int, Any]] = [{0: stream} for stream in streams]
     for step in frozen.steps:
         results = [step.apply(values) for values in slots]

@@ -1,10 +1,12 @@
-"""Which output is asked about: a class, several, a weighted sum of classes, or a function of them.
+"""Targets: what is explained about each image.
 
-A row is one question about one image; its score is a number made of that image's outputs. Where a
-function is not linear, the linear network takes its tangent at the model's outputs.
+A target is a class, a weighted sum of classes, or a function of the outputs; there may be several
+for one image. A row is one target of one image, and its score is a number computed from that
+image's outputs. If a function is not linear, the linear network takes its tangent at the model's
+outputs.
 
     >>> rows = read_target([2, {0: 1.0, 1: -1.0}], outputs=torch.zeros(1, 3))
-    >>> rows.image                                         # one image, two questions
+    >>> rows.image                                         # one image, two targets
     (0, 0)
     >>> rows.scores(torch.tensor([[5.0, 6.0, 8.0], [5.0, 6.0, 8.0]])).tolist()
     [8.0, -1.0]
@@ -23,10 +25,10 @@ from torch import Tensor
 from dmbp.errors import TargetError
 
 ClassWeights = Mapping[int, float]
-"""A linear functional of the outputs: `{285: 1.0, 243: -1.0}` is class 285 minus class 243."""
+"""A weighted sum of outputs: `{285: 1.0, 243: -1.0}` is class 285 minus class 243."""
 
 ScoreFunction = Callable[[Tensor], Tensor]
-"""A number made of one image's outputs (classes,)."""
+"""Computes a score from one image's outputs (classes,)."""
 
 OneTarget = int | ClassWeights | ScoreFunction
 Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
@@ -34,9 +36,12 @@ Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
 
 @dataclass(frozen=True)
 class TargetRows:
-    """The questions asked: row r is about image `image[r]`.
+    """One target for each row.
 
-    `labels` holds the target of each row as the caller gave it.
+    Attributes:
+        image: The index of each row's image.
+        labels: The target of each row as the caller gave it.
+        classes: The number of the model's classes.
     """
 
     image: tuple[int, ...]
@@ -49,10 +54,10 @@ class TargetRows:
     def scores(
         self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:
-        """Each row's score (rows,), from the outputs of each row's image (rows, classes).
+        """Return the score of each row, (rows,), from the outputs of its image, (rows, classes).
 
-        `activation` turns outputs into what classes are read from, say probabilities; a function
-        asked about is handed the outputs themselves.
+        `activation` is applied to the outputs before classes are read, to obtain probabilities for
+        example; target functions receive the outputs themselves.
         """
         read = outputs if activation is None else activation(outputs)
         scores = (read * self._weights(outputs)).sum(1)
@@ -67,7 +72,7 @@ class TargetRows:
         )
 
     def tangent(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (rows, classes) and offsets (rows,) of the scores as linear at `outputs`."""
+        """Return weights (rows, classes) and offsets (rows,) of the tangent at `outputs`."""
         if self.is_linear:
             return self._weights(outputs), outputs.new_zeros(len(self))
         with torch.enable_grad():
@@ -78,17 +83,21 @@ class TargetRows:
 
     @property
     def is_linear(self) -> bool:
-        """Whether scores are sums of outputs: their tangent is the same everywhere."""
+        """Whether every score is a weighted sum of outputs, with one tangent everywhere."""
         return not any(callable(label) for label in self.labels)
 
     def among(self, classes: int) -> "TargetRows":
-        """The same questions to a model of that many classes, if it has those asked about."""
+        """Return the same rows for a model with another number of classes.
+
+        Raises:
+            TargetError: If the model lacks one of the classes.
+        """
         if classes != self.classes:
             _check_classes(self.labels, classes)
         return replace(self, classes=classes)
 
     def pick(self, indices: Sequence[int]) -> "TargetRows":
-        """Some of the rows, in the order given, repeated where they are."""
+        """Return the rows at `indices`, in that order."""
         return TargetRows(
             tuple(self.image[k] for k in indices),
             tuple(self.labels[k] for k in indices),
@@ -96,35 +105,43 @@ class TargetRows:
         )
 
     def batches(self, size: int) -> Iterator[list[int]]:
-        """The rows' indices, at most `size` at a time."""
+        """Yield the indices of all rows, at most `size` at a time."""
         for start in range(0, len(self), size):
             yield list(range(start, min(start + size, len(self))))
 
     def batches_of_images(self, size: int) -> Iterator[list[int]]:
-        """Like `batches`, but no batch has rows of two images."""
+        """Yield batches as `batches` does, but without rows of different images in one."""
         for image in dict.fromkeys(self.image):
             own = [row for row, other in enumerate(self.image) if other == image]
             yield from (own[start : start + size] for start in range(0, len(own), size))
 
     def _weights(self, like: Tensor) -> Tensor:
-        """A matrix (rows, classes), zero for functions."""
+        """Return the weights of classes as a matrix (rows, classes), zero for functions."""
         entries = [
             (row, index, weight)
             for row, label in enumerate(self.labels)
             for index, weight in _as_weights(label).items()
         ]
         weights = torch.zeros(len(self), self.classes, dtype=like.dtype)
-        if entries:  # made on the CPU at once: one transfer instead of one for each entry
+        if entries:  # built on the CPU, so there is one transfer and not one for each entry
             row, index, weight = zip(*entries, strict=True)
             weights[list(row), list(index)] = torch.tensor(weight, dtype=like.dtype)
         return weights.to(like.device)
 
 
 def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
-    """Read a target for a model whose outputs at the inputs are `outputs` (images, classes).
+    """Turn a target into rows.
 
-    None asks about each image's highest output. A list asks one target an image; for a single
-    image, and for nested lists, several targets an image.
+    Args:
+        target: None takes each image's highest output. A list has one target for each image; for a
+            single image, and if nested, it has several targets for each image.
+        outputs: The model's outputs, (images, classes).
+
+    Returns:
+        A row for each target of each image.
+
+    Raises:
+        TargetError: If there is no such class, or a function does not return a score.
     """
     images, classes = outputs.shape
     target = outputs.argmax(1) if target is None else target
@@ -137,9 +154,9 @@ def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
 
 
 def rows_without_forward(target: Target, *, images: int, classes: int) -> TargetRows | None:
-    """What `read_target` makes of a target, where that can be told without any outputs.
+    """Return what `read_target` returns, or None if that depends on the outputs.
 
-    It cannot be of the highest output, of functions, and of what is no target at all.
+    It does for None (the highest output), for functions, and for targets that are not valid.
     """
     if target is None:
         return None
@@ -151,12 +168,12 @@ def rows_without_forward(target: Target, *, images: int, classes: int) -> Target
 
 
 def _rows(target: Target, images: int, classes: int) -> TargetRows:
-    questions = _questions(target, images)
-    pairs = [(image, label) for image, labels in enumerate(questions) for label in labels]
+    by_image = _targets_by_image(target, images)
+    pairs = [(image, label) for image, labels in enumerate(by_image) for label in labels]
     return TargetRows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
 
 
-def _questions(target: Target, images: int) -> list[list[OneTarget]]:
+def _targets_by_image(target: Target, images: int) -> list[list[OneTarget]]:
     if isinstance(target, Tensor):
         if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
             raise TargetError(f"a target tensor holds class indices, not {target.dtype} values")
@@ -179,7 +196,7 @@ def _questions(target: Target, images: int) -> list[list[OneTarget]]:
 
 
 def function_name(function: ScoreFunction) -> str:
-    """What to call a function that is asked about."""
+    """Return the name of a target function."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -199,23 +216,23 @@ def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
             score: Any = function(outputs.detach().clone().requires_grad_())
     except Exception as error:
         raise TargetError(
-            f"the function asked about fails on one image's outputs, of shape "
+            f"the target function fails on one image's outputs, of shape "
             f"{tuple(outputs.shape)}: {error}"
         ) from error
     if not isinstance(score, Tensor) or score.dim() != 0 or not score.requires_grad:
         raise TargetError(
-            "a target that is a function must return one number made of an image's outputs, as a "
-            f"tensor without dimensions that passes gradients, not {score!r:.60}"
+            "a target function must return one number computed from an image's outputs, as a "
+            f"tensor without dimensions that carries gradients, not {score!r:.60}"
         )
 
 
 def _check_classes(labels: Sequence[OneTarget], classes: int) -> None:
     for label in labels:
         if not callable(label):
-            _check(label, classes)
+            _check_label(label, classes)
 
 
-def _check(label: Any, classes: int) -> None:
+def _check_label(label: Any, classes: int) -> None:
     if isinstance(label, Sequence | set | frozenset) and not isinstance(label, str):
         raise TargetError(f"a target is a class or a list of them for each image, not {label!r}")
     weights: Mapping[Any, Any] = _as_weights(cast("OneTarget", label))
