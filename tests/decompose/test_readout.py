@@ -50,7 +50,7 @@ def test_references() -> None:
     assert torch.equal(baseline_for(images, images[:1]), images[:1].expand_as(images))
     with pytest.raises(InputError, match="does not fit inputs"):
         baseline_for(images, torch.zeros(5))
-    with pytest.raises(InputError, match="'mean' or a tensor"):
+    with pytest.raises(InputError, match="'mean', a tensor or None"):
         baseline_for(images, "black")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="needs images"):
         baseline_for(torch.zeros(2, 7), "blur")
