@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from dmbp.render.benchmark import BESIDE, LabelBox, Point, placed
+from dmbp.render.benchmark import BESIDE, LabelBox, Point, place_names
 
 
 def point(x: float, y: float, *, error: float = 0.0, width: float = 0.1) -> Point:
@@ -10,21 +10,21 @@ def point(x: float, y: float, *, error: float = 0.0, width: float = 0.1) -> Poin
 
 
 def test_a_name_alone_stands_to_the_right() -> None:
-    ((box, is_left),) = placed([point(0.3, 0.5)])
+    ((box, is_left),) = place_names([point(0.3, 0.5)])
     assert not is_left
     assert box.left == 0.3 + BESIDE
     assert abs(box.bottom + box.top - 1.0) < 1e-12
 
 
 def test_at_the_edge_it_stands_to_the_left() -> None:
-    ((box, is_left),) = placed([point(0.95, 0.5)])
+    ((box, is_left),) = place_names([point(0.95, 0.5)])
     assert is_left
     assert box.right == 0.95 - BESIDE
 
 
 def test_names_cover_neither_each_other_nor_points() -> None:
     points = [point(0.4 + 0.04 * k, 0.5 + 0.03 * k, error=0.05) for k in range(5)]
-    names = [box for box, _ in placed(points)]
+    names = [box for box, _ in place_names(points)]
     for one, other in combinations(names, 2):
         assert one.covers(other) <= 1e-12
     dots = [one.boxes()[0] for one in points]
