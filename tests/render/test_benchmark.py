@@ -26,12 +26,12 @@ def test_names_cover_neither_each_other_nor_points() -> None:
     points = [point(0.4 + 0.04 * k, 0.5 + 0.03 * k, error=0.05) for k in range(5)]
     names = [box for box, _ in place_names(points)]
     for one, other in combinations(names, 2):
-        assert one.covers(other) <= 1e-12
+        assert one.overlap(other) <= 1e-12
     dots = [one.boxes()[0] for one in points]
-    assert sum(name.covers(dot) for name in names for dot in dots) <= 1e-12
+    assert sum(name.overlap(dot) for name in names for dot in dots) <= 1e-12
 
 
 def test_what_two_boxes_share() -> None:
-    assert abs(LabelBox(0, 0, 2, 2).covers(LabelBox(1, 1, 3, 3)) - 1) < 1e-12
-    assert LabelBox(0, 0, 1, 1).covers(LabelBox(1, 0, 2, 1)) == 0
-    assert LabelBox(0, 0, 1, 1).covers(LabelBox(3, 3, 4, 4)) == 0
+    assert abs(LabelBox(0, 0, 2, 2).overlap(LabelBox(1, 1, 3, 3)) - 1) < 1e-12
+    assert LabelBox(0, 0, 1, 1).overlap(LabelBox(1, 0, 2, 1)) == 0
+    assert LabelBox(0, 0, 1, 1).overlap(LabelBox(3, 3, 4, 4)) == 0
