@@ -1,4 +1,4 @@
-"""Small networks, most of which hook-based tools get silently wrong."""
+"""Small networks; tools based on hooks silently get most of them wrong."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class FunctionalNet(nn.Module):
-    """No ReLU module at all: a function, a method and a torch function."""
+    """ReLUs as a function, a method and a torch function, but not as modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ReusedNet(nn.Module):
 
 
 class InPlaceNet(nn.Module):
-    """In-place activations, one of them on a tensor that is read again, one on a view."""
+    """In-place activations: one on a tensor that is read again, one on a view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class InPlaceNet(nn.Module):
         x = self.relu(self.a(x))
         y = self.b(x)
         functional.relu(y, inplace=True)
-        y = y + x  # reads what the line above wrote
+        y = y + x  # reads what the previous line wrote
         y[:, :4].clamp_(max=0.3)  # writes through a view
         y += 0.1
         return self.fc(y.flatten(2).mean(2))
 
 
 class LeakyNet(nn.Module):
-    """LeakyReLU and PReLU by channel: slopes other than zero and one."""
+    """LeakyReLU and a PReLU for each channel: slopes other than zero and one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class LeakyNet(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """No image at all; a linear part in front."""
+    """Takes vectors instead of images, and starts with two linear layers."""
 
-    def __init__(self, width: int = 24) -> None:  # of fewer, all may be closed
+    def __init__(self, width: int = 24) -> None:  # with fewer units, all of them may be closed
         super().__init__(
             nn.Linear(7, width),
             nn.Linear(width, width),
@@ -110,7 +110,7 @@ class VGGLike(nn.Module):
 
 
 class ResidualNet(nn.Module):
-    """Two residual blocks with batch norm whose statistics are not trivial."""
+    """Two residual blocks with batch norm, whose statistics are not trivial."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class FireNet(nn.Module):
         self.one = nn.Conv2d(4, 6, 1)
         self.three = nn.Conv2d(4, 6, 3, padding=1)
         self.last = nn.Conv2d(12, 5, 1)
-        nn.init.constant_(self.last.bias, 0.3)  # or a class may be silent everywhere
+        nn.init.constant_(self.last.bias, 0.3)  # or a class may be zero everywhere
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.max_pool2d(functional.relu(self.stem(x)), 3, 2, ceil_mode=True)
@@ -148,8 +148,8 @@ class FireNet(nn.Module):
         return x.mean((2, 3))
 
 
-class ByHand(nn.Module):
-    """A ReLU written as a product with a comparison: exact at x, but no activation to be seen."""
+class ReLUByComparison(nn.Module):
+    """A ReLU written as a product with a comparison: exact at x, but without a site."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class ByHand(nn.Module):
 
 
 class SmoothNet(nn.Module):
-    """Smooth activations and nothing that multiplies them; a generalised mean at the end."""
+    """Smooth activations that are not multiplied, and a generalised mean at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,8 +175,8 @@ class SmoothNet(nn.Module):
         return self.fc(x.pow(3.0).mean((2, 3)).pow(1 / 3))
 
 
-class WrittenNet(nn.Module):
-    """Activations written out: quick GELU, Softsign, a squared ReLU, a square."""
+class CompositeNet(nn.Module):
+    """Activations that are written out: quick GELU, Softsign, a squared ReLU, a square."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class WrittenNet(nn.Module):
 
 
 class SqueezeExciteNet(nn.Module):
-    """Depthwise convolutions, SiLU, gates for each channel, a SiLU written by hand."""
+    """Depthwise convolutions, SiLU, a gate for each channel, a SiLU that is written out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class TinyViT(nn.Module):
 
 
 class TinyConvNeXt(nn.Module):
-    """Channels last and first in turn, layer norm, GELU, global response norm, a small scale."""
+    """Alternating channel orders, layer norm, GELU, global response norm, a small scale."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -265,13 +265,13 @@ class TinyConvNeXt(nn.Module):
 
 
 class Spectral(nn.Module):
-    """Its operation has no rule."""
+    """Uses an operation that has no rule."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.rfft2(x).abs()
 
 
-OF_IMAGES: list[type[nn.Module]] = [
+IMAGE_NETWORKS: list[type[nn.Module]] = [
     FunctionalNet,
     ReusedNet,
     InPlaceNet,
@@ -283,14 +283,14 @@ OF_IMAGES: list[type[nn.Module]] = [
     TinyViT,
     TinyConvNeXt,
 ]
-"""Networks that take images of any size and show their activations."""
+"""Networks that take images of any size and have sites."""
 
 WITH_PRODUCTS = (SqueezeExciteNet, TinyViT, TinyConvNeXt)
-"""Those that multiply activations, so that no slope exists between two inputs."""
+"""Networks that multiply activations, so that there is no slope between two inputs."""
 
 
 def randomise_statistics(model: nn.Module) -> None:
-    """Batch norm as after training: means, variances, weights and biases that all matter."""
+    """Set batch norm's means, variances, weights and biases to values that all matter."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, 0, 0.1)

@@ -1,8 +1,8 @@
-"""Slow, independent versions of the paper's mathematics. Imports nothing of dmbp.
+"""Slow, independent versions of the paper's mathematics, which import nothing from dmbp.
 
-`literal_terms` is Algorithm 1 as printed: a masked backward pass, bias gradients summed, and a
+`literal_terms` is Algorithm 1 as printed: a masked backward pass, a sum over bias gradients, and a
 double backward pass for the gradients of the masks. `dense_terms` writes a fully connected network
-as matrices and adds up every path of every sign pattern.
+as matrices and adds up every path with every pattern of signs.
 """
 
 import copy
@@ -20,7 +20,7 @@ _RELUS = {functional.relu, torch.relu, Tensor.relu, torch.relu_}
 
 
 class _MaskedBackward(torch.autograd.Function):
-    """A ReLU whose backward pass multiplies the gradient in its output by Σ (Section 3.4)."""
+    """A ReLU whose backward pass multiplies the gradient of its output by Σ (Section 3.4)."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, mask: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class _EveryReLU(TorchFunctionMode):
 
 
 def relu_shapes(model: nn.Module, x: Tensor) -> list[torch.Size]:
-    """The shapes of all ReLU outputs, in order of execution."""
+    """Return the shapes of all ReLU outputs, in order of execution."""
     shapes: list[torch.Size] = []
 
     def note(z: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def relu_shapes(model: nn.Module, x: Tensor) -> list[torch.Size]:
 def literal_terms(
     model: nn.Module, x: Tensor, target: int, masks: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """y⁺ and y⁻ of one image, and the gradients of each in the masks."""
+    """Return y⁺ and y⁻ of one image, and the gradients of each with respect to the masks."""
     model = fused(model)
     positive = _masked_score(model, x, target, masks)
     negative = _masked_score(model, x, target, [1 - mask for mask in masks])
@@ -85,7 +85,7 @@ def _masked_score(model: nn.Module, x: Tensor, target: int, masks: Sequence[Tens
 
 
 def fused(model: nn.Module) -> nn.Module:
-    """A copy with batch norm folded into the convolution before it: `convN` and `bnN` by name."""
+    """Return a copy with every batch norm `bnN` folded into the convolution `convN` before it."""
     model = copy.deepcopy(model)
     for name, module in list(model.named_children()):
         if name.startswith("bn"):
@@ -102,11 +102,11 @@ def dense_terms(
     masks: Sequence[Tensor],
     target: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y⁺, y⁻ and y~ of relu(W₁x+b₁), relu(W₂·+b₂)…, w·+b, with every path added up by hand.
+    """Return y⁺, y⁻ and y~ of relu(W₁x+b₁), relu(W₂·+b₂)…, w·+b as sums over all paths.
 
-    A path starts at the input or at a hidden bias and picks Σ or I−Σ at each layer it crosses.
-    Paths that pick Σ throughout are y⁺, those that pick I−Σ throughout y⁻, all others y~. The last
-    bias crosses no mask: it is in y⁺ and in y⁻, so y~ holds it once with the opposite sign.
+    A path starts at the input or at a hidden bias and picks Σ or I−Σ at each layer that it crosses.
+    Paths that pick Σ everywhere add up to y⁺, paths that pick I−Σ everywhere to y⁻, all others to
+    y~. The last bias crosses no mask: it is in both y⁺ and y⁻, so y~ contains its negative once.
     """
     *hidden, last = weights
     *hidden_biases, last_bias = biases

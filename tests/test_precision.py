@@ -1,4 +1,4 @@
-"""TF32 and autocast are off while dmbp computes, and as they were afterwards."""
+"""TF32 and autocast are off while dmbp computes, and restored afterwards."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_tf32_is_off_inside_and_back_outside() -> None:
         assert tf32() == (False, False)
         raise KeyboardInterrupt
 
-    assert before == (True, False)  # torch's defaults, which the test would not notice otherwise
+    assert before == (True, False)  # torch's defaults; without a difference the test could not fail
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert tf32() == before
@@ -78,7 +78,7 @@ def test_rise_sees_masked_images_in_a_rougher_precision(
     rise = METHODS["rise"](Watched().eval(), masks=8, precision=precision)
     found = rise.attribute(inputs, target=0)
     assert seen[-1] == (expected, precision == "bfloat16")
-    assert seen[0] == ((False, False), False)  # what is asked about, when the class is chosen
+    assert seen[0] == ((False, False), False)  # the run that determines the class
     assert tf32() == before
     single = METHODS["rise"](rise.linearizer.model, masks=8, precision="float32")
     assert found.dtype == torch.float32
@@ -121,7 +121,7 @@ class CastsInside(nets.ResidualNet):
             return super().forward(x).float()
 
 
-def test_autocast_inside_the_model_gets_a_sentence_or_a_map() -> None:
+def test_autocast_inside_the_model() -> None:
     model, inputs = CastsInside().eval(), torch.randn(2, 3, 16, 16)
     net = dmbp.linearize(model, inputs, target=1)
     assert net.other_dtypes == (torch.bfloat16,)
@@ -143,5 +143,5 @@ def test_half_precision_maps_are_those_of_the_model_in_single(
     half = dmbp.DMBP(model, **settings).attribute(inputs, target=1)
     single = dmbp.DMBP(model.float(), **settings).attribute(inputs.float(), target=1)
     assert half.dtype == dtype
-    # Gates that are all but closed open or close by rounding; the maps stay those of one network.
+    # Rounding flips gates that are nearly closed, so the maps only correlate.
     assert torch.corrcoef(torch.stack([half.float().flatten(), single.flatten()]))[0, 1] > 0.95

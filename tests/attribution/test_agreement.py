@@ -127,7 +127,7 @@ def test_deeplift_is_captums_where_captums_works() -> None:
 
 
 @pytest.mark.parametrize(
-    "net", [*(n for n in nets.OF_IMAGES if n not in nets.WITH_PRODUCTS), nets.SmoothNet]
+    "net", [*(n for n in nets.IMAGE_NETWORKS if n not in nets.WITH_PRODUCTS), nets.SmoothNet]
 )
 def test_deeplift_adds_up_on_every_network(net: type[nn.Module]) -> None:
     model, inputs, start = net().double().eval(), images(), images()
@@ -150,7 +150,7 @@ def test_deeplift_adds_up_on_torchvisions(name: str) -> None:
 
 def test_deeplift_has_no_slope_between_two_decisions() -> None:
     with pytest.raises(InexactCapture, match=r"use torch\.relu"):
-        METHODS["deeplift"](nets.ByHand().double().eval()).attribute(images(), target=0)
+        METHODS["deeplift"](nets.ReLUByComparison().double().eval()).attribute(images(), target=0)
 
 
 def test_guided_backprop_is_captums(model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from tests.tolerance import BATCH, relative
 IMAGES = (3, 3, 16, 16)
 
 
-@pytest.mark.parametrize("make", nets.OF_IMAGES)
+@pytest.mark.parametrize("make", nets.IMAGE_NETWORKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_contract(make: type[nn.Module], dtype: torch.dtype) -> None:
     """Shape and dtype of the input, finite, signed, deterministic; the model untouched."""

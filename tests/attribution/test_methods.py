@@ -39,7 +39,7 @@ def test_deeplift_refuses_products_of_activations(net: type[nn.Module]) -> None:
     [
         (n, net)
         for n in METHODS
-        for net in nets.OF_IMAGES
+        for net in nets.IMAGE_NETWORKS
         if n != "deeplift" or net not in nets.WITH_PRODUCTS
     ],
 )
@@ -253,4 +253,4 @@ def test_targets_as_numpy_has_them() -> None:
 @pytest.mark.parametrize("name", ["guided_backprop", "lpr", "dmbp"])
 def test_rules_at_activations_need_activations(name: str) -> None:
     with pytest.raises(ModelError, match=r"use torch\.relu"):
-        make(name, nets.ByHand().eval()).attribute(torch.randn(IMAGES), target=0)
+        make(name, nets.ReLUByComparison().eval()).attribute(torch.randn(IMAGES), target=0)

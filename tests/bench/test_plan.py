@@ -72,7 +72,7 @@ def test_smooth_and_sites_are_settings(tmp_path: Path) -> None:
         ('smooth = "secnt"', "settings of dmbp in .*plan.toml: .* did you mean 'secant'"),
         ('smooth = "pieces:none"', "written as pieces:16 or"),
         ("sites = 4", "dmbp.sites in .*plan.toml must be a string or a list, not 4"),
-        ("sites = []", "sites are an empty list: leave it out for all activations"),
+        ("sites = []", "sites is an empty list: leave it out to select all activations"),
         (
             'learning_rate = "high"',
             "dmbp.learning_rate in .*plan.toml must be a number, not 'high'",

@@ -373,7 +373,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "too few pieces": (
         ["photo.jpg", "--smooth", "pieces:0"],
         "tests.cli.networks:smooth",
-        "a number of pieces from 1",
+        "at least 1 piece",
     ),
     "misspelt site": (
         ["photo.jpg", "--sites", "1x"],

@@ -17,7 +17,7 @@ from tests.exactness import NETWORKS
 from tests.literal import LiteralEngine
 from tests.tolerance import FLOAT64, relative
 
-SMALL = [*nets.OF_IMAGES, nets.SmoothNet, nets.WrittenNet, nets.MLP]
+SMALL = [*nets.IMAGE_NETWORKS, nets.SmoothNet, nets.CompositeNet, nets.MLP]
 AFTER_ITERATIONS = 1e-8
 """In double precision RMSProp divides tiny gradients by their own size: rounding grows."""
 

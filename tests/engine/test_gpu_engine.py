@@ -77,7 +77,9 @@ def assert_agree(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("model", [*nets.OF_IMAGES, nets.MLP, Mixed, Pools, Classes, Dense, Adding])
+@pytest.mark.parametrize(
+    "model", [*nets.IMAGE_NETWORKS, nets.MLP, Mixed, Pools, Classes, Dense, Adding]
+)
 def test_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
 

@@ -1,4 +1,4 @@
-"""The model is left as it was, whatever state it and torch are in; changes to it are noticed."""
+"""The model's state is restored, torch's modes do not matter, and changed models are noticed."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ IMAGES = (2, 3, 16, 16)
 
 
 def state_of(model: nn.Module) -> list[object]:
-    """All that must be as it was: values, gradients wanted, mode, hooks."""
+    """Return all that must not change: values, gradients, modes, hooks and modules."""
     return [
         *((n, p.detach().clone(), p.requires_grad, p.grad) for n, p in model.named_parameters()),
         *((n, b.clone()) for n, b in model.named_buffers()),
@@ -35,7 +35,7 @@ def same(before: list[object], after: list[object]) -> bool:
 
 
 @pytest.mark.parametrize("make", [nets.ResidualNet, nets.InPlaceNet, nets.ReusedNet])
-def test_the_model_leaves_as_it_came(make: type[nn.Module]) -> None:
+def test_the_model_is_unchanged(make: type[nn.Module]) -> None:
     model = make().eval()
     next(model.parameters()).requires_grad_(False)
     model.register_forward_hook(lambda *_: None)

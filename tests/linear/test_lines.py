@@ -1,4 +1,4 @@
-"""Tangents, secants and pieces in place of smooth activations."""
+"""Tangents, secants and pieces that replace smooth activations."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import InputError
-from dmbp.linear.lines import Pieces, line_name, line_of, secant, tangent
+from dmbp.linear.lines import Pieces, line_name, parse_line, secant, tangent
 from tests.tolerance import FLOAT64, relative
 
 
 class QuickGELU(nn.Module):
-    """A GELU by a sigmoid."""
+    """A GELU that is approximated by a sigmoid."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z * torch.sigmoid(1.702 * z)
@@ -44,9 +44,9 @@ def images() -> Tensor:
 @pytest.mark.parametrize("line", [tangent, secant])
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_lines_take_the_activations_value(activation: nn.Module, line: object) -> None:
-    piece = line(activation, POINTS)
-    assert relative(piece(POINTS), activation(POINTS)) <= FLOAT64
-    assert torch.isfinite(piece.slope).all()
+    frozen = line(activation, POINTS)
+    assert relative(frozen(POINTS), activation(POINTS)) <= FLOAT64
+    assert torch.isfinite(frozen.slope).all()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
@@ -57,16 +57,16 @@ def test_a_secant_goes_through_zero(activation: nn.Module) -> None:
 
 
 def test_the_root_of_zero_is_finite() -> None:
-    piece = tangent(torch.sqrt, torch.zeros(1))
-    assert piece(torch.ones(1)).tolist() == [0.0]
+    line = tangent(torch.sqrt, torch.zeros(1))
+    assert line(torch.ones(1)).tolist() == [0.0]
 
 
-def test_pieces_by_hand() -> None:
-    """Two pieces of z² on [−2, 2] are |2 z|; beyond, its tangents."""
+def test_two_pieces_of_a_square() -> None:
+    """On [−2, 2] they are |2 z|, and outside they are the tangents."""
     points = torch.tensor([-3.0, -1.0, 0.5, 2.0, 3.0], dtype=torch.float64)
-    piece = Pieces(2, reach=2.0)(torch.square, points)
-    assert piece.slope.tolist() == [-4.0, -2.0, 2.0, 2.0, 4.0]
-    assert piece(points).tolist() == [8.0, 2.0, 1.0, 4.0, 8.0]
+    lines = Pieces(2, reach=2.0)(torch.square, points)
+    assert lines.slope.tolist() == [-4.0, -2.0, 2.0, 2.0, 4.0]
+    assert lines(points).tolist() == [8.0, 2.0, 1.0, 4.0, 8.0]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
@@ -91,13 +91,13 @@ def test_pieces_converge_with_the_square_of_their_number(activation: nn.Module) 
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
-def test_pieces_come_near_every_activation(activation: nn.Module) -> None:
+def test_pieces_approximate_every_activation(activation: nn.Module) -> None:
     model, inputs = Net(activation).double().eval(), 3 * images()
     few, many = (
         dmbp.linearize(model, inputs, target=1, smooth=Pieces(count)) for count in (14, 896)
     )
     assert few.approximation_error > 0
-    assert many.approximation_error <= few.approximation_error / 500  # 64² at best
+    assert many.approximation_error <= few.approximation_error / 500  # at best 64²
 
 
 def test_pieces_are_the_network_with_interpolated_activations() -> None:
@@ -131,37 +131,37 @@ def test_piecewise_linear_networks_need_no_approximation() -> None:
     ],
 )
 def test_lines_by_name(text: str, line: object) -> None:
-    assert line_of(text) == line
-    assert line_of(line_name(line_of(text))) == line
+    assert parse_line(text) == line
+    assert parse_line(line_name(parse_line(text))) == line
 
 
-def test_pieces_may_be_written() -> None:
+def test_pieces_can_be_given_as_text() -> None:
     model, inputs = Net(nn.Tanh()).double().eval(), images()
-    named, made = (
+    from_text, from_object = (
         dmbp.linearize(model, inputs, target=1, smooth=smooth)
         for smooth in ("pieces:6:3", Pieces(6, reach=3.0))
     )
-    assert named.approximation_error > 0
-    assert torch.equal(named.pullback(), made.pullback())
+    assert from_text.approximation_error > 0
+    assert torch.equal(from_text.pullback(), from_object.pullback())
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("smooth", "message"),
     [
         ("tangents", r"by 'tangents'; did you mean 'tangent'\?"),
         ("piece:8", r"by 'piece:8'; did you mean 'pieces:16'\?"),
         ("0.02", "there are tangent, secant, pieces:16"),
         *((text, "written as pieces:16 or") for text in ("pieces", "pieces:0", "pieces:x")),
         *((text, "written as pieces:16 or") for text in ("pieces:4:-1", "pieces:4:inf")),
-        ("pieces:4:1:1", "not 'pieces:4:1:1'"),
-        *((thing, r"smooth is 'tangent', 'secant' or dmbp\.Pieces") for thing in (None, 3)),
+        ("pieces:4:1:1", "not as 'pieces:4:1:1'"),
+        *((thing, r"smooth must be 'tangent', 'secant' or dmbp\.Pieces") for thing in (None, 3)),
     ],
 )
-def test_what_is_no_line(wrong: object, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        dmbp.DMBP(Net(nn.Tanh()), smooth=wrong)
+def test_invalid_settings_are_refused(smooth: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dmbp.DMBP(Net(nn.Tanh()), smooth=smooth)
 
 
-def test_what_are_no_pieces() -> None:
-    with pytest.raises(InputError, match="a number of pieces from 1"):
+def test_pieces_need_a_positive_count() -> None:
+    with pytest.raises(InputError, match=r"at least 1 piece and a reach above 0, got 0 and 8\.0"):
         Pieces(0)

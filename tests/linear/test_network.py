@@ -1,4 +1,4 @@
-"""The networks of the README's table, sites and their names, masks."""
+"""Networks are reproduced exactly; names of sites; masks."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_networks_are_reproduced_in_single_precision(name: str) -> None:
     assert error <= FLOAT32
 
 
-def test_a_reused_module_gives_one_site_a_call() -> None:
+def test_a_reused_module_has_one_site_for_each_call() -> None:
     net = dmbp.linearize(nets.ReusedNet().eval(), torch.randn(1, 3, 8, 8), target=0)
     assert [site.name for site in net.sites] == ["relu", "relu:2", "relu:3"]
     assert net.sites[0].shape == (1, 8, 8, 8)
@@ -47,7 +47,7 @@ def test_masks_of_one_change_nothing_and_zero_leaves_the_last_bias() -> None:
     assert torch.equal(net.value(zeros), model.classifier[2].bias[1].expand(2))
 
 
-def test_a_site_left_out_is_not_masked() -> None:
+def test_a_site_without_a_mask_is_unchanged() -> None:
     net = dmbp.linearize(nets.VGGLike().eval(), torch.randn(1, 3, 16, 16), target=1)
     first, *others = net.sites
     partial = {first.name: torch.full(first.shape, 0.5)}

@@ -1,4 +1,4 @@
-"""Every kind of layer: its linear network is exact at x, affine everywhere, and its own adjoint."""
+"""Every kind of layer: its linear network is exact at x, affine, and has the right gradient."""
 
 import copy
 from collections.abc import Callable
@@ -18,12 +18,12 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Wrapped(nn.Module):
-    """A convolution, the layer under test, and a mean over whatever comes out."""
+    """A convolution, the layer under test, and a linear layer on its flattened output."""
 
     def __init__(self, layer: nn.Module | Function, channels: int = 8) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.__dict__["layer"] = layer  # a module or a function, and either may take its place
+        self.__dict__["layer"] = layer  # a module or a function, either of which may be replaced
         self.inner = layer if isinstance(layer, nn.Module) else None
         self.last = nn.LazyLinear(4)
 
@@ -42,7 +42,7 @@ def _shuffle(x: Tensor) -> Tensor:
     return x.view(batch, channels, height, width)
 
 
-def _by_hand(x: Tensor) -> Tensor:
+def _relu_by_comparison(x: Tensor) -> Tensor:
     return x * (x > 0) + torch.where(x > 0.5, x, torch.zeros_like(x))
 
 
@@ -65,7 +65,7 @@ def _unpooled(x: Tensor) -> Tensor:
 
 
 def _film(x: Tensor, frozen: Function = lambda gate: gate) -> Tensor:
-    """A gate that is no activation, on activations: what is spread over the other is the gate."""
+    """Scale activations by a factor of each channel, which is frozen because it is broadcast."""
     y = x.relu()
     scale, shift = (y.mean((2, 3)) * 3.0 - 1.0)[:, :, None, None], y.mean((2, 3), keepdim=True)
     return y * frozen(scale) + shift
@@ -79,17 +79,17 @@ def _view_made_before(x: Tensor) -> Tensor:
 
 
 def _tokens(x: Tensor) -> Tensor:
-    """(batch, position, channel), as transformers have them."""
+    """Return (batch, position, channel), as in transformers."""
     return x.flatten(2).transpose(1, 2)
 
 
-def _spelled_out(x: Tensor, weigh: Function = lambda scores: scores.softmax(-1)) -> Tensor:
+def _written_attention(x: Tensor, weigh: Function = lambda scores: scores.softmax(-1)) -> Tensor:
     z = _tokens(x)
     return weigh(z @ z.transpose(1, 2) / 3) @ (z * 2.0 - 1.0)
 
 
 def _heads(x: Tensor) -> Tensor:
-    """(batch, head, position, channel of the head)."""
+    """Return (batch, head, position, channel of the head)."""
     return _tokens(x).unflatten(2, (4, 2)).transpose(1, 2)
 
 
@@ -117,7 +117,7 @@ def _linear_attention(x: Tensor, hold: Function = lambda z: z) -> Tensor:
 
 
 def _factorised(x: Tensor, hold: Function = lambda z: z) -> Tensor:
-    """Keys mix values, and queries read the mix."""
+    """Mix values by keys, and read the mix by queries."""
     z = _tokens(x)
     return hold(z * 3.0) @ (hold(z.softmax(1)).transpose(1, 2) @ z)
 
@@ -133,7 +133,7 @@ def _response_norm(x: Tensor, hold: Function = lambda z: z) -> Tensor:
 
 
 def _grn(x: Tensor, hold: Function = lambda z: z) -> Tensor:
-    """ConvNeXt v2's global response normalisation."""
+    """Apply the global response normalisation of ConvNeXt v2."""
     size = hold(x).norm(2, (2, 3), keepdim=True)
     return x + 0.3 * x * (size / (size.mean(1, keepdim=True) + 1e-6))
 
@@ -148,13 +148,13 @@ def _gated(x: Tensor, hold: Function = lambda z: z) -> Tensor:
 
 
 def _norm(x: Tensor, dimensions: tuple[int, ...], epsilon: float = 1e-5) -> Tensor:
-    """A norm whose deviation is held."""
+    """Normalise by a detached deviation."""
     deviation = (x.var(dimensions, unbiased=False, keepdim=True) + epsilon).sqrt().detach()
     return (x - x.mean(dimensions, keepdim=True)) / deviation
 
 
 def _dynamic(x: Tensor, hold: Function = lambda z: z) -> Tensor:
-    """A convolution whose weight each image makes for itself."""
+    """Convolve each image with a weight that is computed from it."""
     kernel = hold(x.mean((2, 3)).sin()).reshape(-1, 1, 1, 1)
     mixed = functional.conv2d(x.reshape(1, -1, 8, 8), kernel, groups=kernel.shape[0])
     return mixed.reshape(x.shape)
@@ -165,7 +165,7 @@ LAYERS: dict[str, nn.Module | Function] = {
     "relu in place": nn.ReLU(inplace=True),
     "relu function": functional.relu,
     "relu method": Tensor.relu,
-    "relu by hand": _by_hand,
+    "relu by comparison": _relu_by_comparison,
     "relu6": nn.ReLU6(),
     "hardtanh": nn.Hardtanh(-0.3, 0.4),
     "leaky relu": nn.LeakyReLU(0.3),
@@ -268,8 +268,8 @@ LAYERS: dict[str, nn.Module | Function] = {
     "square by product": lambda x: x * x,
     "reciprocal": lambda x: 1.0 / (x.square() + 2.0),
     "attention": _attention,
-    "attention spelled out": _spelled_out,
-    "attention with softmax by hand": lambda x: _spelled_out(x, _softmax_by_hand),
+    "attention written out": _written_attention,
+    "attention with softmax by hand": lambda x: _written_attention(x, _softmax_by_hand),
     "attention, queries in groups": _grouped_queries,
     "attention without softmax": _linear_attention,
     "factorised attention": _factorised,
@@ -296,7 +296,7 @@ LAYERS: dict[str, nn.Module | Function] = {
 }
 
 ORACLES: dict[str, Function] = {
-    "detached": lambda x: x + x.relu(),  # autograd leaves that path out, the network does not
+    "detached": lambda x: x + x.relu(),  # autograd stops on that path, the network does not
     "glu": lambda x: x[:, :4] * x[:, 4:].detach().sigmoid(),
     "layer norm": lambda x: _norm(x, (2, 3)),
     "layer norm of channels": lambda x: _norm(x.permute(0, 2, 3, 1), (3,)),
@@ -313,8 +313,10 @@ ORACLES: dict[str, Function] = {
     "gated unit": lambda x: _gated(x, Tensor.detach),
     "product with the mean": lambda x: x.mean((2, 3), keepdim=True).detach() * x,
     "attention": _attention_frozen,
-    "attention spelled out": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
-    "attention with softmax by hand": lambda x: _spelled_out(x, lambda s: s.softmax(-1).detach()),
+    "attention written out": lambda x: _written_attention(x, lambda s: s.softmax(-1).detach()),
+    "attention with softmax by hand": lambda x: _written_attention(
+        x, lambda s: s.softmax(-1).detach()
+    ),
     "attention, queries in groups": lambda x: _grouped_queries(x, Tensor.detach),
     "factorised attention": lambda x: _factorised(x, Tensor.detach),
     "attention without softmax": lambda x: _linear_attention(x, Tensor.detach),
@@ -324,7 +326,7 @@ ORACLES: dict[str, Function] = {
     "shift and scale": lambda x: _film(x, Tensor.detach),
     "bilinear": lambda x: functional.bilinear(x.relu().detach(), x, torch.ones(2, 8, 8).to(x)),
 }
-"""Layers of which something is frozen that autograd moves, with what is frozen detached."""
+"""Layers in which a rule freezes what autograd differentiates, with the frozen part detached."""
 
 
 @dataclass(frozen=True)
@@ -390,7 +392,7 @@ def test_one_capture_serves_every_batch_size(linearized: Linearized, exports: li
 
 
 def test_offsets_count_as_bias() -> None:
-    """Where ReLU6 is saturated its slope is zero and six is a bias that the mask scales."""
+    """Where ReLU6 saturates its slope is zero, and six is a bias that the mask scales."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU6(), nn.Linear(1, 1)).double().eval()
     nn.init.constant_(model[0].weight, 1.0)
     nn.init.constant_(model[2].weight, 2.0)
@@ -440,7 +442,7 @@ def test_refusal_names_the_module() -> None:
 
 
 class Stem(nn.Module):
-    """A batch norm whose output is turned into tokens, as in LeViT."""
+    """A batch norm whose output is transposed into tokens, as in LeViT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -454,16 +456,16 @@ class Stem(nn.Module):
         return self.fc(torch.relu(self.mix(tokens)).square().mean(1))
 
 
-class BrokenUp(Stem):
-    """With an operation that has a rule only once it is broken up, and batch norm with it."""
+class DecomposedStem(Stem):
+    """Has an operation without a rule, so that it is decomposed, and batch norm with it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(torch.addcmul(x, x, torch.ones_like(x)))
 
 
-@pytest.mark.parametrize("make", [Stem, BrokenUp])
+@pytest.mark.parametrize("make", [Stem, DecomposedStem])
 def test_batch_norm_of_a_single_image(make: type[nn.Module]) -> None:
-    """PyTorch's own gradient is wrong there: against the difference of two outputs."""
+    """PyTorch's own gradient is wrong there, so the difference of two outputs is the reference."""
     model, image = make().double().eval(), torch.randn(1, 3, 8, 8, dtype=torch.float64)
     step = 1e-6 * torch.randn_like(image)
     expected = (model(image + step) - model(image - step))[0, 1] / 2

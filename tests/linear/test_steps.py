@@ -1,4 +1,4 @@
-"""Masks at some of the activations only."""
+"""Which activations are sites, and how a selection keeps some of them."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.tolerance import FLOAT64, relative
 IMAGES = (2, 3, 16, 16)
 
 
-def test_sites_are_picked_by_pattern_or_name() -> None:
+def test_sites_are_selected_by_pattern_or_name() -> None:
     model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
 
     def names(sites: object) -> list[str]:
@@ -31,7 +31,7 @@ def test_sites_are_picked_by_pattern_or_name() -> None:
     ],
 )
 def test_sites_are_activations_and_mixes_of_values(make: type, expected: list[str]) -> None:
-    """Not those of a gate's own branch, which is frozen, nor a product of what has a mask."""
+    """A gate's own branch is frozen and has no sites, nor has a product of a value that is one."""
     found = dmbp.linearize(make().eval(), torch.randn(IMAGES)).sites
     assert [site.name for site in found if ":" not in site.name] == expected
 
@@ -44,7 +44,7 @@ def test_sites_are_activations_and_mixes_of_values(make: type, expected: list[st
         (nets.TinyConvNeXt, "aten.div.Tensor", ("norm.ScalarOpt", "div")),
     ],
 )
-def test_what_makes_a_frozen_factor_drops_out(
+def test_the_branch_of_a_frozen_factor_is_removed(
     make: type, carrying: str, frozen: tuple[str, ...]
 ) -> None:
     steps = dmbp.linearize(make().eval(), torch.randn(IMAGES)).frozen.steps
@@ -61,7 +61,7 @@ def test_activations_without_a_mask_are_frozen_all_the_same() -> None:
     assert relative(some.pullback(masks), every.pullback(masks)) <= FLOAT64
 
 
-def test_dmbp_learns_where_it_is_told() -> None:
+def test_dmbp_learns_at_the_selected_sites() -> None:
     model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
     some = dmbp.DMBP(model, iterations=4, sites="features.4").explain(inputs, target=1)
     every = dmbp.DMBP(model, iterations=4).explain(inputs, target=1)
@@ -71,13 +71,13 @@ def test_dmbp_learns_where_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sites", "sentence"),
+    ("sites", "message"),
     [
         ("feature.1", "no site 'feature.1'; did you mean 'features.1'"),
         (["features.1", "conv*"], r"no site 'conv\*'; there are features\*, features.1\*"),
-        (3, "a pattern of names or a list of them, not 3"),
+        (3, "sites must be a name, a pattern or a list of them, not 3"),
     ],
 )
-def test_an_unknown_site_is_a_sentence(sites: object, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+def test_unknown_sites_are_refused(sites: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         dmbp.DMBP(nets.VGGLike().eval(), sites=sites).attribute(torch.randn(IMAGES), target=1)

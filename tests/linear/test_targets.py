@@ -1,4 +1,4 @@
-"""Every way of saying which output is meant."""
+"""Every form of a target, and every target that is refused."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_several_targets_of_one_image() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "sentence"),
+    ("target", "message"),
     [
         (3, "class 3 is out of range: the model has classes 0 to 2"),
         (-1, "class -1 is out of range"),
@@ -78,8 +78,8 @@ def test_several_targets_of_one_image() -> None:
         (torch.tensor([0.5, 1.0]), "not torch.float32 values"),
     ],
 )
-def test_targets_that_do_not_exist(target: Target, sentence: str) -> None:
-    with pytest.raises(TargetError, match=sentence):
+def test_invalid_targets_are_refused(target: Target, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
         read_target(target, outputs=OUTPUTS)
 
 

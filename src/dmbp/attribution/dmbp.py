@@ -36,10 +36,10 @@ from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import MOST_BYTES, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
-from dmbp.linear.lines import line_of
+from dmbp.linear.lines import parse_line
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
-from dmbp.linear.steps import patterns_of
+from dmbp.linear.steps import parse_selection
 
 ROWS_TOGETHER_ON_CPU = 4
 
@@ -119,9 +119,9 @@ class DMBP(Method):
         """Raise an `InputError` for settings out of range."""
         names = ("objective", "iterations", "learning_rate", "combine", "precision")
         resolve_settings(preset, **{name: given[name] for name in names})
-        line_of(smooth)
+        parse_line(smooth)
         if sites is not None:
-            patterns_of(sites)
+            parse_selection(sites)
 
     @property
     def is_recorded(self) -> bool:
@@ -239,7 +239,7 @@ class DMBP(Method):
             return question.baselines
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # the preset's blur is for images only
-        return question.baseline_of_rows(self.settings.reference)
+        return question.baseparse_line_rows(self.settings.reference)
 
 
 def _warn_of_blank_maps(found: Decomposition) -> None:

@@ -24,7 +24,7 @@ from dmbp.engine import Engine, OnIteration, Readout, Terms, plan_for
 from dmbp.errors import InexactCapture
 from dmbp.linear import LinearNetwork, Question
 from dmbp.linear.capture.export import CapturedGraph
-from dmbp.linear.freeze.exactness import check
+from dmbp.linear.freeze.exactness import check_exactness
 
 Result = TypeVar("Result")
 
@@ -79,7 +79,7 @@ class Recording:
         outputs = self._outputs_on_model_stream(question, asked)
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
         found = collect(net, settings, past, readout)
-        exactness = check(self._captured, self._net.frozen, inputs, outputs)
+        exactness = check_exactness(self._captured, self._net.frozen, inputs, outputs)
         return replace(check_finite(found, self._engine, past), exactness=exactness)
 
     def _outputs_on_model_stream(self, question: Question, asked: torch.cuda.Event) -> Tensor:

@@ -19,16 +19,16 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
-from dmbp.linear.freeze.exactness import check
+from dmbp.linear.freeze.exactness import check_exactness
 from dmbp.linear.freeze.freeze import freeze
-from dmbp.linear.freeze.secants import secants
-from dmbp.linear.lines import Pieces, Smoothing, line_name, line_of, tangent
+from dmbp.linear.freeze.secants import with_secants
+from dmbp.linear.lines import Pieces, Smoothing, line_name, parse_line, tangent
 from dmbp.linear.model.checks import check_batch, check_independence
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.network import LinearNetwork, run
-from dmbp.linear.steps import FrozenGraph, Selection, patterns_of, with_sites
+from dmbp.linear.steps import FrozenGraph, Selection, parse_selection, select_sites
 from dmbp.linear.targets import Target, TargetRows
 from dmbp.precision import TOLERANCE, full_precision, relative_error
 
@@ -86,8 +86,8 @@ class Linearizer:
         output: Output = None,
     ) -> None:
         self.runner = ModelRunner(model, output=output)
-        self._line = line_of(smooth)
-        self._selection: Selection = None if sites is None else patterns_of(sites)
+        self._line = parse_line(smooth)
+        self._selection: Selection = None if sites is None else parse_selection(sites)
         self._captured: dict[Any, CapturedGraph] = {}
         self._mask_elements: dict[Any, int] = {}
 
@@ -154,7 +154,7 @@ class Linearizer:
             at_input, exactness = self._freeze(inputs, outputs)
             baseline_outputs = self.runner.outputs(baselines)
             at_baseline, _ = self._freeze(baselines, baseline_outputs)
-            frozen = secants(at_input, at_baseline, inputs, baselines)
+            frozen = with_secants(at_input, at_baseline, inputs, baselines)
             with torch.no_grad():
                 found = run(frozen, [inputs, baselines], None)
         for end, expected in zip(found, (outputs, baseline_outputs), strict=True):
@@ -172,7 +172,7 @@ class Linearizer:
     @torch.no_grad()
     def freeze_unchecked(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
         """Freeze a captured graph at other inputs without comparing it with the model."""
-        return with_sites(freeze(captured, inputs, line=self._line), self._selection)
+        return select_sites(freeze(captured, inputs, line=self._line), self._selection)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -202,7 +202,7 @@ class Linearizer:
                 del self._captured[self.runner.signature(inputs)]
         extra = self.runner.extra_inputs
         captured = with_composite_activations(
-            capture(self.runner.exportable(inputs), inputs, held=extra)
+            capture(self.runner.exportable(inputs), inputs, extra_inputs=extra)
         )
         frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
         check_independence(self.runner.outputs_with, inputs, extra, outputs)
@@ -220,12 +220,12 @@ class Linearizer:
         line = tangent if self.is_approximate else self._line
         extra = self.runner.extra_inputs
         arguments = extra.arguments(len(inputs))
-        captured = captured.holding([arguments[k] for k in extra.tensor_positions])
+        captured = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
         frozen = freeze(captured, inputs, line=line)
-        exactness = check(captured, frozen, inputs, outputs, line=line)
+        exactness = check_exactness(captured, frozen, inputs, outputs, line=line)
         if self.is_approximate:
             frozen = freeze(captured, inputs, line=self._line)
-        return with_sites(frozen, self._selection), exactness
+        return select_sites(frozen, self._selection), exactness
 
     def __copy__(self) -> "Linearizer":
         """Return a copy that shares the captured graphs."""

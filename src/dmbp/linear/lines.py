@@ -1,6 +1,6 @@
-"""A line for each element of an activation: what an activation function is, frozen at x.
+"""Lines that stand for an activation function at x, one for each element.
 
-The line that stands for a smooth activation φ at z, element by element.
+A smooth activation φ is replaced, element by element, by one of these lines at z₀:
 
     tangent     φ(z₀) + φ'(z₀) (z − z₀)                  the default
     secant      φ(0) + (φ(z₀) − φ(0)) / z₀ · z           through zero; the tangent's slope near it
@@ -8,8 +8,8 @@ The line that stands for a smooth activation φ at z, element by element.
 
 Tangent and secant take φ's own value at z₀, so the network stays exact. With `Pieces`, which the
 paper suggests for activations that are not piecewise linear, the linear network is that of another
-model, whose activations are φ_k; how far its output is from the model's is reported as the
-`approximation_error`. It falls with k², as long as activations stay within reach.
+model, whose activations are φ_k. Its output's distance from the model's is reported as the
+`approximation_error`, which falls with k² as long as activations stay within `reach`.
 
     >>> dmbp.linearize(model, images, target=3, smooth=Pieces(8)).approximation_error
     0.0
@@ -28,13 +28,13 @@ from dmbp.errors import InputError, suggestion
 
 @dataclass(frozen=True)
 class ElementwiseLine:
-    """The affine piece that every element lies on; shapes are those of the activation."""
+    """slope ⊙ z + offset, with a slope and an offset for every element of the activation."""
 
     slope: Tensor
     offset: Tensor | None = None
 
     def __call__(self, activation: Tensor, *_: object, **__: object) -> Tensor:
-        """The piece at another activation; the operation's settings are inside already."""
+        """Evaluate the line at another activation; the operation's other arguments are ignored."""
         scaled = activation * self.slope
         return scaled if self.offset is None else scaled + self.offset
 
@@ -43,18 +43,18 @@ ActivationFunction = Callable[[Tensor], Tensor]
 LineRule = Callable[[ActivationFunction, Tensor], ElementwiseLine]
 
 NEAR_ZERO = 1e-3
-"""Where |z| is smaller, a secant through zero would divide rounding by rounding."""
+"""If |z| is smaller, a secant through zero would divide rounding error by rounding error."""
 
 
 def tangent(activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
-    """The tangent at z; where the slope is infinite, as √z has it at zero, the value alone."""
+    """Return the tangent at z; an infinite slope, such as that of √z at zero, becomes zero."""
     value, slope = _derivative(activation, z)
     slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
     return ElementwiseLine(slope, value - slope * z)
 
 
 def secant(activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
-    """The line through (0, φ(0)) and (z, φ(z))."""
+    """Return the line through (0, φ(0)) and (z, φ(z))."""
     value, derivative = _derivative(activation, z)
     start = activation(torch.zeros_like(z))
     close = z.abs() < NEAR_ZERO
@@ -64,7 +64,15 @@ def secant(activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
 
 @dataclass(frozen=True)
 class Pieces:
-    """φ interpolated on `count` equal pieces of [−reach, reach], and its tangents beyond."""
+    """Interpolation of φ on `count` equal pieces of [−reach, reach], with tangents beyond.
+
+    Args:
+        count: The number of pieces, at least 1.
+        reach: Half the width of the interval, above 0.
+
+    Raises:
+        InputError: If either is out of range.
+    """
 
     count: int
     reach: float = 8.0
@@ -73,12 +81,12 @@ class Pieces:
         reaches = self.reach > 0 and math.isfinite(self.reach)
         if not isinstance(self.count, int) or self.count < 1 or not reaches:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(
-                "Pieces takes a number of pieces from 1 and a reach above 0, not "
-                f"{self.count!r}, {self.reach!r}"
+                "Pieces needs at least 1 piece and a reach above 0, got "
+                f"{self.count!r} and {self.reach!r}"
             )
 
     def __call__(self, activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
-        """The piece that each element lies on."""
+        """Return the piece on which each element lies."""
         width = 2 * self.reach / self.count
         which = torch.floor((z + self.reach) / width).clamp(0, self.count - 1)
         left = which * width - self.reach
@@ -103,15 +111,15 @@ _LINES: dict[str, LineRule] = {"tangent": tangent, "secant": secant}
 PIECES = "pieces"
 
 
-def line_of(smooth: Smoothing) -> LineRule:
-    """The line meant by a user's choice."""
+def parse_line(smooth: Smoothing) -> LineRule:
+    """Return the line that a `smooth` setting names."""
     if isinstance(smooth, Pieces):
         return smooth
     if not isinstance(smooth, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"smooth is 'tangent', 'secant' or dmbp.Pieces(k), not {smooth!r}")
+        raise InputError(f"smooth must be 'tangent', 'secant' or dmbp.Pieces(k), not {smooth!r}")
     kind, *numbers = smooth.split(":")
     if kind == PIECES:
-        return _pieces(smooth, numbers)
+        return _parse_pieces(smooth, numbers)
     if smooth not in _LINES:
         hint = suggestion(smooth, [*_LINES, f"{PIECES}:16"])
         raise InputError(f"smooth activations cannot be frozen by {smooth!r}; {hint}")
@@ -119,30 +127,32 @@ def line_of(smooth: Smoothing) -> LineRule:
 
 
 def line_name(line: LineRule) -> str:
-    """What a line is called, as `line_of` reads it."""
+    """Return the `smooth` setting that names a line, as text."""
     if isinstance(line, Pieces):
         return f"{PIECES}:{line.count}:{line.reach:g}"
     return next(name for name, own in _LINES.items() if own is line)
 
 
-def _pieces(text: str, numbers: list[str]) -> Pieces:
-    """The `Pieces` that `pieces:16` or `pieces:16:4` stands for."""
+def _parse_pieces(text: str, numbers: list[str]) -> Pieces:
+    """Return the `Pieces` that `pieces:16` or `pieces:16:4` stands for."""
     try:
         count, *reach = numbers
         return Pieces(int(count), *(float(number) for number in reach))
     except (ValueError, TypeError) as error:
         raise InputError(
-            "pieces are written as pieces:16 or, with their reach, as pieces:16:8, a number of "
-            f"pieces from 1 and a reach above 0; not {text!r}"
+            "pieces are written as pieces:16 or, with a reach, as pieces:16:8, with at least 1 "
+            f"piece and a reach above 0; not as {text!r}"
         ) from error
 
 
 def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the activation's value and its slope at every element."""
     with torch.enable_grad():
         at = z.detach().requires_grad_()
         value = activation(at)
         slope = torch.autograd.grad(value.sum(), at)[0]
-    # Backward, what `where` leaves out may count as zero times infinity: an ELU's exp(z), z large.
+    # In a backward pass the branch that `where` does not select can contribute zero times infinity,
+    # as exp(z) does in an ELU for large z. A forward pass has no such product.
     if slope.isnan().any():
         slope = torch.where(slope.isnan(), _forward_slope(activation, z), slope)
     return value.detach(), slope
@@ -150,5 +160,5 @@ def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tens
 
 def _forward_slope(activation: ActivationFunction, z: Tensor) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch scripts its own functions when this is first called
+        warnings.simplefilter("ignore")  # the first call makes torch script functions of its own
         return torch.func.jvp(activation, (z.detach(),), (torch.ones_like(z),))[1]

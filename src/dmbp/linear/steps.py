@@ -1,12 +1,12 @@
-"""The steps of a frozen graph: linear functions of earlier ones, some of which carry masks.
+"""The steps of a frozen graph, and which of them carry masks.
 
-Which sites carry a mask: all of them, or those that a user names.
+A frozen graph is a list of steps, each a linear function of earlier ones. A step that stands for an
+activation is a *site*: it can carry a mask. By default every site does; a `Selection` keeps some,
+by name or with wildcards such as `layer4*`. The other activations are frozen all the same, but
+nothing is learned there.
 
     >>> [site.name for site in dmbp.linearize(model, images, sites="1*").sites]
     ['1']
-
-A name may hold wildcards, as `layer4*` does. Other activations are frozen all the same; nothing is
-learned there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,10 @@ from dmbp.linear.rules.base import Function
 
 @dataclass(frozen=True)
 class Site:
-    """The output of an activation, where a mask sits.
+    """The output of an activation, which carries a mask.
 
-    `name` is the path of the module it came from, with `:2`, `:3`… where that module has several.
+    `name` is the path of the module that computes it, followed by `:2`, `:3`… if the module
+    computes several.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands in a step's arguments for the result of an earlier step."""
+    """A placeholder in a step's arguments for the result of an earlier step."""
 
     index: int
 
@@ -43,9 +44,9 @@ class Slot:
 class Step:
     """One linear function of the network: `slots[output] = function(*arguments, **keywords)`.
 
-    `operation` and `kind` are those of its row in the table, `module` is the path of the module it
-    came from, `shape` that of its result, None where that is no tensor, and `finished` lists the
-    slots that no later step reads.
+    `operation` and `kind` are the name and the kind of its row in the freezing table, `module` is
+    the path of the module that calls it, `shape` is the result's shape, or None if the result is
+    not a tensor, and `finished` lists the slots that no later step reads.
     """
 
     name: str
@@ -61,19 +62,19 @@ class Step:
     finished: tuple[int, ...] = ()
 
     def apply(self, slots: Mapping[int, Any]) -> Any:
-        """The step's result from those of earlier steps."""
+        """Return the step's result from the results of earlier steps."""
         keywords = {name: fill(value, slots) for name, value in self.keywords.items()}
         return self.function(*fill(self.arguments, slots), **keywords)
 
     @property
     def reads(self) -> list[int]:
-        """The slots it is a function of."""
+        """The slots that the step reads."""
         return _slots_in((self.arguments, tuple(self.keywords.values())))
 
 
 @dataclass(frozen=True)
 class FrozenGraph:
-    """The steps from `slots[0]`, the input, to `slots[result]`; and their output at x."""
+    """The steps from `slots[0]`, the input, to `slots[result]`, and the output at x."""
 
     steps: tuple[Step, ...]
     result: int
@@ -89,8 +90,8 @@ def fill(template: Any, slots: Mapping[int, Any]) -> Any:
     return template
 
 
-def with_finished(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
-    """Drop steps the result does not need, and note after which step each slot is done with."""
+def prune_steps(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
+    """Drop steps that the result does not need, and set which slots each step reads last."""
     needed = {result}
     kept: list[Step] = []
     for step in reversed(steps):
@@ -112,22 +113,21 @@ def _slots_in(template: Any) -> list[int]:
 
 
 Selection = str | Sequence[str] | None
-"""A pattern of sites' names, several, or None for all sites."""
+"""A pattern for the names of sites, several patterns, or None for all sites."""
 
 
-def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
-    """The same graph with masks at the selected sites alone."""
+def select_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
+    """Return the same graph with masks at the selected sites only."""
     if selection is None:
         return frozen
-    patterns = patterns_of(selection)
+    patterns = parse_selection(selection)
     names = [step.site.name for step in frozen.steps if step.site is not None]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise SiteError(
-                f"the network has no site {pattern!r}; {suggestion(pattern, _like(pattern, names))}"
-                if names
-                else f"the network has no sites, so none is named {pattern!r}"
-            )
+            if not names:
+                raise SiteError(f"the network has no sites, so none matches {pattern!r}")
+            hint = suggestion(pattern, _alternatives(pattern, names))
+            raise SiteError(f"the network has no site {pattern!r}; {hint}")
 
     def selected(step: Step) -> Step:
         name = "" if step.site is None else step.site.name
@@ -137,8 +137,8 @@ def with_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
     return replace(frozen, steps=tuple(selected(step) for step in frozen.steps))
 
 
-def _like(pattern: str, names: list[str]) -> list[str]:
-    """What could have been meant: names, or where wildcards were used, modules with one."""
+def _alternatives(pattern: str, names: list[str]) -> list[str]:
+    """Return what could have been meant: names, or modules with a wildcard for a wildcard."""
     if "*" not in pattern:
         return names
     parts = [name.split(".") for name in names]
@@ -146,11 +146,11 @@ def _like(pattern: str, names: list[str]) -> list[str]:
     return [f"{start}*" for start in dict.fromkeys(starts)]
 
 
-def patterns_of(selection: Any) -> list[str]:
-    """A selection as a list of patterns."""
+def parse_selection(selection: Any) -> list[str]:
+    """Return a selection as a list of patterns."""
     listed = [selection] if isinstance(selection, str) else selection
     if not isinstance(listed, list | tuple | set) or not all(isinstance(p, str) for p in listed):
-        raise InputError(f"sites are a pattern of names or a list of them, not {selection!r}")
+        raise InputError(f"sites must be a name, a pattern or a list of them, not {selection!r}")
     if not listed:
-        raise InputError("sites are an empty list: leave it out for all activations")
+        raise InputError("sites is an empty list: leave it out to select all activations")
     return list(listed)

@@ -24,11 +24,11 @@ from dmbp.decompose.learn import make_engine
 from dmbp.engine import plan_for
 from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
 from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
-from dmbp.linear.capture.composite import rule_of
+from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.freeze.freeze import IDENTITY
 from dmbp.linear.model.wrappers import Model
-from dmbp.linear.rules.table import IN_TRAINING, operation_name
+from dmbp.linear.rules.table import EVAL_MODE_HINT, operation_name
 from dmbp.precision import TOLERANCE
 from dmbp.workflows.memory import Peak, measure_peak
 
@@ -43,9 +43,9 @@ SUGGESTIONS: Mapping[str, str] = {
         "matrices of cosines and sines, or give the model its result as the input"
     ),
     "aten.softmax": "explain the scores before it: leave the last layer out",
-    "aten.batch_norm": IN_TRAINING,
-    "aten._native_batch_norm_legit": IN_TRAINING,
-    "aten.dropout": IN_TRAINING,
+    "aten.batch_norm": EVAL_MODE_HINT,
+    "aten._native_batch_norm_legit": EVAL_MODE_HINT,
+    "aten.dropout": EVAL_MODE_HINT,
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
     "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
 }
@@ -161,7 +161,7 @@ def _count_operations(net: LinearNetwork) -> dict[str, dict[str, int]]:
 def _count_dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int]:
     kept = {step.name for step in net.frozen.steps}
     dropped = [n.target for n in _active_nodes(captured) if n.name not in kept]
-    names = [operation_name(target) for target in dropped if rule_of(target) is not None]
+    names = [operation_name(target) for target in dropped if rule_for(target) is not None]
     return dict(Counter(names).most_common())
 
 

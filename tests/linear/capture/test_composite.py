@@ -1,4 +1,4 @@
-"""Activations that a model writes out: one smooth activation each, as if they had a name."""
+"""Activations that a model writes out are treated as if they had a name."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "log-sigmoid": (functional.logsigmoid, lambda x: torch.log(torch.sigmoid(x))),
     "elu": (functional.elu, lambda x: torch.where(x > 0, x, torch.exp(x) - 1)),
 }
-"""An activation that has a name, and the same one written out."""
+"""An activation that has a name, and the same activation written out."""
 
 
 def _silu(x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ WRITTEN: dict[str, Function] = {
     "squareplus": lambda x: (x + torch.sqrt(x * x + 4)) / 2,
     "swish with β": Beta(),
 }
-"""Activations without a name of their own."""
+"""Activations that have no name in torch."""
 
 
 class Net(nn.Module):
@@ -97,7 +97,7 @@ class Net(nn.Module):
         return self.last(self.activation(self.second(x)).mean((2, 3)))
 
 
-def made(activation: Function) -> nn.Module:
+def make_model(activation: Function) -> nn.Module:
     torch.manual_seed(0)
     return Net(activation).double().eval()
 
@@ -107,7 +107,7 @@ def images() -> Tensor:
 
 
 def frozen(activation: Function, smooth: Smoothing = "tangent") -> LinearNetwork:
-    return dmbp.linearize(made(activation), images(), target=1, smooth=smooth)
+    return dmbp.linearize(make_model(activation), images(), target=1, smooth=smooth)
 
 
 @pytest.mark.parametrize("smooth", LINES, ids=str)
@@ -127,7 +127,7 @@ def test_a_written_activation_is_the_named_one(case: str, smooth: Smoothing) -> 
 
 def test_a_written_activation_is_learned_as_the_named_one() -> None:
     found, expected = (
-        dmbp.DMBP(made(activation), iterations=5).attribute(images(), target=1)
+        dmbp.DMBP(make_model(activation), iterations=5).attribute(images(), target=1)
         for activation in PAIRS["hardswish in place"]
     )
     assert relative(found, expected) <= FLOAT64
@@ -135,8 +135,8 @@ def test_a_written_activation_is_learned_as_the_named_one() -> None:
 
 @pytest.mark.parametrize("case", WRITTEN)
 def test_activations_without_a_name(case: str) -> None:
-    """A site each, the model's value by tangent and secant, its gradient by tangent."""
-    model, inputs = made(WRITTEN[case]), images()
+    """Each is one site; tangents and secants take its value, and tangents its gradient."""
+    model, inputs = make_model(WRITTEN[case]), images()
     net = frozen(WRITTEN[case])
     leaf = inputs.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(leaf)[:, 1].sum(), leaf)
@@ -161,13 +161,13 @@ def gated(x: Tensor) -> Tensor:
     return value * torch.sigmoid(gate)
 
 
-def widened(x: Tensor) -> Tensor:
-    """Each element of a (…, 1) meets a row of constants: the shape changes."""
+def broadcast(x: Tensor) -> Tensor:
+    """Multiply (…, 1) by a row of constants, which changes the shape."""
     narrow = x.mean(3, keepdim=True)
     return narrow * torch.sigmoid(narrow * torch.ones(x.shape[3], dtype=x.dtype))
 
 
-def norm_by_hand(x: Tensor) -> Tensor:
+def written_norm(x: Tensor) -> Tensor:
     centred = x - x.mean(1, keepdim=True)
     return centred * (1 / torch.sqrt((centred * centred).mean(1, keepdim=True) + 0.1))
 
@@ -180,10 +180,10 @@ def attention(x: Tensor) -> Tensor:
 OTHERS: dict[str, tuple[Function, list[str]]] = {
     "squeeze and excite": (squeeze_excite, ["mul"]),
     "gated unit": (gated, ["mul"]),
-    "a shape that changes": (widened, ["mul"]),
-    "norm by hand": (norm_by_hand, []),
-    "softmax by hand": (attention, ["mul"]),
-    "linear in pieces": (lambda x: x.relu() - 0.1 * (-x).relu(), ["relu", "relu"]),
+    "a shape that changes": (broadcast, ["mul"]),
+    "norm written out": (written_norm, []),
+    "softmax written out": (attention, ["mul"]),
+    "piecewise linear": (lambda x: x.relu() - 0.1 * (-x).relu(), ["relu", "relu"]),
     "relu by comparison": (lambda x: x * (x > 0) + x.relu(), ["relu"]),
     "a square": (lambda x: x * x + x.relu(), ["relu"]),
     "a power": (lambda x: x**3 + x.relu(), ["relu"]),
@@ -192,11 +192,11 @@ OTHERS: dict[str, tuple[Function, list[str]]] = {
     "two names in a sum": (lambda x: x - torch.tanh(x), ["tanh"]),
     "a size to divide by": (lambda x: x.relu() / torch.sqrt(x.mean(1, True) ** 2 + 1), ["relu"]),
 }
-"""What is no activation written out, and the sites it has."""
+"""Functions that are not composite activations, and the sites that they have."""
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_other_products_stay_as_they_are(case: str) -> None:
+def test_other_functions_are_not_composite(case: str) -> None:
     activation, operations = OTHERS[case]
     model = nn.Sequential(nn.Conv2d(3, 6, 3), Layer(activation), nn.Flatten(), nn.LazyLinear(4))
     model = model.double().eval()
@@ -225,7 +225,7 @@ def test_a_gate_that_is_read_elsewhere_is_a_site_of_its_own() -> None:
     net = frozen(shared)
     assert {site.operation for site in net.sites} == {"sigmoid", "sigmoid+mul"}
     leaf = images().requires_grad_()
-    (gradient,) = torch.autograd.grad(made(shared)(leaf)[:, 1].sum(), leaf)
+    (gradient,) = torch.autograd.grad(make_model(shared)(leaf)[:, 1].sum(), leaf)
     assert relative(net.pullback(), gradient) <= FLOAT64
 
 
@@ -238,7 +238,7 @@ def test_an_activation_of_the_image_is_a_site_as_a_named_one_is() -> None:
 
 
 def test_a_programs_graph_is_left_alone() -> None:
-    program = torch.export.export(made(WRITTEN["quick gelu"]), (images(),))
+    program = torch.export.export(make_model(WRITTEN["quick gelu"]), (images(),))
     before = str(program.graph)
     net = dmbp.linearize(program, images(), target=1)
     assert [site.operation for site in net.sites] == ["sigmoid+mul"] * 2
@@ -246,25 +246,25 @@ def test_a_programs_graph_is_left_alone() -> None:
 
 
 def test_another_precision_inside() -> None:
-    """A region's result has its root's precision, so that what follows can read it."""
-    model = made(lambda x: _silu(x.double()).float()).float()
+    """The result of a region has the precision of its root, as later operations expect."""
+    model = make_model(lambda x: _silu(x.double()).float()).float()
     net = dmbp.linearize(model, images().float(), target=1)
     assert [site.operation for site in net.sites] == ["sigmoid+mul"] * 2
 
 
 def test_random_operations_are_refused_inside_too() -> None:
-    model = made(lambda x: x * functional.dropout(torch.sigmoid(x), 0.5, True))
+    model = make_model(lambda x: x * functional.dropout(torch.sigmoid(x), 0.5, True))
     with pytest.raises(UnsupportedOperation, match="it is random"):
         dmbp.linearize(model, images(), target=1)
 
 
 def test_deeplift_takes_written_activations() -> None:
-    model, inputs = made(WRITTEN["quick gelu"]), images()
+    model, inputs = make_model(WRITTEN["quick gelu"]), images()
     found = dmbp.methods()["deeplift"](model).attribute(inputs, target=1)
     change = model(inputs)[:, 1] - model(torch.zeros_like(inputs))[:, 1]
     assert relative(found.sum((1, 2, 3)), change) <= FLOAT64
 
 
 def test_slopes_where_the_other_branch_overflows() -> None:
-    piece = tangent(PAIRS["elu"][1], torch.tensor([1000.0, -1000.0, 1.0]))
-    assert piece.slope.tolist() == [1.0, 0.0, 1.0]
+    line = tangent(PAIRS["elu"][1], torch.tensor([1000.0, -1000.0, 1.0]))
+    assert line.slope.tolist() == [1.0, 0.0, 1.0]

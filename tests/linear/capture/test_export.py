@@ -15,7 +15,7 @@ IMAGES = (2, 3, 16, 16)
 
 
 class Counter(nets.ResidualNet):
-    """Updates a buffer of its own on every call."""
+    """Updates a buffer on every call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class WritesIntoItsInput(nets.ResidualNet):
 
 
 @pytest.mark.parametrize("make", [Counter, WithoutGradients, WithGradients, WritesIntoItsInput])
-def test_models_with_habits(make: type[nn.Module]) -> None:
+def test_models_with_side_effects_and_gradient_modes(make: type[nn.Module]) -> None:
     model, inputs = make().eval(), torch.randn(IMAGES)
     before = inputs.clone()
     net = dmbp.linearize(model, inputs, target=1)
@@ -54,7 +54,7 @@ def test_models_with_habits(make: type[nn.Module]) -> None:
     assert net.pullback().abs().max() > 0
 
 
-def test_a_wrapper_that_passes_everything_on(exports: list[object]) -> None:
+def test_a_wrapper_with_variable_arguments(exports: list[object]) -> None:
     class Wrapper(nn.Module):
         def __init__(self, model: nn.Module) -> None:
             super().__init__()
@@ -71,15 +71,15 @@ def test_a_wrapper_that_passes_everything_on(exports: list[object]) -> None:
     assert len(exports) == 1
 
 
-class Counts(nets.ResidualNet):
-    """Its batch size is a Python number, which binds the exported graph to it."""
+class FixedBatch(nets.ResidualNet):
+    """Reads its batch size as a Python number, which binds the exported graph to it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.reshape(int(x.shape[0]), 3, 16, 16))
 
 
-def test_a_model_that_counts_its_images() -> None:
-    model, inputs = Counts().eval(), torch.randn(5, 3, 16, 16)
+def test_a_graph_bound_to_a_batch_size_is_captured_again() -> None:
+    model, inputs = FixedBatch().eval(), torch.randn(5, 3, 16, 16)
     linearizer = Linearizer(model)
     for count in (1, 5, 2, 1):
         net = linearizer.linearize(inputs[:count], target=1)
@@ -101,7 +101,7 @@ def test_a_program_exported_for_another_batch_size() -> None:
     assert d.exactness <= 1e-4
 
 
-def test_a_callers_program_is_not_changed() -> None:
+def test_the_callers_program_is_unchanged() -> None:
     model, inputs = nets.ReusedNet().eval(), torch.randn(IMAGES)
     model.relu.inplace = True
     program = torch.export.export(model, (inputs,))
@@ -111,7 +111,7 @@ def test_a_callers_program_is_not_changed() -> None:
     assert str(program.graph) == before
 
 
-def test_a_program_exported_in_training_mode_is_refused_with_what_to_do() -> None:
+def test_a_program_exported_in_training_mode_is_refused() -> None:
     inputs = torch.randn(4, 3, 16, 16)
     images = ({0: torch.export.Dim("images", min=2)},)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
@@ -121,27 +121,27 @@ def test_a_program_exported_in_training_mode_is_refused_with_what_to_do() -> Non
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_refused_with_what_to_do() -> None:
+def test_torchscript_is_refused() -> None:
     model = nets.ResidualNet().eval()
     inputs = torch.randn(1, 3, 16, 16)
-    for made in (torch.jit.trace(model, inputs), torch.jit.script(model)):
+    for scripted in (torch.jit.trace(model, inputs), torch.jit.script(model)):
         with pytest.raises(CaptureError, match="explain the module that it was made from"):
-            dmbp.linearize(made, inputs, target=1)
+            dmbp.linearize(scripted, inputs, target=1)
 
 
 @pytest.mark.parametrize(
-    ("draw", "sentence"),
+    ("draw", "message"),
     [
-        (nn.functional.dropout, r"takes F\.dropout\(x, training=self\.training\)\.$"),
-        (torch.randn_like, r"It draws at random, .* do so in training only\.$"),
+        (nn.functional.dropout, r"write F\.dropout\(x, training=self\.training\)\.$"),
+        (torch.randn_like, r"It draws random numbers, .* draw them in training only\.$"),
     ],
 )
-def test_what_to_do_about_drawing(draw: Callable[[Tensor], Tensor], sentence: str) -> None:
+def test_random_operations_are_refused(draw: Callable[[Tensor], Tensor], message: str) -> None:
     class Drawing(nets.FunctionalNet):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x + draw(x))
 
-    with pytest.raises(UnsupportedOperation, match=sentence):
+    with pytest.raises(UnsupportedOperation, match=message):
         dmbp.linearize(Drawing().eval(), torch.randn(IMAGES), target=0)
 
 

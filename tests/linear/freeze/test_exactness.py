@@ -22,7 +22,7 @@ def test_a_wrong_rule_is_caught_and_located(monkeypatch: pytest.MonkeyPatch) -> 
         dmbp.linearize(nets.ReusedNet().eval(), torch.randn(IMAGES), target=0)
 
 
-def test_a_random_model_is_caught() -> None:
+def test_a_random_model_is_refused() -> None:
     class Random(nets.FunctionalNet):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + torch.rand(5)
@@ -31,16 +31,16 @@ def test_a_random_model_is_caught() -> None:
         dmbp.linearize(Random().eval(), torch.randn(IMAGES), target=0)
 
 
-def test_a_random_model_with_one_number_an_image() -> None:
-    class Weighed(nets.ResidualNet):
+def test_a_random_model_with_one_number_for_each_image() -> None:
+    class Weighted(nets.ResidualNet):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * x.mean((1, 2, 3)).relu()[:, None] + torch.rand(())
 
     with pytest.raises(CaptureError, match="use randomness"):
-        dmbp.linearize(Weighed().eval(), torch.randn(IMAGES), target=1)
+        dmbp.linearize(Weighted().eval(), torch.randn(IMAGES), target=1)
 
 
-def test_infinite_values_are_named() -> None:
+def test_infinite_values_are_refused() -> None:
     class Hidden(nets.ResidualNet):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.masked_fill(x < 0.5, float("-inf")).relu())

@@ -1,4 +1,4 @@
-"""Inputs and models that do not fit are refused with a clear message."""
+"""Inputs and models that cannot be used are refused with a clear message."""
 
 import copy
 
@@ -13,7 +13,7 @@ from tests import nets
 IMAGES = (2, 3, 16, 16)
 
 
-def test_what_is_no_model_and_no_input() -> None:
+def test_models_and_inputs_of_another_type() -> None:
     with pytest.raises(ModelError, match="an ExportedProgram, not <function"):
         dmbp.linearize(lambda x: x, torch.randn(IMAGES), target=1)
     with pytest.raises(ModelError, match="run the model once first"):
@@ -25,7 +25,7 @@ def test_what_is_no_model_and_no_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "sentence"),
+    ("inputs", "message"),
     [
         (torch.full(IMAGES, torch.nan), "contain NaN"),
         (torch.zeros(IMAGES, dtype=torch.int64), "floating point"),
@@ -33,19 +33,19 @@ def test_what_is_no_model_and_no_input() -> None:
         (torch.zeros(3), "batch dimension"),
     ],
 )
-def test_inputs_that_cannot_be_used(inputs: Tensor, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+def test_inputs_that_cannot_be_used(inputs: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         dmbp.linearize(nets.FunctionalNet().eval(), inputs, target=0)
 
 
-def test_another_dtype_gets_a_sentence() -> None:
+def test_inputs_of_another_dtype() -> None:
     with pytest.raises(
         InputError, match=r"float64 but the model's 'a.weight' is torch.float32; use"
     ):
         dmbp.linearize(nets.FunctionalNet().eval(), torch.randn(IMAGES).double(), target=1)
 
 
-def test_another_device_gets_a_sentence() -> None:
+def test_inputs_on_another_device() -> None:
     with pytest.raises(InputError, match=r"on cpu but the model's 'a.weight' is on meta; use"):
         dmbp.linearize(nets.FunctionalNet().eval().to("meta"), torch.randn(IMAGES), target=1)
 
@@ -56,7 +56,7 @@ def test_a_model_made_in_inference_mode() -> None:
         inputs = torch.randn(IMAGES)
     with pytest.raises(ModelError, match=r"created in torch.inference_mode.*copy.deepcopy"):
         dmbp.linearize(model, inputs, target=1)
-    net = dmbp.linearize(copy.deepcopy(model), inputs, target=1)  # as the sentence says
+    net = dmbp.linearize(copy.deepcopy(model), inputs, target=1)  # as the message says
     assert net.pullback().shape == IMAGES
 
 
@@ -77,7 +77,7 @@ class Returns(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("what", "sentence"),
+    ("what", "message"),
     [
         (lambda x: x.relu(), r"output has shape \(2, 3, 16, 16\)"),
         (lambda x: x.mean((0, 2, 3)), r"output has shape \(3,\)"),
@@ -86,8 +86,8 @@ class Returns(nn.Module):
         (lambda x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3)), "branch on tensor values"),
     ],
 )
-def test_models_that_cannot_be_explained(what: object, sentence: str) -> None:
-    with pytest.raises(ModelError, match=sentence):
+def test_models_that_cannot_be_explained(what: object, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         dmbp.linearize(Returns(what).eval(), torch.randn(IMAGES), target=0)
 
 
@@ -95,7 +95,7 @@ def test_models_that_cannot_be_explained(what: object, sentence: str) -> None:
     "mix", [lambda h: h - h.mean(0, keepdim=True), lambda h: h + h.flip(0), lambda h: h.roll(1, 0)]
 )
 @pytest.mark.parametrize("images", [1, 3])
-def test_images_that_see_each_other_are_refused(mix: object, images: int) -> None:
+def test_models_that_mix_the_images_of_a_batch(mix: object, images: int) -> None:
     class Mixing(nets.ResidualNet):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(mix(x))

@@ -1,4 +1,4 @@
-"""Models of several inputs: one is explained, the others are held."""
+"""Models with several inputs: one is explained, the others are constant."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from tests.tolerance import BATCH, relative
 IMAGES = (3, 3, 16, 16)
 
 
-class WithMore(nets.ResidualNet):
-    """An image, a mask for each image, a table's row by its number, a factor and a switch."""
+class WithExtraInputs(nets.ResidualNet):
+    """Takes an image, a mask and a table index for each image, a factor and class weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +29,9 @@ class WithMore(nets.ResidualNet):
 
 
 class Bound(nn.Module):
-    """The same for one image, its other inputs written into it."""
+    """The same model with its other inputs bound to fixed values."""
 
-    def __init__(self, model: WithMore, *others: object) -> None:
+    def __init__(self, model: WithExtraInputs, *others: object) -> None:
         super().__init__()
         self.model, self.others = model, others
 
@@ -39,8 +39,8 @@ class Bound(nn.Module):
         return self.model(x, *self.others)
 
 
-def question() -> tuple[WithMore, Tensor, tuple[object, ...]]:
-    model = WithMore().double().eval()
+def model_and_inputs() -> tuple[WithExtraInputs, Tensor, tuple[object, ...]]:
+    model = WithExtraInputs().double().eval()
     mask = torch.rand(3, 1, 16, 16, dtype=torch.float64)
     kind = torch.tensor([2, 0, 3])
     weights = torch.rand(5, dtype=torch.float64)
@@ -52,8 +52,8 @@ def of_image(others: tuple[object, ...], k: int) -> tuple[object, ...]:
     return (mask[k : k + 1], kind[k : k + 1], *rest)
 
 
-def test_the_linear_network_is_that_of_each_image() -> None:
-    model, inputs, others = question()
+def test_each_image_has_its_own_linear_network() -> None:
+    model, inputs, others = model_and_inputs()
     net = dmbp.linearize(model, inputs, target=[[1, 2], [3], [4]], additional_forward_args=others)
     expected = model(inputs, *others)
     torch.testing.assert_close(net.value(), expected[[0, 0, 1, 2], [1, 2, 3, 4]])
@@ -63,8 +63,8 @@ def test_the_linear_network_is_that_of_each_image() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_holds_the_other_inputs(name: str) -> None:
-    """A batch is each image alone with its own; two targets of one image are asked together."""
+def test_every_method_takes_extra_inputs(name: str) -> None:
+    """Maps of a batch, with two targets for one image, equal those of each image alone."""
     fewer = {
         "rise": {"masks": 20},
         "lpr": {"iterations": 2},
@@ -73,7 +73,7 @@ def test_every_method_holds_the_other_inputs(name: str) -> None:
         "integrated_gradients": {"steps": 5},
     }
     settings = {"iterations": 3} if name.startswith("dmbp") else fewer.get(name, {})
-    model, inputs, others = question()
+    model, inputs, others = model_and_inputs()
     method = METHODS[name](model, **settings)
     maps = method.attribute(inputs, target=[[1, 2], [3], [4]], additional_forward_args=others)
     assert len(maps) == 4
@@ -87,7 +87,7 @@ def test_every_method_holds_the_other_inputs(name: str) -> None:
 
 def test_one_capture_serves_other_tensors_but_not_other_numbers(exports: list[object]) -> None:
     """A number among the extra inputs is a constant of the graph."""
-    model, inputs, others = question()
+    model, inputs, others = model_and_inputs()
     explainer = dmbp.DMBP(model, iterations=2)
     for given in (others, (others[0].flip(0), *others[1:]), (*others[:2], 0.7, others[3])):
         d = explainer.explain(inputs, target=1, additional_forward_args=given)
@@ -95,7 +95,7 @@ def test_one_capture_serves_other_tensors_but_not_other_numbers(exports: list[ob
     assert len(exports) == 2
 
 
-def test_one_thing_needs_no_tuple() -> None:
+def test_a_single_extra_input_needs_no_tuple() -> None:
     class Scaled(nets.ResidualNet):
         def forward(self, x: Tensor, scale: Tensor) -> Tensor:
             return super().forward(x) * scale[:, None]
@@ -105,8 +105,8 @@ def test_one_thing_needs_no_tuple() -> None:
     assert torch.equal(maps, METHODS["gradient"](model).attribute(inputs, None, 1, (scale,)))
 
 
-def test_what_does_not_fit_gets_a_sentence() -> None:
-    model, inputs, others = question()
+def test_extra_inputs_that_do_not_fit() -> None:
+    model, inputs, others = model_and_inputs()
     with pytest.raises(ModelError, match="does not run on an input of shape"):
         dmbp.linearize(model, inputs, target=1)
     with pytest.raises(ModelError, match="does not run on an input of shape"):
@@ -115,14 +115,14 @@ def test_what_does_not_fit_gets_a_sentence() -> None:
 
 @pytest.mark.parametrize("images", [1, 2, 4, 5, 6])
 @pytest.mark.parametrize("name", ["gradient", "integrated_gradients", "dmbp"])
-def test_what_counts_something_else_is_not_cut_into_images(name: str, images: int) -> None:
-    """A factor for each of the five classes, beside five images or another number."""
+def test_a_tensor_of_another_meaning_is_not_split_by_image(name: str, images: int) -> None:
+    """A factor for each of the five classes may come with five images, or any other number."""
 
-    class Weighed(nets.ResidualNet):
+    class Weighted(nets.ResidualNet):
         def forward(self, x: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
             return super().forward(x) * weights * scale[:, None]
 
-    model, inputs = Weighed().double().eval(), torch.randn(images, *IMAGES[1:]).double()
+    model, inputs = Weighted().double().eval(), torch.randn(images, *IMAGES[1:]).double()
     weights, scale = torch.rand(5).double(), torch.rand(images).double()
     settings = {"iterations": 3} if name == "dmbp" else {}
     maps = METHODS[name](model, **settings).attribute(

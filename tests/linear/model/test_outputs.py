@@ -1,4 +1,4 @@
-"""Models that return more than one tensor: the one that is meant, or one clear sentence."""
+"""Models that return several tensors: the one to explain is found, or a message asks for it."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -19,7 +19,7 @@ IMAGES = (3, 3, 16, 16)
 
 @dataclass
 class Found:
-    """As a library of models returns: neither a dict nor registered with torch."""
+    """An output as in model libraries: neither a dict nor registered with torch."""
 
     hidden: Tensor
     scores: Tensor
@@ -35,7 +35,7 @@ Named = namedtuple("Named", "scores features")
 
 
 class Returning(nets.ResidualNet):
-    """Returns what `form` makes of its scores and of its features, which have five columns too."""
+    """Returns what `form` makes of its scores and features."""
 
     def __init__(self, form: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ FORMS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_output_that_is_meant(form: str) -> None:
+def test_the_output_is_found(form: str) -> None:
     make, output = FORMS[form]
     model = Returning(make).double().eval()
     inputs = torch.randn(IMAGES, dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_the_output_that_is_meant(form: str) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 3])
-def test_one_score_an_image_is_that_of_a_single_class(images: int) -> None:
+def test_one_score_for_each_image_is_a_single_class(images: int) -> None:
     model = Returning(lambda s, _: s[:, 2]).double().eval()
     inputs = torch.randn(images, *IMAGES[1:], dtype=torch.float64)
     net = dmbp.linearize(model, inputs, target=0)
@@ -87,7 +87,7 @@ def test_one_score_an_image_is_that_of_a_single_class(images: int) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_an_output(name: str) -> None:
-    """The output picked is explained as if it came alone."""
+    """The selected output is explained as if the model returned it alone."""
     fewer = {"rise": {"masks": 8}, "lpr": {"iterations": 1}, "blur_ig": {"steps": 2}}
     settings = {"iterations": 2} if name.startswith("dmbp") else fewer.get(name, {})
     model, inputs = Returning(lambda s, f: (f, s)).eval(), torch.randn(IMAGES)
@@ -97,7 +97,7 @@ def test_every_method_takes_an_output(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "output", "error", "sentence"),
+    ("form", "output", "error", "message"),
     [
         (
             lambda s, f: {"scores": s, "features": f},
@@ -115,10 +115,10 @@ def test_every_method_takes_an_output(name: str) -> None:
         (lambda s, f: (s, f), True, InputError, "without an output True"),
     ],
 )
-def test_outputs_that_are_not_there(
-    form: Callable[..., Any], output: Any, error: type[Exception], sentence: str
+def test_missing_and_ambiguous_outputs(
+    form: Callable[..., Any], output: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=message):
         dmbp.linearize(Returning(form).eval(), torch.randn(IMAGES), target=0, output=output)
 
 

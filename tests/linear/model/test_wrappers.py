@@ -22,7 +22,7 @@ IMAGES = (2, 3, 16, 16)
         lambda model: nn.DataParallel(torch.compile(model)),
     ],
 )
-def test_wrappers_are_taken_off(wrap: object) -> None:
+def test_wrappers_are_removed(wrap: object) -> None:
     model, inputs = nets.ResidualNet().eval(), torch.randn(IMAGES)
     wrapped = wrap(model)
     with pytest.warns(UserWarning, match="explained without its .* wrapper"):
@@ -34,11 +34,11 @@ def test_wrappers_are_taken_off(wrap: object) -> None:
     assert torch.equal(maps, dmbp.DMBP(model, iterations=2).attribute(inputs, target=1))
 
 
-def test_a_wrapper_is_told_of_once_and_where_it_was_given() -> None:
+def test_a_wrapper_causes_one_warning_at_the_callers_line() -> None:
     wrapped = nn.DataParallel(nets.FunctionalNet().eval())
-    with pytest.warns(UserWarning, match="explained without its DataParallel wrapper") as told:
+    with pytest.warns(UserWarning, match="explained without its DataParallel wrapper") as caught:
         dmbp.DMBP(wrapped)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports
@@ -71,7 +71,7 @@ def test_a_program_for_one_image_takes_several() -> None:
 
 
 class OneAtATime(nn.Module):
-    """Takes a batch of one."""
+    """Takes only a batch of one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from dmbp.linear.steps import FrozenGraph, Slot, Step, with_finished
+from dmbp.linear.steps import FrozenGraph, Slot, Step, prune_steps
 
 CONVOLUTION = "aten.conv2d.default"
 BATCH_NORM = "aten.batch_norm.default"
@@ -105,7 +105,7 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
     }
     gone = {before.output for before, _ in pairs}
     kept = [one.get(step.output, step) for step in steps if step.output not in gone]
-    return replace(frozen, steps=with_finished(kept, frozen.result))
+    return replace(frozen, steps=prune_steps(kept, frozen.result))
 
 
 def _folded_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
@@ -157,7 +157,7 @@ def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
         else:
             steps.append(_chained(step, earlier))
             earlier.append(step)
-    return replace(frozen, steps=with_finished(steps, frozen.result))
+    return replace(frozen, steps=prune_steps(steps, frozen.result))
 
 
 def _chained(step: Step, earlier: Sequence[Step]) -> Step:

@@ -1,1 +1,1 @@
-"""Turning a model into a graph of ATen operations that all have a freezing rule."""
+"""Capturing a model as a graph of ATen operations that all have a freezing rule."""

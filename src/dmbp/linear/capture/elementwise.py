@@ -1,10 +1,10 @@
-"""Operations that work element by element, and what they make of one activation z.
+"""Elementwise operations, and how their results depend on one activation z.
 
-    degree    constant (z > 0), linear (in pieces: relu(z)), or curved (z · sigmoid(z))
-    role      what the value is where it meets another in a product (`role.py`)
+    degree    constant (z > 0), piecewise linear (relu(z)), or curved (z · sigmoid(z))
+    role      the value's role in products (`rules.base.Role`)
 
-Both are read from the graph alone. `regions.py` asks for them: an activation that a model writes
-out is a run of these operations.
+Both follow from the graph alone. `composite.py` uses them to find activations that a model writes
+out, which are runs of these operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.rules.base import Role, least
+from dmbp.linear.rules.base import Role, lowest_role, rows
 from dmbp.linear.rules.gates import GATES
 from dmbp.linear.rules.smooth import SMOOTH, Smooth
 from dmbp.linear.rules.table import operation_name
 
 
 class Degree(IntEnum):
-    """How a value changes with z, between the places where it jumps or bends."""
+    """How a value changes with z, between the points where it jumps or bends."""
 
     CONSTANT = 0
     LINEAR = 1
@@ -31,148 +31,148 @@ class Degree(IntEnum):
 
 
 @dataclass(frozen=True)
-class Nature:
-    """What is known of a value."""
+class Dependence:
+    """How a value depends on z."""
 
     degree: Degree
     role: Role
 
 
-CONSTANT = Nature(Degree.CONSTANT, Role.PLAIN)
-ACTIVATION = Nature(Degree.LINEAR, Role.PLAIN)
-"""z itself."""
+CONSTANT = Dependence(Degree.CONSTANT, Role.PLAIN)
+ROOT = Dependence(Degree.LINEAR, Role.PLAIN)
+"""The dependence of z itself."""
 
-Given = Sequence[Nature]
-"""The natures of an operation's arguments, by their positions."""
+Arguments = Sequence[Dependence]
+"""The dependences of an operation's arguments, by position."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How an operation's nature follows from its arguments', and when it is no linear map."""
+class ElementwiseKind:
+    """How an operation's result depends on z, and for which arguments it is nonlinear."""
 
-    nature: Callable[[Node, Given], Nature]
-    bends: Callable[[Given], bool]
-
-
-def nature_of(node: Node, natures: Mapping[Node, Nature]) -> Nature:
-    """The nature of an element-by-element operation's result."""
-    return KINDS[operation_name(node.target)].nature(node, given_to(node, natures))
+    dependence: Callable[[Node, Arguments], Dependence]
+    is_nonlinear: Callable[[Arguments], bool]
 
 
-def bends(node: Node, natures: Mapping[Node, Nature]) -> bool:
-    """Whether an operation is more than a linear map of z."""
-    return KINDS[operation_name(node.target)].bends(given_to(node, natures))
+def dependence_of(node: Node, known: Mapping[Node, Dependence]) -> Dependence:
+    """Return how an elementwise operation's result depends on z."""
+    return elementwise_kind(node).dependence(node, _arguments(node, known))
 
 
-def given_to(node: Node, natures: Mapping[Node, Nature]) -> Given:
-    """The natures of a node's arguments."""
-    return [
-        natures.get(given, CONSTANT) if isinstance(given, Node) else CONSTANT for given in node.args
-    ]
+def is_nonlinear(node: Node, known: Mapping[Node, Dependence]) -> bool:
+    """Return whether an operation is more than a linear map of z."""
+    return elementwise_kind(node).is_nonlinear(_arguments(node, known))
+
+
+def elementwise_kind(node: Node) -> ElementwiseKind:
+    """Return the kind of an elementwise operation."""
+    return ELEMENTWISE[operation_name(node.target)]
 
 
 def is_elementwise(node: Node) -> bool:
-    """Whether each element of a node's result is made of the same elements of its arguments."""
+    """Return whether each element of the result depends on the same element of the arguments."""
     makes_tensor = isinstance(node.meta.get("val"), Tensor)
-    if not makes_tensor or operation_name(node.target) not in KINDS:
+    if not makes_tensor or operation_name(node.target) not in ELEMENTWISE:
         return False
     settings: Any = (*node.args[1:], *node.kwargs.values())
-    return not any(value is True or _is_integer(value) for value in settings)
+    return not any(value is True or _is_integer_dtype(value) for value in settings)
 
 
-def _is_integer(value: Any) -> bool:
+def _arguments(node: Node, known: Mapping[Node, Dependence]) -> Arguments:
+    return [
+        known.get(argument, CONSTANT) if isinstance(argument, Node) else CONSTANT
+        for argument in node.args
+    ]
+
+
+def _is_integer_dtype(value: Any) -> bool:
     return isinstance(value, torch.dtype) and not value.is_floating_point
 
 
-def _moving(given: Given) -> list[Nature]:
-    return [nature for nature in given if nature.degree > Degree.CONSTANT]
+def _varying(arguments: Arguments) -> list[Dependence]:
+    return [argument for argument in arguments if argument.degree > Degree.CONSTANT]
 
 
-def _passed(_: Node, given: Given) -> Nature:
-    moving = _moving(given)
-    degree = max((nature.degree for nature in moving), default=Degree.CONSTANT)
-    return Nature(degree, least(nature.role for nature in moving))
+def _linear(_: Node, arguments: Arguments) -> Dependence:
+    varying = _varying(arguments)
+    degree = max((argument.degree for argument in varying), default=Degree.CONSTANT)
+    return Dependence(degree, lowest_role(argument.role for argument in varying))
 
 
-def _decided(*_: object) -> Nature:
+def _decision(*_: object) -> Dependence:
     return CONSTANT
 
 
-def _gated(_: Node, given: Given) -> Nature:
-    return Nature(given[0].degree, max(Role.ACTIVATION, given[0].role))
+def _gate(_: Node, arguments: Arguments) -> Dependence:
+    return Dependence(arguments[0].degree, max(Role.ACTIVATION, arguments[0].role))
 
 
-def _picked(node: Node, given: Given) -> Nature:
-    found = _passed(node, given)
-    return Nature(found.degree, max(Role.ACTIVATION, found.role))
+def _choice(node: Node, arguments: Arguments) -> Dependence:
+    candidates = _linear(node, arguments)
+    return Dependence(candidates.degree, max(Role.ACTIVATION, candidates.role))
 
 
-def _curved(node: Node, given: Given) -> Nature:
-    if not _moving(given):
+def _curve(node: Node, arguments: Arguments) -> Dependence:
+    if not _varying(arguments):
         return CONSTANT
     rule = SMOOTH[operation_name(node.target)]
     assert isinstance(rule, Smooth)
-    made = Role.NORMALISER if _is_root(node) else max(Role.ACTIVATION, rule.made)
-    is_inverse = made == Role.NORMALISER and given[0].role == Role.WEIGHT
-    return Nature(Degree.CURVED, Role.WEIGHT if is_inverse else made)
+    role = Role.NORMALISER if _is_root(node) else max(Role.ACTIVATION, rule.output_role)
+    is_inverse = role == Role.NORMALISER and arguments[0].role == Role.WEIGHT
+    return Dependence(Degree.CURVED, Role.WEIGHT if is_inverse else role)
 
 
 def _is_root(node: Node) -> bool:
-    """Whether a power is a root or a reciprocal: something others are divided by."""
+    """Return whether a power is a root or a reciprocal, which other values are divided by."""
     exponent = node.args[1] if len(node.args) > 1 else None
     return isinstance(exponent, float | int) and exponent < 1
 
 
-def _multiplied(_: Node, given: Given) -> Nature:
-    moving = _moving(given)
-    degree = Degree(min(Degree.CURVED, sum(nature.degree for nature in moving)))
-    role = least(nature.role for nature in moving)
-    return Nature(degree, max(Role.ACTIVATION, role) if len(moving) > 1 else role)
+def _product(_: Node, arguments: Arguments) -> Dependence:
+    varying = _varying(arguments)
+    degree = Degree(min(Degree.CURVED, sum(argument.degree for argument in varying)))
+    role = lowest_role(argument.role for argument in varying)
+    return Dependence(degree, max(Role.ACTIVATION, role) if len(varying) > 1 else role)
 
 
-def _divided(_: Node, given: Given) -> Nature:
-    numerator, denominator = given
+def _quotient(_: Node, arguments: Arguments) -> Dependence:
+    numerator, denominator = arguments
     if denominator.degree == Degree.CONSTANT:
         return numerator
     if numerator.degree > Degree.CONSTANT:
-        return Nature(Degree.CURVED, max(Role.ACTIVATION, numerator.role))
-    # One over 1 + exp(−z) is a sigmoid, one over anything else a size to be divided by.
+        return Dependence(Degree.CURVED, max(Role.ACTIVATION, numerator.role))
+    # 1 / (1 + exp(−z)) is a sigmoid; any other reciprocal is a size that values are divided by.
     is_weight = denominator.role == Role.WEIGHT
-    return Nature(Degree.CURVED, Role.WEIGHT if is_weight else Role.NORMALISER)
+    return Dependence(Degree.CURVED, Role.WEIGHT if is_weight else Role.NORMALISER)
 
 
-def _never(_: Given) -> bool:
+def _never(_: Arguments) -> bool:
     return False
 
 
-def _if_any(given: Given) -> bool:
-    return bool(_moving(given))
+def _if_any_varies(arguments: Arguments) -> bool:
+    return bool(_varying(arguments))
 
 
-def _if_both(given: Given) -> bool:
-    return len(_moving(given)) > 1
+def _if_several_vary(arguments: Arguments) -> bool:
+    return len(_varying(arguments)) > 1
 
 
-def _if_second(given: Given) -> bool:
-    return given[1].degree > Degree.CONSTANT
+def _if_second_varies(arguments: Arguments) -> bool:
+    return arguments[1].degree > Degree.CONSTANT
 
 
-PASSED = Kind(_passed, _never)
-DECIDED = Kind(_decided, _never)
-GATED = Kind(_gated, _if_any)
-PICKED = Kind(_picked, _if_any)
-CURVED = Kind(_curved, _if_any)
-MULTIPLIED = Kind(_multiplied, _if_both)
-DIVIDED = Kind(_divided, _if_second)
+LINEAR = ElementwiseKind(_linear, _never)
+DECISION = ElementwiseKind(_decision, _never)
+GATE = ElementwiseKind(_gate, _if_any_varies)
+CHOICE = ElementwiseKind(_choice, _if_any_varies)
+CURVE = ElementwiseKind(_curve, _if_any_varies)
+PRODUCT = ElementwiseKind(_product, _if_several_vary)
+QUOTIENT = ElementwiseKind(_quotient, _if_second_varies)
 
-
-def _rows(kind: Kind, names: str) -> dict[str, Kind]:
-    return {f"aten.{name}": kind for name in names.split()}
-
-
-KINDS: Mapping[str, Kind] = {
-    **_rows(
-        PASSED,
+ELEMENTWISE: Mapping[str, ElementwiseKind] = {
+    **rows(
+        LINEAR,
         """
         add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor neg.default
         positive.default alias.default clone.default contiguous.default detach.default
@@ -181,8 +181,8 @@ KINDS: Mapping[str, Kind] = {
         type_as.default
         """,
     ),
-    **_rows(
-        DECIDED,
+    **rows(
+        DECISION,
         """
         gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar eq.Tensor
         eq.Scalar ne.Tensor ne.Scalar logical_not.default logical_and.default logical_or.default
@@ -190,10 +190,10 @@ KINDS: Mapping[str, Kind] = {
         zeros_like.default ones_like.default full_like.default
         """,
     ),
-    **_rows(PICKED, "where.self maximum.default minimum.default"),
-    **dict.fromkeys(GATES, GATED),
-    **{name: CURVED for name, rule in SMOOTH.items() if isinstance(rule, Smooth)},
-    **_rows(MULTIPLIED, "mul.Tensor mul.Scalar"),
-    **_rows(DIVIDED, "div.Tensor div.Scalar"),
+    **rows(CHOICE, "where.self maximum.default minimum.default"),
+    **dict.fromkeys(GATES, GATE),
+    **{name: CURVE for name, rule in SMOOTH.items() if isinstance(rule, Smooth)},
+    **rows(PRODUCT, "mul.Tensor mul.Scalar"),
+    **rows(QUOTIENT, "div.Tensor div.Scalar"),
 }
-"""Operations of the freezing table that work element by element."""
+"""The elementwise operations of the freezing table."""

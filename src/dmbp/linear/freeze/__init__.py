@@ -1,1 +1,1 @@
-"""Freezing a captured graph at an input, and checking that it still is the model."""
+"""Freezing a captured graph at an input, and checking that it still equals the model."""

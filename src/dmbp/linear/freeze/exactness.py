@@ -1,6 +1,9 @@
-"""The promise every capture is held to: the linear network's output is the model's.
+"""Checks that the linear network's output is the model's.
 
-error = max over images of  max_c |linear_c − model_c| / max_c |model_c|
+    error = max over images of  max_c |linear_c − model_c| / max_c |model_c|
+
+If the error is too large, the captured graph is audited, operation by operation, to report where
+it arises.
 """
 
 from typing import Any
@@ -17,7 +20,7 @@ from dmbp.precision import TOLERANCE, relative_error
 
 
 @torch.no_grad()
-def check(
+def check_exactness(
     captured: CapturedGraph,
     frozen: FrozenGraph,
     inputs: Tensor,
@@ -25,17 +28,21 @@ def check(
     *,
     line: LineRule = tangent,
 ) -> float:
-    """The frozen network's relative error against the model's `outputs`, if within tolerance."""
+    """Return the frozen network's relative error against the model's `outputs`.
+
+    Raises:
+        InexactCapture: If the error exceeds the tolerance of the outputs' dtype.
+    """
     error = relative_error(frozen.output, outputs)
     tolerance = TOLERANCE[outputs.dtype]
     if error <= tolerance:
         return error
     if not torch.isfinite(frozen.output).all():
         raise InexactCapture(
-            "the model computes with infinite values, as masked_fill(…, -inf) makes them, of which "
-            "no linear network exists; use a large finite number instead"
+            "the model computes with infinite values, such as those of masked_fill(…, -inf), for "
+            "which there is no linear network; use a large finite number instead"
         )
-    graph_error, place = _audited(captured, inputs, outputs, line=line)
+    graph_error, place = _audit(captured, inputs, outputs, line=line)
     if graph_error > tolerance:
         raise InexactCapture(
             f"the captured graph's output differs from the model's by {graph_error:.1e} relative "
@@ -48,13 +55,13 @@ def check(
     )
 
 
-def _audited(
+def _audit(
     captured: CapturedGraph, inputs: Tensor, outputs: Tensor, *, line: LineRule
 ) -> tuple[float, str]:
-    """The captured graph's own error, and its first operation whose linear function is wrong."""
+    """Return the captured graph's own error, and the first operation that is frozen inexactly."""
     places: list[str] = []
 
-    def audit(step: Step, arguments: Any, result: Any) -> None:
+    def compare(step: Step, arguments: Any, result: Any) -> None:
         found = step.function(*arguments)
         is_wrong = isinstance(result, Tensor) and (
             relative_error(found, result) > TOLERANCE[outputs.dtype]
@@ -62,6 +69,6 @@ def _audited(
         if is_wrong:
             places.append(step.module or step.name)
 
-    own = freeze(captured, inputs, line=line, audit=audit).output
+    graph_outputs = freeze(captured, inputs, line=line, audit=compare).output
     place = f"'{places[0]}'" if places else "no single operation: rounding adds up"
-    return relative_error(own, outputs), place
+    return relative_error(graph_outputs, outputs), place

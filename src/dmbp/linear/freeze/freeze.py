@@ -1,8 +1,8 @@
-"""Runs a captured graph once at x and freezes every operation there.
+"""Freezes a captured graph at x: runs it once and replaces every operation by a linear function.
 
-What does not depend on the input becomes a constant; what is left is a short list of steps, each a
-linear function of earlier ones. A frozen operation is run in its frozen form, so that the output of
-this one pass is the linear network's.
+Whatever does not depend on the input becomes a constant. What remains is a short list of steps,
+each a linear function of earlier ones. Operations run in their frozen form, so the output of this
+single pass is the linear network's own output.
 """
 
 from collections import Counter
@@ -14,32 +14,33 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.capture.composite import rule_of
+from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.lines import ElementwiseLine, LineRule, tangent
-from dmbp.linear.rules.base import Function, OperationCall, Place, Role, Rule, least
+from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, lowest_role
 from dmbp.linear.rules.table import (
-    all_unsupported,
-    constant_output,
+    constant_output_error,
     module_path,
     operation_name,
+    unsupported_errors,
 )
-from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, with_finished
+from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, prune_steps
 
 IDENTITY = "identity"
-"""The operation of a step that stands for no node: the site behind a product."""
+"""The operation of a step that has no node of its own: the site after a product."""
 
 Audit = Callable[[Step, Sequence[Any], Any], None]
+"""Called with each step, the arguments of its operation and the operation's result."""
 
 
 @torch.no_grad()
 def freeze(
     captured: CapturedGraph, inputs: Tensor, *, line: LineRule = tangent, audit: Audit | None = None
 ) -> FrozenGraph:
-    """Freeze every operation at `inputs`, smooth activations by a `line`.
+    """Freeze every operation at `inputs`, and replace smooth activations by a `line`.
 
-    With an `audit` operations run as they are: it is shown each step, the arguments its operation
-    was called with, and its result, and the output is the captured graph's own.
+    With an `audit` the original operations run instead of their frozen forms, and the output is
+    that of the captured graph.
     """
     values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
@@ -53,7 +54,7 @@ def freeze(
         if node.op != "call_function":
             continue
         call = _call(node, values, slots, roles, line)
-        rule = rule_of(node.target)
+        rule = rule_for(node.target)
         depends = rule is not None and any(parent in roles for parent in node.all_input_nodes)
         frozen = None
         if rule is not None and depends:
@@ -61,13 +62,14 @@ def freeze(
             reason = rule.refusal(call) if call.active else None
             if reason is not None:
                 refused.append((node, reason))
-                call = _on_copies(call)
-            frozen = _stand_in(rule, call, is_refused=reason is not None)
-        runs = call.function if audit is not None or frozen is None else frozen
-        values[node] = runs(*call.arguments, **call.keywords)
-        if rule is not None and frozen is not None and not _is_index(values[node]):
-            site = _site(node, values[node], names) if rule.masks(call) else None
-            step = _step(node, rule, frozen, held=rule.held(call), slots=slots, values=values)
+                call = _with_copied_tensors(call)
+            frozen = _linear_function(rule, call, is_refused=reason is not None)
+        function = call.function if audit is not None or frozen is None else frozen
+        values[node] = function(*call.arguments, **call.keywords)
+        if rule is not None and frozen is not None and not _is_integer(values[node]):
+            site = _site(node, values[node], names) if rule.is_site(call) else None
+            constant = rule.frozen_arguments(call)
+            step = _step(node, rule, frozen, constant=constant, slots=slots, values=values)
             step = replace(step, output=len(steps) + 1)
             if audit is not None:
                 audit(step, call.arguments, values[node])
@@ -78,20 +80,11 @@ def freeze(
             if last_reader[parent] is node:
                 del values[parent]
     if refused:
-        raise all_unsupported(refused)
+        raise unsupported_errors(refused)
     if captured.output not in slots:
-        raise constant_output(captured.output)
+        raise constant_output_error(captured.output)
     result = slots[captured.output].index
-    return FrozenGraph(with_finished(steps, result), result, values[captured.output])
-
-
-def _is_index(value: Any) -> bool:
-    """Whether a value is of whole numbers, as a winner's index is: a constant around x."""
-    return isinstance(value, Tensor) and not value.is_floating_point()
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    return tuple(value.shape) if isinstance(value, Tensor) else None
+    return FrozenGraph(prune_steps(steps, result), result, values[captured.output])
 
 
 def _call(
@@ -101,21 +94,42 @@ def _call(
     roles: Mapping[Node, Role],
     line: LineRule,
 ) -> OperationCall:
+    """Describe a node's call with its arguments at x."""
+
     def concrete(argument: Any) -> Any:
         return torch.fx.map_arg(argument, values.__getitem__)
 
     assert callable(node.target)
-    places: dict[Place, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    given: dict[ArgumentKey, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    found = {key: _roles_in(argument, roles) for key, argument in given.items()}
     return OperationCall(
         node.target,
         concrete(node.args),
         concrete(node.kwargs),
-        active=frozenset(place for place, given in places.items() if _reads(given, slots)),
-        roles={
-            place: least(found) for place, given in places.items() if (found := _of(given, roles))
-        },
+        active=frozenset(key for key, argument in given.items() if _reads(argument, slots)),
+        roles={key: lowest_role(own) for key, own in found.items() if own},
         line=line,
     )
+
+
+def _linear_function(rule: Rule, call: OperationCall, *, is_refused: bool) -> Function | None:
+    """Return the node's linear function, or None if it is a constant of the linear network.
+
+    An operation that is refused stands for itself, so that freezing goes on and all operations
+    that must be refused are reported together.
+    """
+    if not call.active:
+        return None
+    return call.function if is_refused else rule.freeze(call)
+
+
+def _with_copied_tensors(call: OperationCall) -> OperationCall:
+    """Copy the call's tensors: batch norm in training mode writes into the model's buffers."""
+
+    def copied(argument: Any) -> Any:
+        return argument.clone() if isinstance(argument, Tensor) else argument
+
+    return replace(call, arguments=[copied(argument) for argument in call.arguments])
 
 
 def _step(
@@ -123,14 +137,19 @@ def _step(
     rule: Rule,
     function: Function,
     *,
-    held: frozenset[Place],
+    constant: frozenset[ArgumentKey],
     slots: Mapping[Node, Slot],
     values: Mapping[Node, Any],
 ) -> Step:
-    """A step that computes a node, with the arguments that are `held` as they are at x."""
+    """Make the step that computes a node; `constant` arguments keep their value at x."""
 
-    def given(place: Place, argument: Any) -> Any:
-        return _template(argument, {} if place in held else slots, values)
+    def template(key: ArgumentKey, argument: Any) -> Any:
+        active = {} if key in constant else slots
+
+        def slot_or_value(parent: Node) -> Any:
+            return active.get(parent, values[parent])
+
+        return torch.fx.map_arg(argument, slot_or_value)
 
     return Step(
         name=node.name,
@@ -138,19 +157,19 @@ def _step(
         kind=rule.kind,
         module=module_path(node),
         function=function,
-        arguments=[given(place, argument) for place, argument in enumerate(node.args)],
-        keywords={name: given(name, argument) for name, argument in node.kwargs.items()},
+        arguments=[template(position, argument) for position, argument in enumerate(node.args)],
+        keywords={name: template(name, argument) for name, argument in node.kwargs.items()},
         output=0,
-        shape=_shape(values[node]),
+        shape=tuple(values[node].shape) if isinstance(values[node], Tensor) else None,
         site=None,
     )
 
 
 def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
-    """A step that carries a mask; what is no line by itself is followed by one that is."""
+    """Put a site on a step; if the step is not an elementwise line, on an identity after it."""
     if site is None or isinstance(step.function, ElementwiseLine):
         return [replace(step, site=site)]
-    passed = Step(
+    identity = Step(
         name=f"{step.name}_site",
         operation=IDENTITY,
         kind="gate",
@@ -162,51 +181,11 @@ def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
         shape=step.shape,
         site=site,
     )
-    return [step, passed]
-
-
-def _stand_in(rule: Rule, call: OperationCall, *, is_refused: bool) -> Function | None:
-    """The node's linear function; None where its value is a constant of the linear network.
-
-    One that is refused stands for itself, so that others behind it are refused with it.
-    """
-    if not call.active:
-        return None
-    return call.function if is_refused else rule.freeze(call)
-
-
-def _on_copies(call: OperationCall) -> OperationCall:
-    """The call on copies of its tensors: batch norm in training mode writes to the model's own."""
-
-    def copied(argument: Any) -> Any:
-        return argument.clone() if isinstance(argument, Tensor) else argument
-
-    return replace(call, arguments=[copied(argument) for argument in call.arguments])
-
-
-def _of(argument: Any, roles: Mapping[Node, Role]) -> list[Role]:
-    """The roles of the nodes in an argument that depend on the input."""
-    if isinstance(argument, Node):
-        return [roles[argument]] if argument in roles else []
-    if isinstance(argument, list | tuple):
-        return [role for item in argument for role in _of(item, roles)]
-    return []
-
-
-def _reads(argument: Any, slots: Mapping[Node, Slot]) -> bool:
-    if isinstance(argument, Node):
-        return argument in slots
-    return isinstance(argument, list | tuple) and any(_reads(item, slots) for item in argument)
-
-
-def _template(argument: Any, slots: Mapping[Node, Slot], values: Mapping[Node, Any]) -> Any:
-    def stand_in(node: Node) -> Any:
-        return slots.get(node, values[node])
-
-    return torch.fx.map_arg(argument, stand_in)
+    return [step, identity]
 
 
 def _site(node: Node, value: Any, names: Counter[str]) -> Site:
+    """Name the site on a node's output after its module, and count repeated names."""
     operation = operation_name(node.target).removeprefix("aten.").partition(".")[0]
     path = module_path(node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -216,3 +195,24 @@ def _site(node: Node, value: Any, names: Counter[str]) -> Site:
     if names[name] > 1:
         name = f"{name}:{names[name]}"
     return Site(name, operation, tuple(value.shape))
+
+
+def _is_integer(value: Any) -> bool:
+    """Return whether a value is an integer tensor, such as a winner's index: constant around x."""
+    return isinstance(value, Tensor) and not value.is_floating_point()
+
+
+def _roles_in(argument: Any, roles: Mapping[Node, Role]) -> list[Role]:
+    """Return the roles of the nodes in an argument that depend on the input."""
+    if isinstance(argument, Node):
+        return [roles[argument]] if argument in roles else []
+    if isinstance(argument, list | tuple):
+        return [role for item in argument for role in _roles_in(item, roles)]
+    return []
+
+
+def _reads(argument: Any, slots: Mapping[Node, Slot]) -> bool:
+    """Return whether an argument contains the result of a step."""
+    if isinstance(argument, Node):
+        return argument in slots
+    return isinstance(argument, list | tuple) and any(_reads(item, slots) for item in argument)

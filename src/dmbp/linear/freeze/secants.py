@@ -1,10 +1,11 @@
-"""A network between two inputs: every activation by its secant, so that it is exact at both.
+"""A network that is exact at two inputs: every activation is replaced by the secant between them.
 
     slope = (φ(z) − φ(z₀)) / (z − z₀)        z at the input, z₀ at the baseline
 
-The map from pixels to the score then has y(x) − y(x₀) = m · (x − x₀) exactly, which is DeepLift's
-Rescale rule (Shrikumar et al., ICML 2017) for the whole graph. An operation that picks a winner
-follows the input's winner, or the baseline's where the output falls, scaled likewise.
+The map m from pixels to the score then satisfies y(x) − y(x₀) = m · (x − x₀) exactly, which is
+DeepLift's Rescale rule (Shrikumar et al., ICML 2017) for the whole graph. An operation that picks a
+winner follows the input's winner or the baseline's, whichever changes at least as much as the
+output, scaled in the same way.
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,33 @@ from dmbp.linear.rules.base import Function
 from dmbp.linear.steps import FrozenGraph, Step
 
 ROUNDING = 4
-"""Where z and z₀ differ by no more units in the last place, the slope is the gradient's."""
+"""If z and z₀ differ by no more units in the last place, the slope is the tangent's."""
+
+
+@torch.no_grad()
+def with_secants(
+    at_input: FrozenGraph, at_baseline: FrozenGraph, inputs: Tensor, baselines: Tensor
+) -> FrozenGraph:
+    """Return the affine graph that takes the model's values at both the inputs and the baselines.
+
+    `at_input` and `at_baseline` are one captured graph, frozen at each of them.
+    """
+    slots: list[dict[int, Any]] = [{0: inputs}, {0: baselines}]
+    steps: list[Step] = []
+    for step, baseline_step in zip(at_input.steps, at_baseline.steps, strict=True):
+        results = [step.apply(slots[0]), baseline_step.apply(slots[1])]
+        function = _secant(step, baseline_step, slots, results)
+        steps.append(replace(step, function=function))
+        for values, result in zip(slots, results, strict=True):
+            values[step.output] = result
+            for index in step.finished:
+                del values[index]
+    return replace(at_input, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
 class ScaledChoice:
-    """Picks the input's winner or the baseline's, times a weight, plus an offset."""
+    """Picks the input's winner or the baseline's, multiplied by a weight, plus an offset."""
 
     at_input: Function
     at_baseline: Function
@@ -33,83 +55,65 @@ class ScaledChoice:
     offset: Tensor
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """The same choice for other activations."""
-        mine, baseline = self.at_input(*arguments, **keywords), self.at_baseline(*arguments)
-        if isinstance(mine, tuple):
-            return self._scaled(mine[0], baseline[0]), mine[1]
-        return self._scaled(mine, baseline)
+        """Make the same choice for other activations."""
+        own, baseline = self.at_input(*arguments, **keywords), self.at_baseline(*arguments)
+        if isinstance(own, tuple):
+            return self._scaled(own[0], baseline[0]), own[1]
+        return self._scaled(own, baseline)
 
-    def _scaled(self, mine: Tensor, baseline: Tensor) -> Tensor:
-        return torch.where(self.input_wins, mine, baseline) * self.weight + self.offset
-
-
-@torch.no_grad()
-def secants(
-    at_input: FrozenGraph, at_baseline: FrozenGraph, inputs: Tensor, baselines: Tensor
-) -> FrozenGraph:
-    """The affine graph that takes the model's values at both ends.
-
-    Both graphs are the same one, frozen at the inputs and at the baselines.
-    """
-    slots: list[dict[int, Any]] = [{0: inputs}, {0: baselines}]
-    steps: list[Step] = []
-    for one, other in zip(at_input.steps, at_baseline.steps, strict=True):
-        results = [one.apply(slots[0]), other.apply(slots[1])]
-        steps.append(replace(one, function=_between(one, other, slots, results)))
-        for values, result in zip(slots, results, strict=True):
-            values[one.output] = result
-            for index in one.finished:
-                del values[index]
-    return replace(at_input, steps=tuple(steps))
+    def _scaled(self, own: Tensor, baseline: Tensor) -> Tensor:
+        return torch.where(self.input_wins, own, baseline) * self.weight + self.offset
 
 
-def _between(
-    one: Step, other: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
+def _secant(
+    step: Step, baseline_step: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
 ) -> Function:
-    if isinstance(one.function, ElementwiseLine):
-        z, baseline = (values[one.reads[0]] for values in slots)
-        return _secant_piece(one.function, z, baseline, results)
-    if one.kind == "choice":
-        return _secant_choice(one, other, slots, results)
-    return one.function
+    """Return the function of a step that takes the right values at the input and the baseline."""
+    if isinstance(step.function, ElementwiseLine):
+        z, baseline = (values[step.reads[0]] for values in slots)
+        return _secant_line(step.function, z, baseline, results)
+    if step.kind == "choice":
+        return _secant_choice(step, baseline_step, slots, results)
+    return step.function
 
 
-def _secant_piece(
-    piece: ElementwiseLine, z: Tensor, baseline: Tensor, results: Sequence[Tensor]
+def _secant_line(
+    line: ElementwiseLine, z: Tensor, baseline: Tensor, results: Sequence[Tensor]
 ) -> ElementwiseLine:
     close = _equal(z, baseline)
     ratio = (results[0] - results[1]) / torch.where(close, 1, z - baseline)
-    slope = torch.where(close, piece.slope.to(ratio.dtype), ratio)
+    slope = torch.where(close, line.slope.to(ratio.dtype), ratio)
     return ElementwiseLine(slope, results[0] - slope * z)
 
 
 def _secant_choice(
-    one: Step, other: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
+    step: Step, baseline_step: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
 ) -> ScaledChoice:
-    def picked(step: Step, values: dict[int, Any]) -> Tensor:
-        return _value(step.apply(values))
+    def picked(winner: Step, values: dict[int, Any]) -> Tensor:
+        return _value(winner.apply(values))
 
-    # One of both winners changes at least as far as the output: its weight is within 0 and 1.
-    ends = (_value(results[0]), _value(results[1]))
+    # At least one of the two winners changes as much as the output does: its weight is in [0, 1].
+    outputs = (_value(results[0]), _value(results[1]))
     weights = [
-        _ratio(ends, (picked(step, slots[0]), picked(step, slots[1]))) for step in (one, other)
+        _ratio(outputs, (picked(winner, slots[0]), picked(winner, slots[1])))
+        for winner in (step, baseline_step)
     ]
     input_wins = (weights[0] >= 0) & (weights[0] <= 1)
     weight = torch.where(input_wins, *weights)
-    chosen = torch.where(input_wins, picked(one, slots[0]), picked(other, slots[0]))
+    chosen = torch.where(input_wins, picked(step, slots[0]), picked(baseline_step, slots[0]))
     offset = _value(results[0]) - weight * chosen
-    return ScaledChoice(one.function, other.function, input_wins, weight, offset)
+    return ScaledChoice(step.function, baseline_step.function, input_wins, weight, offset)
 
 
-def _ratio(ends: tuple[Tensor, Tensor], winner: tuple[Tensor, Tensor]) -> Tensor:
-    """How much of a winner's change the output shows; infinite for a winner that does not move."""
-    still, level = _equal(*winner), _equal(*ends)
-    ratio = (ends[0] - ends[1]) / torch.where(still, 1, winner[0] - winner[1])
-    return torch.where(still, torch.where(level, 1.0, torch.inf).to(ratio.dtype), ratio)
+def _ratio(outputs: tuple[Tensor, Tensor], winner: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the output's change relative to a winner's; infinite if the winner does not change."""
+    is_still, is_level = _equal(*winner), _equal(*outputs)
+    ratio = (outputs[0] - outputs[1]) / torch.where(is_still, 1, winner[0] - winner[1])
+    return torch.where(is_still, torch.where(is_level, 1.0, torch.inf).to(ratio.dtype), ratio)
 
 
 def _equal(one: Tensor, other: Tensor) -> Tensor:
-    """Where two tensors are the same up to rounding."""
+    """Return where two tensors are equal up to rounding."""
     unit = ROUNDING * torch.finfo(one.dtype).eps
     return (one - other).abs() <= unit * torch.maximum(one.abs(), other.abs())
 

@@ -1,1 +1,18 @@
-"""Freezing rules: what stands for each ATen operation in the linear network at x."""
+"""Freezing rules: the linear function that stands for each ATen operation in the network at x.
+
+`table.RULES` maps the name of every supported operation to its rule. Each kind of operation has a
+rule class and a part of the table in a file of its own; to support an operation, add a row there:
+
+| the operation                                                | file          | part of the table |
+| ------------------------------------------------------------ | ------------- | ----------------- |
+| is affine in the activations (a convolution, a reshape)      | `affine.py`   | `AFFINE`          |
+| is an elementwise, piecewise linear activation (ReLU)        | `gates.py`    | `GATES`           |
+| is a smooth function, elementwise or a reduction (GELU, var) | `smooth.py`   | `SMOOTH`          |
+| multiplies or divides two activations; attention             | `products.py` | `PRODUCTS`        |
+| divides by a statistic of the activation (layer norm)        | `norms.py`    | `NORMS`           |
+| picks some of the activations (max-pooling, sort)            | `choices.py`  | `CHOICES`         |
+| has a result that is constant around x (a comparison)        | `choices.py`  | `DECISIONS`       |
+
+`base.py` defines `Rule`, the interface that they share. "Add an operation" in CONTRIBUTING.md has
+the recipe, and the test that a new row needs.
+"""

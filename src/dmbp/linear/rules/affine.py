@@ -1,7 +1,8 @@
-"""Operations that are affine in the activations already: they stand for themselves.
+"""Operations that are already affine in the activations: they stand for themselves.
 
-Some are linear in one argument only (a convolution in its input, not in its weight): what else
-depends on the input, a weight that a model makes for each image, say, is frozen at x.
+Some are linear in one argument only; a convolution is linear in its input, not in its weight. If
+another argument depends on the input too, such as a weight that the model computes for each image,
+it is frozen at x.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dmbp.linear.rules.base import Function, OperationCall, Place, Role, Rule
-from dmbp.linear.rules.norms import batch_norm, smaller_batch_norm
+from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, rows
+from dmbp.linear.rules.norms import batch_norm, decomposed_batch_norm
 
 aten = torch.ops.aten
 
@@ -20,87 +21,79 @@ aten = torch.ops.aten
 class Affine(Rule):
     """An operation that is its own linear map.
 
-    `linear`: positions that may hold an activation (None: any). `mixes`: whether values come out as
-    sums over weights, so that a gate that goes in is none any more. `unless` gives the reason when
-    a call is not affine after all. `function` replaces the operation by an equal one that suits the
-    linear network better.
+    `linear_in` holds the positions of arguments that may be activations; None means all of them.
+    `is_weighted_sum` says that results are sums over weights, so that a gate that goes in does not
+    come out as one. `refuse` returns the reason if a particular call is not affine after all.
+    `replacement` is an equal function that suits the linear network better.
     """
 
     kind = "affine"
-    linear: frozenset[Place] | None = None
-    mixes: bool = False
-    unless: Callable[[OperationCall], str | None] | None = None
-    function: Function | None = None
-
-    def refusal(self, call: OperationCall) -> str | None:
-        """Why this call is not affine in its activations, or None."""
-        if self.linear is not None and not call.active & self.linear:
-            return "it is not linear in an argument that depends on the input"
-        return self.unless(call) if self.unless is not None else None
-
-    def held(self, call: OperationCall) -> frozenset[Place]:
-        """Arguments that it is not linear in."""
-        return frozenset() if self.linear is None else call.active - self.linear
-
-    def role(self, call: OperationCall) -> Role:
-        """What is moved or averaged keeps its role, what is mixed is plain."""
-        return Role.PLAIN if self.mixes else super().role(call)
+    linear_in: frozenset[ArgumentKey] | None = None
+    is_weighted_sum: bool = False
+    refuse: Callable[[OperationCall], str | None] | None = None
+    replacement: Function | None = None
 
     def freeze(self, call: OperationCall) -> Function:
-        """The operation itself."""
-        return self.function or call.function
+        """Return the operation itself, or the function that replaces it."""
+        return self.replacement or call.function
+
+    def refusal(self, call: OperationCall) -> str | None:
+        """Return why this call is not affine in its activations, or None."""
+        if self.linear_in is not None and not call.active & self.linear_in:
+            return "it is not linear in an argument that depends on the input"
+        return self.refuse(call) if self.refuse is not None else None
+
+    def frozen_arguments(self, call: OperationCall) -> frozenset[ArgumentKey]:
+        """Return the active arguments in which the operation is not linear."""
+        return frozenset() if self.linear_in is None else call.active - self.linear_in
+
+    def role(self, call: OperationCall) -> Role:
+        """Return the role of what is moved or averaged; a weighted sum is plain."""
+        return Role.PLAIN if self.is_weighted_sum else super().role(call)
 
 
-def _random_in_training(position: int) -> Callable[[OperationCall], str | None]:
-    def reason(call: OperationCall) -> str | None:
-        return "it is random" if call.argument(position, "train", False) else None
-
-    return reason
+def _refuse_random(call: OperationCall) -> str | None:
+    return "it is random" if call.argument(2, "train", False) else None
 
 
-def _batch_statistics(call: OperationCall) -> str | None:
+def _refuse_batch_statistics(call: OperationCall) -> str | None:
     if call.argument(5, "training", False):
         return "it normalises by the statistics of the batch, so images depend on each other"
     return None
 
 
-def _becomes_integer(call: OperationCall) -> str | None:
+def _refuse_integer_cast(call: OperationCall) -> str | None:
     for value in (*call.arguments[1:], *call.keywords.values()):
         if isinstance(value, torch.dtype) and not value.is_floating_point:
             return f"it rounds activations to {value}"
     return None
 
 
-def _overwritten(old: Tensor, new: Tensor, *_: object) -> Tensor:
-    """`aten.copy`, which autograd does not know."""
+def _copy(old: Tensor, new: Tensor, *_: object) -> Tensor:
+    """`aten.copy`, which autograd does not differentiate."""
     return new.to(old.dtype).expand(old.shape)
 
 
-def _passed_on(activation: Tensor) -> Tensor:
+def _identity(activation: Tensor) -> Tensor:
     return activation
 
 
-ANY = Affine()
-FIRST = Affine(linear=frozenset({0}))
-WEIGHTED = replace(FIRST, mixes=True)
-
-
-def _rows(rule: Affine, names: str) -> dict[str, Affine]:
-    return {f"aten.{name}": rule for name in names.split()}
-
+ANY_ARGUMENT = Affine()
+FIRST_ARGUMENT = Affine(linear_in=frozenset({0}))
+WEIGHTED_SUM = replace(FIRST_ARGUMENT, is_weighted_sum=True)
 
 AFFINE: Mapping[str, Affine] = {
-    "getitem": FIRST,
-    **_rows(
-        WEIGHTED,
+    "getitem": FIRST_ARGUMENT,
+    **rows(
+        WEIGHTED_SUM,
         """
         conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
         conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default
         linear.default
         """,
     ),
-    **_rows(
-        FIRST,
+    **rows(
+        FIRST_ARGUMENT,
         """
         grid_sampler.default grid_sampler_2d.default
         avg_pool1d.default avg_pool2d.default avg_pool3d.default
@@ -131,33 +124,39 @@ AFFINE: Mapping[str, Affine] = {
         masked_fill.Scalar
         """,
     ),
-    **_rows(ANY, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
-    **_rows(ANY, "cat.default stack.default hstack.default vstack.default where.self"),
-    **_rows(ANY, "scatter.src scatter.value scatter_add.default index_add.default"),
-    # What writing through a view becomes.
-    **_rows(ANY, "slice_scatter.default select_scatter.default index_put.default"),
-    **_rows(Affine(function=_overwritten), "copy.default"),
-    # A model may keep gradients out of a path in training; its value passes there all the same.
-    **_rows(Affine(function=_passed_on), "detach.default"),
-    **_rows(replace(WEIGHTED, unless=_batch_statistics, function=batch_norm), "batch_norm.default"),
-    **_rows(replace(WEIGHTED, unless=_batch_statistics), "_native_batch_norm_legit.default"),
-    **_rows(
-        replace(WEIGHTED, function=smaller_batch_norm),
+    **rows(ANY_ARGUMENT, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
+    **rows(ANY_ARGUMENT, "cat.default stack.default hstack.default vstack.default where.self"),
+    **rows(ANY_ARGUMENT, "scatter.src scatter.value scatter_add.default index_add.default"),
+    # `torch.export` turns writes through a view into these.
+    **rows(ANY_ARGUMENT, "slice_scatter.default select_scatter.default index_put.default"),
+    **rows(Affine(replacement=_copy), "copy.default"),
+    # A model may stop gradients in training; the value still passes.
+    **rows(Affine(replacement=_identity), "detach.default"),
+    **rows(
+        replace(WEIGHTED_SUM, refuse=_refuse_batch_statistics, replacement=batch_norm),
+        "batch_norm.default",
+    ),
+    **rows(
+        replace(WEIGHTED_SUM, refuse=_refuse_batch_statistics),
+        "_native_batch_norm_legit.default",
+    ),
+    **rows(
+        replace(WEIGHTED_SUM, replacement=decomposed_batch_norm),
         "_native_batch_norm_legit_no_training.default",
     ),
-    **_rows(
-        replace(FIRST, unless=_random_in_training(2)),
+    **rows(
+        replace(FIRST_ARGUMENT, refuse=_refuse_random),
         "dropout.default feature_dropout.default alpha_dropout.default "
         "feature_alpha_dropout.default native_dropout.default",
     ),
-    **_rows(
-        replace(FIRST, unless=_becomes_integer),
+    **rows(
+        replace(FIRST_ARGUMENT, refuse=_refuse_integer_cast),
         "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
     ),
-    # The linear network may lay activations out in memory otherwise than the model does, and a view
-    # would then fail where a reshape copies.
-    **_rows(
-        replace(FIRST, function=aten.reshape.default),
+    # The linear network's activations may have other strides than the model's. A view would then
+    # fail, while a reshape copies.
+    **rows(
+        replace(FIRST_ARGUMENT, replacement=aten.reshape.default),
         "view.default _unsafe_view.default",
     ),
 }

@@ -1,96 +1,114 @@
-"""What part a value plays where it meets another in a product: one of the two has to be frozen.
+"""The interface of a freezing rule: what it is given, what it returns, and roles in products.
 
-A gate or a weight says *how much* of the other factor passes, so it is the one that is frozen at x:
-of `x * sigmoid(g)` the sigmoid, of attention its probabilities, of `x / norm(x)` the norm. The role
-of a value is that of the operation that made it; what is moved, cut, averaged or shifted keeps its
-role, and what several values are put together of has the least of theirs.
+A `Rule` is a row of the freezing table. It is given an `OperationCall`, one operation with its
+arguments at x, and returns the linear function that replaces the operation.
 
-What a row of the freezing table is: the linear stand-in of one operation at one input.
+Where two values that both depend on the input meet in a product, one of them has to be frozen. Each
+value therefore has a `Role`. A gate or a weight says *how much* of the other factor passes, so it
+is the one that is frozen: the sigmoid in `x * sigmoid(g)`, the probabilities in attention, the norm
+in `x / norm(x)`. The operation that computes a value determines its role. Moving, cutting,
+averaging or shifting a value keeps its role, and a combination of several values has the lowest of
+their roles.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from dmbp.linear.lines import LineRule, tangent
 
+Function = Callable[..., Any]
+
+ArgumentKey = int | str
+"""An argument's position, or its name if it is passed by name."""
+
 
 class Role(IntEnum):
-    """In a product of two values that depend on the input, the one of the higher role is frozen."""
+    """In a product of two values that depend on the input, the higher role is frozen."""
 
     PLAIN = 0
-    """Made of weights and sums: it carries."""
+    """Computed by weights and sums; it carries the signal."""
 
     ACTIVATION = 1
-    """What an activation function put out."""
+    """The output of an activation function."""
 
     WEIGHT = 2
     """A number between zero and one: a sigmoid, a softmax."""
 
     NORMALISER = 3
-    """A size that others are divided by: a norm, a deviation, a reciprocal."""
+    """A size that other values are divided by: a norm, a deviation, a reciprocal."""
 
 
-def least(roles: Iterable[Role]) -> Role:
-    """The role of what several values are put together of."""
+def lowest_role(roles: Iterable[Role]) -> Role:
+    """Return the role of a combination of values with these roles."""
     return min(roles, default=Role.PLAIN)
-
-
-Function = Callable[..., Any]
-Place = int | str
-"""An argument's position, or its name where it is given by name."""
 
 
 @dataclass(frozen=True)
 class OperationCall:
     """One operation of the captured graph, about to be frozen.
 
-    `arguments` and `keywords` hold the concrete values at x; `active` the places of those that the
-    linear network computes; `roles` the roles of all that depend on the input, frozen or not.
-    `line` is what smooth activations are to be replaced by.
+    `arguments` and `keywords` are the values at x. `active` names the arguments that the linear
+    network computes, and `roles` has the role of every argument that depends on the input, frozen
+    or not. `line` replaces smooth activations.
     """
 
     function: Function
     arguments: Sequence[Any]
     keywords: Mapping[str, Any]
-    active: frozenset[Place]
-    roles: Mapping[Place, Role] = field(default_factory=dict[Place, Role])
+    active: frozenset[ArgumentKey]
+    roles: Mapping[ArgumentKey, Role] = field(default_factory=dict[ArgumentKey, Role])
     line: LineRule = tangent
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by its position or by its name."""
+        """Return an argument that may be passed by position or by name."""
         if position < len(self.arguments):
             return self.arguments[position]
         return self.keywords.get(name, default)
 
 
 class Rule(ABC):
-    """Freezes one kind of operation."""
+    """Freezes one kind of operation. Only `kind` and `freeze` must be defined."""
 
     kind: ClassVar[str]
-    """The kind's name in the table."""
-
-    def refusal(self, call: OperationCall) -> str | None:
-        """Why this very call cannot be frozen, or None."""
-        return None
-
-    def held(self, call: OperationCall) -> frozenset[Place]:
-        """The active arguments that are frozen at x instead of computed."""
-        return frozenset()
-
-    def masks(self, call: OperationCall) -> bool:
-        """Whether the operation's output is a site."""
-        return False
-
-    def role(self, call: OperationCall) -> Role:
-        """The role of the operation's output."""
-        return least(call.roles.values())
+    """The kind's name, as `dmbp doctor` reports it."""
 
     @abstractmethod
     def freeze(self, call: OperationCall) -> Function | None:
-        """The function that replaces the operation, called with the same arguments.
+        """Return the linear function that replaces the operation.
 
-        None when the result is a constant of the linear network.
+        It is called with the arguments of the operation. None means that the result is a constant
+        of the linear network.
         """
+
+    def refusal(self, call: OperationCall) -> str | None:
+        """Return why this particular call cannot be frozen, or None."""
+        return None
+
+    def frozen_arguments(self, call: OperationCall) -> frozenset[ArgumentKey]:
+        """Return the active arguments that keep their value at x."""
+        return frozenset()
+
+    def is_site(self, call: OperationCall) -> bool:
+        """Return whether the operation's output carries a mask."""
+        return False
+
+    def role(self, call: OperationCall) -> Role:
+        """Return the role of the operation's output."""
+        return lowest_role(call.roles.values())
+
+
+def refuse_active_settings(call: OperationCall) -> str | None:
+    """Refuse a call in which more than the first argument depends on the input."""
+    alone = call.active == frozenset[ArgumentKey]({0})
+    return None if alone else "its settings depend on the input"
+
+
+_Row = TypeVar("_Row")
+
+
+def rows(rule: _Row, names: str) -> dict[str, _Row]:
+    """Return a table with the same rule for several ATen operations, separated by spaces."""
+    return {f"aten.{name}": rule for name in names.split()}

@@ -1,13 +1,14 @@
-"""Operations that pick one of several activations: at x the winner is known, and picking is linear.
+"""Operations that pick activations, and operations whose result is decided at x.
+
+A `Choice` picks some of several activations. At x the winner is known, and picking it is linear:
 
     max-pool(z) = z[winner(x)]              exactly, at x
 
-Of equal candidates the first wins, as in PyTorch's own pooling.
+If candidates are equal the first wins, as in PyTorch's own pooling.
 
-Comparisons, shapes, constants made in the shape of an activation: values decided at x.
-
-They are piecewise constant in the input, so the linear network holds the value they have at x. So
-are the probabilities of a softmax, which weigh other values: they are not constant, but frozen.
+A `Decision` is a comparison, a shape, an index, or a constant with the shape of an activation. It
+is piecewise constant in the input, so it is a constant of the linear network. The probabilities of
+a softmax, which weigh other values, are treated the same way: they are not constant, but frozen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.rules.base import Function, OperationCall, Role, Rule
+from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, rows
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Choice(Rule):
-    """An operation that picks, given by a function that picks the same again."""
+    """An operation that picks; `picker` makes a function that picks the same elements again."""
 
     kind = "choice"
     picker: Callable[..., Function]
 
     def freeze(self, call: OperationCall) -> Function:
-        """The function that picks x's winners."""
+        """Return the function that picks the winners at x."""
         return self.picker(*call.arguments, **call.keywords)
 
 
@@ -38,7 +39,7 @@ class Choice(Rule):
 class Gather:
     """Picks by index among the last `dimensions` dimensions, flattened.
 
-    `with_index` keeps the operation's form where it returns the index beside the values.
+    `with_index` returns the index beside the values, for operations that do so.
     """
 
     index: Tensor
@@ -46,7 +47,7 @@ class Gather:
     with_index: bool = False
 
     def __call__(self, activation: Tensor, *_: object, **__: object) -> Any:
-        """The activation's elements that won at x."""
+        """Pick the elements that won at x."""
         flat = activation.flatten(-self.dimensions)
         chosen = flat.gather(-1, self.index.flatten(-self.dimensions)).view(self.index.shape)
         return (chosen, self.index) if self.with_index else chosen
@@ -54,64 +55,63 @@ class Gather:
 
 @dataclass(frozen=True)
 class GatherAlong:
-    """Picks by index along one dimension."""
+    """Picks by index along one dimension, and returns the index beside the values."""
 
     index: Tensor
     dimension: int
     keepdim: bool
-    with_index: bool = False
 
-    def __call__(self, activation: Tensor, *_: object, **__: object) -> Any:
-        """The activation's elements that won at x."""
+    def __call__(self, activation: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Pick the elements that won at x."""
         chosen = activation.gather(self.dimension, self.index)
         index = self.index
         if not self.keepdim:
             chosen, index = chosen.squeeze(self.dimension), index.squeeze(self.dimension)
-        return (chosen, index) if self.with_index else chosen
+        return chosen, index
 
 
 @dataclass(frozen=True)
-class Either:
-    """Picks the first of two activations where it won at x."""
+class PickFirst:
+    """Picks the first of two activations where it won at x, and the second elsewhere."""
 
-    first: Tensor
+    first_wins: Tensor
 
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:
-        """Element by element, the activation that won at x."""
-        return torch.where(self.first, first, second)
+        """Pick, element by element, the activation that won at x."""
+        return torch.where(self.first_wins, first, second)
 
 
-def _pooling(pool: Function, dimensions: int, *, with_index: bool = False) -> Choice:
+def _max_pooling(pool: Function, dimensions: int, *, with_index: bool = False) -> Choice:
     def picker(*arguments: Any, **keywords: Any) -> Function:
         return Gather(pool(*arguments, **keywords)[1], dimensions, with_index)
 
     return Choice(picker)
 
 
-def _along(best: Function, *, with_index: bool) -> Choice:
+def _pick_along(best: Function) -> Choice:
     def picker(z: Tensor, dim: int, keepdim: bool = False) -> Function:
-        return GatherAlong(best(z, dim=dim, keepdim=True), dim, keepdim, with_index)
+        return GatherAlong(best(z, dim=dim, keepdim=True), dim, keepdim)
 
     return Choice(picker)
 
 
-def _kth(z: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Function:
+def _pick_kth(z: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Function:
     index = aten.kthvalue.default(z, k, dim, True)[1]
-    return GatherAlong(index, dim, keepdim, with_index=True)
+    return GatherAlong(index, dim, keepdim)
 
 
-def _several(best: Function, *, position: int) -> Choice:
-    """Several winners along the dimension that is the argument at `position`, the last if none."""
+def _pick_several(best: Function, *, position: int) -> Choice:
+    """Pick several winners along a dimension, the argument at `position` after z or the last."""
 
     def picker(z: Tensor, *arguments: Any, **keywords: Any) -> Function:
         given = arguments[position] if position < len(arguments) else -1
         index = best(z, *arguments, **keywords)[1]
-        return GatherAlong(index, keywords.get("dim", given), keepdim=True, with_index=True)
+        return GatherAlong(index, keywords.get("dim", given), keepdim=True)
 
     return Choice(picker)
 
 
-def _over_dimensions(best: Function) -> Choice:
+def _pick_over_dimensions(best: Function) -> Choice:
     def picker(z: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Function:
         picked = sorted(d % z.dim() for d in (dim or range(z.dim())))
         kept = [d for d in range(z.dim()) if d not in picked]
@@ -139,26 +139,26 @@ _ADAPTIVE_POOLS = {
 }
 
 CHOICES: Mapping[str, Choice] = {
-    **{f"aten.{name}.default": _pooling(*pool) for name, pool in _POOLS.items()},
+    **{f"aten.{name}.default": _max_pooling(*pool) for name, pool in _POOLS.items()},
     **{
-        f"aten.{name}_with_indices.default": _pooling(*pool, with_index=True)
+        f"aten.{name}_with_indices.default": _max_pooling(*pool, with_index=True)
         for name, pool in _POOLS.items()
     },
     **{
-        f"aten.{name}.default": _pooling(*pool, with_index=True)
+        f"aten.{name}.default": _max_pooling(*pool, with_index=True)
         for name, pool in _ADAPTIVE_POOLS.items()
     },
-    "aten.max.dim": _along(torch.argmax, with_index=True),
-    "aten.min.dim": _along(torch.argmin, with_index=True),
-    "aten.median.dim": _along(lambda z, dim, keepdim: z.median(dim, keepdim)[1], with_index=True),
-    "aten.kthvalue.default": Choice(_kth),
-    "aten.topk.default": _several(aten.topk.default, position=1),
-    "aten.sort.default": _several(aten.sort.default, position=0),
-    "aten.sort.stable": _several(aten.sort.stable, position=0),
-    "aten.amax.default": _over_dimensions(torch.argmax),
-    "aten.amin.default": _over_dimensions(torch.argmin),
-    "aten.maximum.default": Choice(lambda a, b: Either(a >= b)),
-    "aten.minimum.default": Choice(lambda a, b: Either(a <= b)),
+    "aten.max.dim": _pick_along(torch.argmax),
+    "aten.min.dim": _pick_along(torch.argmin),
+    "aten.median.dim": _pick_along(lambda z, dim, keepdim: z.median(dim, keepdim)[1]),
+    "aten.kthvalue.default": Choice(_pick_kth),
+    "aten.topk.default": _pick_several(aten.topk.default, position=1),
+    "aten.sort.default": _pick_several(aten.sort.default, position=0),
+    "aten.sort.stable": _pick_several(aten.sort.stable, position=0),
+    "aten.amax.default": _pick_over_dimensions(torch.argmax),
+    "aten.amin.default": _pick_over_dimensions(torch.argmin),
+    "aten.maximum.default": Choice(lambda a, b: PickFirst(a >= b)),
+    "aten.minimum.default": Choice(lambda a, b: PickFirst(a <= b)),
 }
 
 
@@ -167,33 +167,30 @@ class Decision(Rule):
     """An operation whose result at x is a constant of the linear network."""
 
     kind = "decision"
-    made: Role = Role.PLAIN
-
-    def role(self, call: OperationCall) -> Role:
-        """What the constant is to those it is multiplied with."""
-        return self.made
+    output_role: Role = Role.PLAIN
 
     def freeze(self, call: OperationCall) -> None:
-        """Nothing to compute later."""
+        """Return None: the result is a constant."""
         return
 
+    def role(self, call: OperationCall) -> Role:
+        """Return the constant's role in products."""
+        return self.output_role
 
-_NAMES = """
-    sym_size.int _assert_tensor_metadata.default
-    gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar
-    eq.Tensor eq.Scalar ne.Tensor ne.Scalar logical_not.default logical_and.default
-    logical_or.default logical_xor.default bitwise_and.Tensor bitwise_or.Tensor bitwise_not.default
-    sign.default argmax.default argmin.default isnan.default isinf.default
-    zeros_like.default ones_like.default full_like.default empty_like.default
-    new_zeros.default new_ones.default new_full.default new_empty.default
-"""
-
-# A softmax is no step function, but a weight: held at x, it leaves attention linear in its values.
-_WEIGHTS = """
-    softmax.int _softmax.default _safe_softmax.default
-"""
 
 DECISIONS: Mapping[str, Decision] = {
-    **{f"aten.{name}": Decision() for name in _NAMES.split()},
-    **{f"aten.{name}": Decision(Role.WEIGHT) for name in _WEIGHTS.split()},
+    **rows(
+        Decision(),
+        """
+        sym_size.int _assert_tensor_metadata.default
+        gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar
+        eq.Tensor eq.Scalar ne.Tensor ne.Scalar logical_not.default logical_and.default
+        logical_or.default logical_xor.default bitwise_and.Tensor bitwise_or.Tensor
+        bitwise_not.default sign.default argmax.default argmin.default isnan.default isinf.default
+        zeros_like.default ones_like.default full_like.default empty_like.default
+        new_zeros.default new_ones.default new_full.default new_empty.default
+        """,
+    ),
+    # A softmax is not piecewise constant; frozen at x, it leaves attention linear in its values.
+    **rows(Decision(Role.WEIGHT), "softmax.int _softmax.default _safe_softmax.default"),
 }

@@ -1,10 +1,10 @@
-"""Piecewise linear activations: at x, each element lies on one piece, a slope and an offset.
+"""Piecewise linear activations: at x, every element lies on one piece, a slope and an offset.
 
     φ(z) = slope(x) ⊙ z + offset(x)         exactly, at x
 
 ReLU's slope is the Heaviside step of the paper's Eq. 3, zero at zero. Where an activation saturates
-(ReLU6 at six) the offset carries the value and counts as a bias. Outputs of gates are the sites
-that masks sit on.
+(ReLU6 at six) the offset carries the value and counts as a bias. Outputs of gates are sites: they
+carry masks.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,39 +15,42 @@ import torch
 from torch import Tensor
 
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.rules.base import Function, OperationCall, Place, Role, Rule
+from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, refuse_active_settings
 
 
 @dataclass(frozen=True)
 class Gate(Rule):
-    """An activation function, given by the piece that each element is on."""
+    """A piecewise linear activation; `line` returns the piece of each element from the call."""
 
     kind = "gate"
-    piece: Callable[..., ElementwiseLine]
+    line: Callable[..., ElementwiseLine]
 
-    def masks(self, call: OperationCall) -> bool:
-        """Outputs of activations are what masks sit on."""
+    def freeze(self, call: OperationCall) -> Function:
+        """Return the pieces at x."""
+        return self.line(*call.arguments, **call.keywords)
+
+    def refusal(self, call: OperationCall) -> str | None:
+        """Return why this call is not a fixed function of one activation, or None."""
+        reason = refuse_active_settings(call)
+        if reason is not None:
+            return reason
+        return "it is random" if any(value is True for value in call.arguments[1:]) else None
+
+    def is_site(self, call: OperationCall) -> bool:
+        """Return True: masks sit on the outputs of activations."""
         return True
 
     def role(self, call: OperationCall) -> Role:
-        """That of an activation; a norm kept away from zero is still a norm."""
+        """Return at least an activation's role; a norm that is clamped above zero stays a norm."""
         return max(Role.ACTIVATION, super().role(call))
-
-    def refusal(self, call: OperationCall) -> str | None:
-        """Why this call is no gate, or None."""
-        if call.active != frozenset[Place]({0}):
-            return "its settings depend on the input"
-        return "it is random" if any(value is True for value in call.arguments[1:]) else None
-
-    def freeze(self, call: OperationCall) -> Function:
-        """The piece at x."""
-        return self.piece(*call.arguments, **call.keywords)
 
 
 def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
-    """`torch.where` in the activation's own precision: bare numbers would pass through float32."""
+    """Apply `torch.where` in the activation's own dtype; it takes Python numbers for float32."""
 
-    def cast(value: Any) -> Tensor:  # without a copy from the CPU, which no CUDA graph can hold
+    def cast(
+        value: Any,
+    ) -> Tensor:  # new_full copies nothing from the CPU, so a CUDA graph can record it
         return value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
 
     return torch.where(condition, cast(yes), cast(no))
@@ -75,7 +78,7 @@ def _rrelu(z: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) ->
 
 
 def _clamp(z: Tensor, min: Any = None, max: Any = None) -> ElementwiseLine:
-    """A clamp lets its limits pass, as its gradient in PyTorch does: white pixels are not lost."""
+    """The slope at the limits is one, as in PyTorch's gradient, so white pixels are not lost."""
     offset = torch.zeros_like(z)
     inside = torch.ones_like(z, dtype=torch.bool)
     if min is not None:
@@ -86,7 +89,7 @@ def _clamp(z: Tensor, min: Any = None, max: Any = None) -> ElementwiseLine:
 
 
 def _hardtanh(z: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> ElementwiseLine:
-    """At its limits it saturates, as its gradient in PyTorch does."""
+    """The slope at the limits is zero, as in PyTorch's gradient."""
     offset = _where(z <= min_val, min_val, _where(z >= max_val, max_val, 0.0, z), z)
     return ElementwiseLine((z > min_val) & (z < max_val), offset)
 

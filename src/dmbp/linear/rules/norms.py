@@ -1,17 +1,15 @@
-"""Layer, group, instance and RMS norm: the scale is frozen, the mean stays linear.
+"""Layer, group, instance and RMS norm, and a batch norm with the right gradient.
 
     norm(z) = (z − mean(z)) · s(x) · weight + bias          s = 1 / √(variance + eps), exactly, at x
 
-Subtracting the mean is linear in z and is kept; only the deviation that is divided by is held as it
-is at x. RMS norm subtracts nothing. So the pullback differs from the model's gradient, which also
-moves the scale.
+Subtracting the mean is linear in z and is kept; only the deviation in the denominator keeps its
+value at x. RMS norm subtracts nothing. The pullback therefore differs from the model's gradient,
+which also moves the scale.
 
-Batch norm whose gradient is right for a single image.
-
-PyTorch's backward pass of batch norm in evaluation mode, on a CPU, is wrong where the gradient
-comes as a batch of one in the order of a transpose, strides (C, 1, …), as behind `x.flatten(2).mT`
-in the stems of LeViT and others (seen in 2.13; two images are right). A gradient in plain order is
-right.
+Batch norm in evaluation mode is affine (`affine.py`). On a CPU, PyTorch's backward pass for it is
+wrong if the gradient is a batch of one with the strides of a transpose, (C, 1, …), as after
+`x.flatten(2).mT` in the stems of LeViT and others (seen in PyTorch 2.13; two images are right). It
+is right for a contiguous gradient, so the functions here make the gradient contiguous.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +21,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.rules.base import Function, OperationCall, Place, Role, Rule
+from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, refuse_active_settings
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """Values less their mean over the last dimension, if `centred`, times x's scale.
+class FrozenNorm:
+    """A norm with the scale at x; the mean over the last dimension is subtracted if `centred`.
 
-    `arrange` brings the elements that are normalised together into the last dimension; `weight` and
-    `bias` are shaped to spread over the activation.
+    `arrange` brings the elements that are normalised together into the last dimension. `weight` and
+    `bias` broadcast over the activation.
     """
 
     arrange: Callable[[Tensor], Tensor]
@@ -41,7 +39,7 @@ class Scaled:
     bias: Tensor | None
 
     def __call__(self, activation: Tensor, *_: object, **__: object) -> Tensor:
-        """The same scale on another activation."""
+        """Apply the same scale to another activation."""
         grouped = self.arrange(activation)
         moved = grouped - grouped.mean(-1, keepdim=True) if self.centred else grouped
         scaled = (moved * self.scale).reshape(activation.shape)
@@ -51,26 +49,25 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Norm(Rule):
-    """A normalisation, given by how its frozen form is read from a call's arguments."""
+    """A normalisation; `frozen_form` makes its linear function from the call's arguments."""
 
     kind = "norm"
-    frozen: Callable[..., Function]
-
-    def refusal(self, call: OperationCall) -> str | None:
-        """Why this call is no normalisation of one activation, or None."""
-        alone = call.active == frozenset[Place]({0})
-        return None if alone else "its settings depend on the input"
-
-    def role(self, call: OperationCall) -> Role:
-        """Plain: it carries."""
-        return Role.PLAIN
+    frozen_form: Callable[..., Function]
 
     def freeze(self, call: OperationCall) -> Function:
-        """The activation with the scale of x."""
-        return self.frozen(*call.arguments, **call.keywords)
+        """Return the norm with the scale at x."""
+        return self.frozen_form(*call.arguments, **call.keywords)
+
+    def refusal(self, call: OperationCall) -> str | None:
+        """Return why this call does not normalise one activation, or None."""
+        return refuse_active_settings(call)
+
+    def role(self, call: OperationCall) -> Role:
+        """Return that the output is plain: it carries the signal."""
+        return Role.PLAIN
 
 
-def _scaled(
+def _frozen_norm(
     z: Tensor,
     arrange: Callable[[Tensor], Tensor],
     *,
@@ -78,11 +75,11 @@ def _scaled(
     weight: Tensor | None,
     bias: Tensor | None,
     centred: bool = True,
-) -> Scaled:
+) -> FrozenNorm:
     grouped = arrange(z)
     moved = grouped - grouped.mean(-1, keepdim=True) if centred else grouped
     scale = torch.rsqrt(moved.square().mean(-1, keepdim=True) + epsilon)
-    return Scaled(arrange, centred, scale, weight, bias)
+    return FrozenNorm(arrange, centred, scale, weight, bias)
 
 
 def _layer_norm(
@@ -92,21 +89,21 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *_: Any,
-) -> Scaled:
+) -> FrozenNorm:
     def arrange(activation: Tensor) -> Tensor:
         return activation.flatten(-len(shape))
 
-    return _scaled(z, arrange, epsilon=eps, weight=weight, bias=bias)
+    return _frozen_norm(z, arrange, epsilon=eps, weight=weight, bias=bias)
 
 
 def _rms_norm(
     z: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
-) -> Scaled:
+) -> FrozenNorm:
     def arrange(activation: Tensor) -> Tensor:
         return activation.flatten(-len(shape))
 
     epsilon = torch.finfo(z.dtype).eps if eps is None else eps
-    return _scaled(z, arrange, epsilon=epsilon, weight=weight, bias=None, centred=False)
+    return _frozen_norm(z, arrange, epsilon=epsilon, weight=weight, bias=None, centred=False)
 
 
 def _group_norm(
@@ -116,14 +113,14 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *_: Any,
-) -> Scaled:
+) -> FrozenNorm:
     def arrange(activation: Tensor) -> Tensor:
         return activation.reshape(activation.shape[0], groups, -1)
 
     def by_channel(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.view(-1, *(1,) * (z.dim() - 2))
 
-    return _scaled(z, arrange, epsilon=eps, weight=by_channel(weight), bias=by_channel(bias))
+    return _frozen_norm(z, arrange, epsilon=eps, weight=by_channel(weight), bias=by_channel(bias))
 
 
 def _instance_norm(
@@ -136,7 +133,7 @@ def _instance_norm(
     _momentum: float = 0.1,
     eps: float = 1e-5,
     *_: Any,
-) -> Scaled | ElementwiseLine:
+) -> FrozenNorm | ElementwiseLine:
     if use_input_stats:
         return _group_norm(z, z.shape[1], weight, bias, eps)
     assert mean is not None
@@ -154,41 +151,41 @@ NORMS: Mapping[str, Norm] = {
 }
 
 
-class InOrder(torch.autograd.Function):
-    """The identity; a gradient that passes is put into plain order."""
+class ContiguousGradient(torch.autograd.Function):
+    """The identity, with a gradient that is contiguous."""
 
     @staticmethod
     def forward(_: Any, activation: Tensor) -> Tensor:
-        """The activation itself."""
+        """Return the activation."""
         return activation.view_as(activation)
 
     @staticmethod
     def backward(_: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The gradient, copied where its order is another."""
+        """Return the gradient, copied if it is not contiguous."""
         return gradient.contiguous()
 
 
 def batch_norm(*arguments: Any, **keywords: Any) -> Tensor:
-    """`aten.batch_norm` with that gradient."""
-    return _in_order(torch.ops.aten.batch_norm.default(*arguments, **keywords))
+    """Apply `aten.batch_norm` with the right gradient."""
+    return _with_contiguous_gradient(torch.ops.aten.batch_norm.default(*arguments, **keywords))
 
 
-def smaller_batch_norm(*arguments: Any) -> tuple[Tensor, ...]:
-    """The same of the operation that `torch.export` breaks batch norm into."""
-    broken_up = torch.ops.aten._native_batch_norm_legit_no_training.default
-    normalised, *statistics = broken_up(*arguments)
-    return _in_order(normalised), *statistics
+def decomposed_batch_norm(*arguments: Any) -> tuple[Tensor, ...]:
+    """Apply what `torch.export` decomposes batch norm into, with the right gradient."""
+    operation = torch.ops.aten._native_batch_norm_legit_no_training.default
+    normalised, *statistics = operation(*arguments)
+    return _with_contiguous_gradient(normalised), *statistics
 
 
 class CorrectedBatchNorm(TorchFunctionMode):
-    """While it is entered, a model's batch norms have that gradient."""
+    """A context in which the batch norms that a model calls have the right gradient."""
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What torch's function gives."""
+        """Call a function of torch, and correct it if it is batch norm."""
         result = func(*args, **(kwargs or {}))
-        return _in_order(result) if func is torch.batch_norm else result
+        return _with_contiguous_gradient(result) if func is torch.batch_norm else result
 
 
-def _in_order(normalised: Tensor) -> Tensor:
-    apply: Any = InOrder.apply
+def _with_contiguous_gradient(normalised: Tensor) -> Tensor:
+    apply: Any = ContiguousGradient.apply
     return apply(normalised) if normalised.requires_grad and not normalised.is_cuda else normalised

@@ -1,23 +1,18 @@
-"""How each operation of a network is frozen at an input: the table that capture looks things up in.
+"""The freezing table: the rule of every supported operation, and the errors for all others.
 
-A row names an ATen operation and says what stands for it in the linear network:
+| kind     | frozen at x as                                                        | a site?       |
+| -------- | --------------------------------------------------------------------- | ------------- |
+| affine   | itself; arguments in which it is not linear keep their value at x     | no            |
+| gate     | slope ⊙ z + offset for every element; the offset counts as a bias     | yes           |
+| smooth   | its tangent, or another line, in the same form                        | if activation |
+| product  | a product with one factor frozen, linear in the other                 | if gated      |
+| norm     | the same with the deviation frozen; the mean stays linear             | no            |
+| choice   | picking the elements that win at x                                    | no            |
+| decision | its value at x: a comparison, a shape, an index, a softmax            | no            |
 
-| kind     | frozen at x as                                                      | carries a mask |
-| -------- | ------------------------------------------------------------------- | -------------- |
-| affine   | itself; arguments it is not linear in are held                      | no             |
-| gate     | slope ⊙ z + offset, element by element; the offset counts as a bias | yes: a site    |
-| smooth   | the tangent, or another line, in the same form                      | if activation  |
-| product  | one factor held, the other carries                                  | if it is gated |
-| norm     | the deviation held, the mean linear                                 | no             |
-| choice   | the winner's index                                                  | no             |
-| decision | its value at x: a comparison, a shape, an index, a softmax          | no             |
-
-Activations that a model writes out are made one operation before, which is smooth (`regions.py`).
-An operation that is not in the table is refused by name. To add one, write its row in the file of
-its kind (`affine.py`, `gates.py`, `smooth.py`, `products.py`, `attention.py`, `norms.py`,
-`choices.py`, `decisions.py`); `CONTRIBUTING.md` shows how.
-
-Operations that cannot be frozen, by name and place: what the user is told of them.
+Activations that a model writes out, such as `x * torch.sigmoid(x)`, become one smooth operation
+before the table is consulted (`capture/composite.py`). An operation without a row is refused by
+name. The package's docstring says in which file a new row belongs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +26,7 @@ from dmbp.linear.rules.base import Rule
 from dmbp.linear.rules.choices import CHOICES, DECISIONS
 from dmbp.linear.rules.gates import GATES
 from dmbp.linear.rules.norms import NORMS
-from dmbp.linear.rules.products import ATTENTION, PRODUCTS
+from dmbp.linear.rules.products import PRODUCTS
 from dmbp.linear.rules.smooth import SMOOTH
 
 RULES: Mapping[str, Rule] = {
@@ -39,7 +34,6 @@ RULES: Mapping[str, Rule] = {
     **GATES,
     **SMOOTH,
     **PRODUCTS,
-    **ATTENTION,
     **NORMS,
     **CHOICES,
     **DECISIONS,
@@ -47,68 +41,77 @@ RULES: Mapping[str, Rule] = {
 
 
 def operation_name(target: object) -> str:
-    """The key of an operation in the table: `aten.add.Tensor`, `getitem`."""
+    """Return an operation's key in the table: `aten.add.Tensor`, `getitem`."""
     return str(target) if "." in str(target) else getattr(target, "__name__", str(target))
 
 
-IN_TRAINING = "put the model into evaluation mode with model.eval(), and export it so"
-"""What helps against operations that are there only in training."""
-
-_OF_TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
-_DROPOUT = "aten.dropout"
-_RANDOM = ("aten.rand", "aten.bernoulli", "aten.normal")
-_LAST_LAYERS = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
-
-
 def module_path(node: Node) -> str:
-    """Where in the model an operation stands: `layer1.0.relu`; empty at the top."""
+    """Return the path of the module that calls an operation, `layer1.0.relu`; empty at the top."""
     stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
     return path.partition("@")[0]  # "@1" marks a module's second call
 
 
-def constant_output(output: Node) -> UnsupportedOperation:
-    """The exception for an output that is a constant once all is frozen: a softmax's, as a rule."""
-    node = output
-    while operation_name(node.target) not in _LAST_LAYERS and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    last = node if operation_name(node.target) in _LAST_LAYERS else output
-    return unsupported(last, "held as it is, it leaves an output that does not depend on the input")
+EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it so"
+"""What to do about operations that occur only in training."""
+
+_TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
+_DROPOUT = "aten.dropout"
+_RANDOM = ("aten.rand", "aten.bernoulli", "aten.normal")
+_SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
-def all_unsupported(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
-    """The exception for operations that cannot be frozen, each once a place: the first of them."""
+def unsupported_error(node: Node, reason: str) -> UnsupportedOperation:
+    """Make the exception for an operation that cannot be frozen, with its name and place."""
+    path = module_path(node)
+    where = f"at '{path}'" if path else "at the top of the model"
+    name = operation_name(node.target)
+    return UnsupportedOperation(
+        f"{name} {where} cannot be frozen at an input: {reason}. {_hint(name)}",
+        operation=name,
+        module=path,
+    )
+
+
+def unsupported_errors(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
+    """Make one exception for several operations and reasons: the first, with the `others` inside.
+
+    An operation that is refused several times in the same module counts once.
+    """
     found: dict[tuple[str, str], UnsupportedOperation] = {}
-    for node, why in refused:
-        found.setdefault((operation_name(node.target), module_path(node)), unsupported(node, why))
+    for node, reason in refused:
+        key = operation_name(node.target), module_path(node)
+        found.setdefault(key, unsupported_error(node, reason))
     first, *others = found.values()
     return UnsupportedOperation(
         str(first), operation=first.operation, module=first.module, others=tuple(others)
     )
 
 
-def unsupported(node: Node, reason: str) -> UnsupportedOperation:
-    """The exception for an operation that cannot be frozen, naming it and its place."""
-    place = module_path(node)
-    where = f"at '{place}'" if place else "at the top of the model"
-    name = operation_name(node.target)
-    return UnsupportedOperation(
-        f"{name} {where} cannot be frozen at an input: {reason}. {_hint(name)}",
-        operation=name,
-        module=place,
+def constant_output_error(output: Node) -> UnsupportedOperation:
+    """Make the exception for an output that is constant once frozen; usually a softmax is last."""
+    node = output
+    while operation_name(node.target) not in _SOFTMAX and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    last = node if operation_name(node.target) in _SOFTMAX else output
+    return unsupported_error(
+        last, "frozen at its value there, it leaves an output that does not depend on the input"
     )
 
 
 def _hint(name: str) -> str:
-    """What to do about an operation."""
+    """Return what to do about an unsupported operation."""
     if name.startswith(_RANDOM):
-        return "It draws at random, so that the model has no one answer: do so in training only."
-    if name.startswith(_OF_TRAINING):
-        hint = f"It is there in training only: {IN_TRAINING}."
-        called = " Where forward() calls it, it takes F.dropout(x, training=self.training)."
-        return hint + called if name.startswith(_DROPOUT) else hint
+        return (
+            "It draws random numbers, so the model's output is not determined by its input: draw "
+            "them in training only."
+        )
+    if name.startswith(_TRAINING):
+        hint = f"It occurs in training only: {EVAL_MODE_HINT}."
+        in_forward = " If forward() calls it, write F.dropout(x, training=self.training)."
+        return hint + in_forward if name.startswith(_DROPOUT) else hint
     more = "Supported operations: dmbp.linear.rules.table; CONTRIBUTING.md shows how to add one."
-    if name in _LAST_LAYERS:
+    if name in _SOFTMAX:
         last = "If it is the last layer, explain the model without it: the scores before it."
         return f"{last} {more}"
     return more
