@@ -5,27 +5,24 @@ an instance that was built in code, `parse` builds one from the values of a file
 `check_arguments` validates settings against a function's signature. Whatever pydantic objects to
 becomes one sentence of an `InputError`: what was met, where, and which name may have been meant.
 
-    >>> Side = Annotated[int, Must("a number of pixels", lambda side: side > 0)]
-    >>> check_arguments({"side": (Side, 224)}, {"side": -5}, Place("the photo"))
+    >>> check_arguments({"masks": (int, 6000)}, {"masks": "many"}, Place("rise"))
     Traceback (most recent call last):
     ...
-    dmbp.errors.InputError: 'side' of the photo must be a number of pixels, not -5
+    dmbp.errors.InputError: 'masks' of rise must be a whole number, not 'many'
 
-Pydantic is imported when something is first validated: it takes about a tenth of a second.
+Pydantic is imported when something is first validated, because that takes 0.05 s.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from dmbp.errors import InputError, require_known, suggestion
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter, ValidationError
     from pydantic_core import CoreSchema, ErrorDetails
-
-__all__ = ["Annotated", "Must", "OneOf", "Place", "check_arguments", "check_fields", "parse"]
 
 T = TypeVar("T")
 

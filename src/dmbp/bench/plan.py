@@ -74,18 +74,21 @@ class Variant:
         return self.method, json.dumps(dict(self.settings), sort_keys=True)
 
 
-def make_variant(method: str, settings: Mapping[str, Any], *, label: str | None = None) -> Variant:
+def make_variant(
+    method: str, settings: Mapping[str, Any], *, label: str | None = None, where: str = ""
+) -> Variant:
     """Return a variant of a method after checking its settings.
 
     Args:
         method: A name in `dmbp.methods()`.
         settings: The method's settings, added to those that its row in the registry has.
         label: The variant's name in tables; by default the paper's name for the method.
+        where: Added to the method's name in messages, such as " in plan.toml".
 
     Raises:
         InputError: The method or a setting is unknown, or a value is not allowed.
     """
-    check_settings(method, settings)
+    check_settings(method, settings, where=where)
     spec = METHODS[method]
     return Variant(method, {**spec.settings, **settings}, label or spec.short)
 
@@ -228,8 +231,7 @@ def _place(location: Location, table: Mapping[str, Any], path: Path) -> Place:
 
 def _variant(entry: MethodEntry, settings: Mapping[str, Any], path: Path) -> Variant:
     given = {**settings.get(entry.name, {}), **entry.settings}
-    check_settings(entry.name, given, where=f" in {path}")
-    return make_variant(entry.name, given, label=entry.label)
+    return make_variant(entry.name, given, label=entry.label, where=f" in {path}")
 
 
 def _with_paths_from(folder: Path, task: Task) -> Task:
