@@ -14,7 +14,7 @@ Pydantic is imported when something is first validated, because that takes 0.05 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
@@ -55,31 +55,22 @@ class Must:
         from pydantic_core import PydanticCustomError, core_schema
 
         def check(value: Any, validate: Callable[[Any], Any]) -> Any:
+            wrong = PydanticCustomError("must_be", "{expected}", {"expected": self.be})
             try:
-                found = validate(value)
+                converted = validate(value)
             except ValueError:
-                found = MISSING
-            if found is MISSING or not self.holds(value):
-                raise PydanticCustomError("must_be", "{expected}", {"expected": self.be})
-            return found
+                raise wrong from None
+            if not self.holds(value):
+                raise wrong
+            return converted
 
         if self.instance_of:
-            types = self.instance_of
-            inner: Any = core_schema.no_info_plain_validator_function(_instance_check(types))
+            inner: Any = core_schema.is_instance_schema(self.instance_of, cls_repr=self.be)
         else:
             inner = handler(source)
             if inner["type"] in ("int", "float", "bool"):
                 inner["strict"] = True
         return core_schema.no_info_wrap_validator_function(check, inner)
-
-
-def _instance_check(types: tuple[type, ...]) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if not isinstance(value, types):
-            raise ValueError
-        return value
-
-    return check
 
 
 @dataclass(frozen=True)
