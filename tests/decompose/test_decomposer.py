@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.settings import Precision
-from dmbp.engine import select as choice
+from dmbp.engine.select import DTYPES
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.engine.gpu.torch_backend import TorchBackend
 
@@ -24,7 +24,7 @@ def _gpu_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine of GPUs on a CPU too, in plain operations."""
 
     def engine_for(*arguments: Any, precision: str, **settings: Any) -> GpuEngine:
-        dtype = choice.DTYPES[precision]
+        dtype = DTYPES[precision]
         return GpuEngine(*arguments, **settings, dtype=dtype, backend=TorchBackend())
 
     if DEVICE == "cpu":
