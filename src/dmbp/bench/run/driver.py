@@ -166,11 +166,11 @@ def _executor(options: RunOptions) -> tuple[LoadModel, Executor]:
     load = partial(load_task_model, device="cpu")
     if options.ray is not None:
         return load, partial(run_on_cluster, address=options.ray)
-    if len(options.devices) > 1:
-        return load, partial(run_in_processes, devices=options.devices)
-    device = options.devices[0]
-    shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
-    return shared, partial(run_in_process, load=shared, device=device)
+    if len(options.devices) == 1:  # computes with the model that the driver has loaded
+        device = options.devices[0]
+        shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
+        return shared, partial(run_in_process, load=shared, device=device)
+    return load, partial(run_in_processes, devices=options.devices)
 
 
 def _missing_units(
