@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.settings import Precision
-from dmbp.engine.select import DTYPES
 from dmbp.engine.gpu.engine import GpuEngine
 from dmbp.engine.gpu.torch_backend import TorchBackend
+from dmbp.engine.select import DTYPES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -239,7 +239,7 @@ class DMBP(Method):
             return question.baselines
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # the preset's blur is for images only
-        return question.baseparse_line_rows(self.settings.reference)
+        return question.baseline_of_rows(self.settings.reference)
 
 
 def _warn_of_blank_maps(found: Decomposition) -> None:
