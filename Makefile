@@ -13,7 +13,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable ".[demo,dev,onnx,parquet,ray,timm,transformers]"
+		--constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 demo: setup
