@@ -15,6 +15,7 @@ from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.workflows.prediction import ModelSpec
+from tests.cli import networks
 from tests.cli.commands import read_record, run, run_explain
 
 
@@ -171,6 +172,17 @@ def test_what_cannot_be_read_in_a_folder_is_left_out(folder: Path) -> None:
     assert none.exit_code == 2
     assert "empty.jpg" in none.stderr
     assert "text.png" in none.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_photo_takes_one_forward_pass() -> None:
+    """Prediction and explanation share it; the first photo also has the model captured."""
+    passes: list[int] = []
+    for photos in (["photo.jpg"], ["photo.jpg", "photo.png"]):
+        networks.forward_passes.clear()
+        assert run_explain(*photos, model="tests.cli.networks:counted").exit_code == 0
+        passes.append(len(networks.forward_passes))
+    assert passes[1] == passes[0] + 1
 
 
 def test_a_damaged_photo_leaves_the_others_to_be_explained(folder: Path, bad_files: Path) -> None:

@@ -358,7 +358,10 @@ def explain_photo(
     prediction = predict(photo.image, photo.name, classifier, photo.targets)
     predicted = time.perf_counter()
     decomposition = explainer.explain(
-        prediction.inputs, target=prediction.targets, on_iteration=on_iteration
+        prediction.inputs,
+        target=prediction.targets,
+        outputs=prediction.outputs[None],
+        on_iteration=on_iteration,
     )
     seconds = {"reading": predicted - started, "explaining": time.perf_counter() - predicted}
     return Explanation(prediction, decomposition, explainer.described(), seconds)
