@@ -122,7 +122,7 @@ def _factorised(x: Tensor, hold: Function = lambda z: z) -> Tensor:
     return hold(z * 3.0) @ (hold(z.softmax(1)).transpose(1, 2) @ z)
 
 
-def _softmax_by_hand(scores: Tensor) -> Tensor:
+def _written_softmax(scores: Tensor) -> Tensor:
     weights = scores.exp()
     return weights / weights.sum(-1, keepdim=True)
 
@@ -233,7 +233,7 @@ LAYERS: dict[str, nn.Module | Function] = {
     "tanh": torch.tanh,
     "silu": nn.SiLU(),
     "silu in place": nn.SiLU(inplace=True),
-    "silu by hand": lambda x: x * torch.sigmoid(x),
+    "silu written out": lambda x: x * torch.sigmoid(x),
     "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "gelu": nn.GELU(),
     "gelu by tanh": nn.GELU("tanh"),
@@ -254,7 +254,9 @@ LAYERS: dict[str, nn.Module | Function] = {
     "instance norm": nn.InstanceNorm2d(8, affine=True),
     "instance norm, tracked": nn.InstanceNorm2d(8, affine=True, track_running_stats=True),
     "rms norm": nn.RMSNorm([8]),
-    "norm by hand": lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt(),
+    "norm written out": lambda x: (
+        (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt()
+    ),
     "local response norm": nn.LocalResponseNorm(3, 0.5, 0.75, 1.0),
     "L2 normalisation": lambda x: functional.normalize(x, dim=1),
     "global response norm": _grn,
@@ -269,7 +271,7 @@ LAYERS: dict[str, nn.Module | Function] = {
     "reciprocal": lambda x: 1.0 / (x.square() + 2.0),
     "attention": _attention,
     "attention written out": _written_attention,
-    "attention with softmax by hand": lambda x: _written_attention(x, _softmax_by_hand),
+    "attention with softmax written out": lambda x: _written_attention(x, _written_softmax),
     "attention, queries in groups": _grouped_queries,
     "attention without softmax": _linear_attention,
     "factorised attention": _factorised,
@@ -303,7 +305,7 @@ ORACLES: dict[str, Function] = {
     "group norm": lambda x: _norm(x.reshape(-1, 2, 4, 8, 8), (2, 3, 4)),
     "instance norm": lambda x: _norm(x, (2, 3)),
     "rms norm": lambda x: x * functional.rms_norm(x, [8]).detach() / x.detach(),
-    "norm by hand": lambda x: (
+    "norm written out": lambda x: (
         (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt().detach()
     ),
     "local response norm": lambda x: _response_norm(x, Tensor.detach),
@@ -314,7 +316,7 @@ ORACLES: dict[str, Function] = {
     "product with the mean": lambda x: x.mean((2, 3), keepdim=True).detach() * x,
     "attention": _attention_frozen,
     "attention written out": lambda x: _written_attention(x, lambda s: s.softmax(-1).detach()),
-    "attention with softmax by hand": lambda x: _written_attention(
+    "attention with softmax written out": lambda x: _written_attention(
         x, lambda s: s.softmax(-1).detach()
     ),
     "attention, queries in groups": lambda x: _grouped_queries(x, Tensor.detach),

@@ -3,7 +3,7 @@
 A `Rule` is a row of the freezing table. It is given an `OperationCall`, one operation with its
 arguments at x, and returns the linear function that replaces the operation.
 
-Where two values that both depend on the input meet in a product, one of them has to be frozen. Each
+If two values that both depend on the input are multiplied, one of them has to be frozen. Each
 value therefore has a `Role`. A gate or a weight says *how much* of the other factor passes, so it
 is the one that is frozen: the sigmoid in `x * sigmoid(g)`, the probabilities in attention, the norm
 in `x / norm(x)`. The operation that computes a value determines its role. Moving, cutting,
