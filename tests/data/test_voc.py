@@ -5,12 +5,23 @@ from pathlib import Path
 import pytest
 
 from dmbp.data.dataset import read_dataset
+from dmbp.data.voc import read_voc
 from dmbp.errors import PhotoError
 from tests.data.layouts import labels_by_name, save_photo
 
 VOC = """<annotation><size><width>20</width><height>16</height></size>
 <object><name>cat</name><difficult>{}</difficult><bndbox><xmin>2</xmin><ymin>3</ymin>
 <xmax>10</xmax><ymax>9</ymax></bndbox></object></annotation>"""
+
+
+THREE_OBJECTS = """<annotation><size><width>200</width><height>100</height></size>
+<object><name>cat</name><difficult>0</difficult>
+<bndbox><xmin>20</xmin><ymin>10</ymin><xmax>60</xmax><ymax>90</ymax></bndbox></object>
+<object><name>dog</name><difficult>1</difficult>
+<bndbox><xmin>100</xmin><ymin>10</ymin><xmax>200</xmax><ymax>50</ymax></bndbox></object>
+<object><name>cat</name>
+<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>10</xmax><ymax>10</ymax></bndbox></object>
+</annotation>"""
 
 
 def test_voc_follows_its_list(tmp_path: Path) -> None:
@@ -56,3 +67,28 @@ def test_voc_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PhotoError, match=r"cannot read .*val\.txt"):
         read_dataset("voc", tmp_path)
+
+
+def test_boxes_of_an_annotation(tmp_path: Path) -> None:
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "a.xml").write_text(THREE_OBJECTS)
+    (image,) = read_voc(tmp_path)
+    assert image.path == tmp_path / "JPEGImages" / "a.jpg"
+    assert image.classes() == ["cat", "dog"]
+    assert image.classes(difficult=False) == ["cat"]
+    assert image.boxes("cat", side=100) == [(10.0, 10.0, 30.0, 90.0), (0.0, 0.0, 5.0, 10.0)]
+
+
+def test_folders_that_are_not_vocs(tmp_path: Path) -> None:
+    with pytest.raises(PhotoError, match="is not a VOC folder"):
+        read_voc(tmp_path)
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "a.xml").write_text("<annotation/>")
+    with pytest.raises(PhotoError, match="it has no size/width"):
+        read_voc(tmp_path)
+
+
+def test_the_real_annotations(shared: Path) -> None:
+    found = read_voc(shared / "data" / "VOCdevkit" / "VOC2012")
+    assert len(found) == 150
+    assert all(image.path.exists() and len(image.classes()) > 1 for image in found)

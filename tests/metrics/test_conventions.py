@@ -20,7 +20,7 @@ MAPS = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(2))
 
 @dataclass
 class Found:
-    """As a library of models returns."""
+    """An output as libraries of models return it."""
 
     scores: Tensor
     features: Tensor
@@ -70,7 +70,7 @@ def like(model: Model, form: Callable[[Tensor, Tensor], Any]) -> Model:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", METRICS)
-def test_the_output_that_is_meant(name: str, form: str) -> None:
+def test_one_of_several_outputs(name: str, form: str) -> None:
     make, output = FORMS[form]
     plain = Model().eval()
     found = METRICS[name](like(plain, make), IMAGES, output=output)
@@ -79,7 +79,7 @@ def test_the_output_that_is_meant(name: str, form: str) -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_other_inputs_go_with_their_images(name: str) -> None:
-    """A mask for each image and a number for all: as if the model had them inside."""
+    """A mask for each image and a number for all act as if the model contained them."""
 
     class Inside(nn.Module):
         def __init__(self, model: Model, mask: Tensor) -> None:
@@ -97,9 +97,20 @@ def test_other_inputs_go_with_their_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_outputs_that_are_not_there(name: str) -> None:
+def test_outputs_that_do_not_exist(name: str) -> None:
     model = Model(FORMS["a dict"][0]).eval()
     with pytest.raises(ModelError, match="say which one to explain, for example output='scores'"):
         METRICS[name](model, IMAGES)
     with pytest.raises(InputError, match="without an output 'score': it has 'scores', 'features'"):
         METRICS[name](model, IMAGES, output="score")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("replaced", "replace_pixels"), ("reinitialised", "with_reinitialised_layer")],
+)
+def test_old_names_still_work_for_one_release(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"dmbp\.metrics\.{old} is now .*{new}"):
+        assert getattr(metrics, old) is getattr(metrics, new)
+    with pytest.raises(AttributeError, match="no attribute 'insertoin'"):
+        metrics.insertoin  # noqa: B018

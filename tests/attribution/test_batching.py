@@ -1,52 +1,59 @@
-"""Batches that do not fit: halved, with a note, and the same result."""
+"""Batches that do not fit into memory are halved, with a warning, and give the same result."""
+
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.attribution import METHODS
+from dmbp.attribution import METHODS, Method
 from dmbp.attribution.base import Question
-from dmbp.attribution.batching import rows_that_fit
+from dmbp.attribution.batching import rows_that_fit, run_with_oom_retry
 from dmbp.attribution.dmbp import DMBP
 from dmbp.errors import InputError
 from tests import nets
 from tests.tolerance import relative
 
-IMAGES = torch.randn(7, 3, 16, 16, dtype=torch.float64)
+IMAGES = torch.randn(7, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, kind: type, fits: int) -> list[int]:
-    """Make a method run out of memory above `fits` rows; what it was asked, in order."""
-    asked: list[int] = []
-    answer = kind._decompose if kind is DMBP else kind.answer
+def small_memory(monkeypatch: pytest.MonkeyPatch, fits: int) -> list[int]:
+    """Make every method run out of memory above `fits` rows; return the rows tried, in order."""
+    tried: list[int] = []
 
-    def limited(self: object, question: Question, *rest: object) -> Tensor:
-        asked.append(len(question.rows))
-        if len(question.rows) > fits:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return answer(self, question, *rest)
+    def with_little_memory(
+        questions: Iterable[Question], answer: Callable[[Question], object]
+    ) -> Iterator[object]:
+        def limited(question: Question) -> object:
+            tried.append(len(question.rows))
+            if len(question.rows) > fits:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return answer(question)
 
-    monkeypatch.setattr(kind, "_decompose" if kind is DMBP else "answer", limited)
-    return asked
+        return run_with_oom_retry(questions, limited)
+
+    for module in ("base", "dmbp"):
+        monkeypatch.setattr(f"dmbp.attribution.{module}.run_with_oom_retry", with_little_memory)
+    return tried
 
 
 @pytest.mark.parametrize("name", ["dmbp", "gradient", "smoothgrad"])
 def test_half_is_tried_and_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = METHODS[name](nets.ResidualNet().double().eval())
     expected = method.attribute(IMAGES, target=1, internal_batch_size=7)
-    asked = small_memory(monkeypatch, type(method), fits=2)
+    tried = small_memory(monkeypatch, fits=2)
     with pytest.warns(UserWarning, match="do not fit into memory; continuing with") as notes:
         found = method.attribute(IMAGES, target=1, internal_batch_size=7)
     assert relative(found, expected) <= 1e-8
-    assert asked == [7, 3, 1, 1, 1, 1, 1, 1, 1]  # it remembers what fits
+    assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]  # it remembers what fits
     assert len(notes) == 2
 
 
 def test_a_whole_decomposition_too(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = DMBP(nets.ResidualNet().double().eval(), iterations=3)
     expected = explainer.explain(IMAGES, target=1, internal_batch_size=7)
-    small_memory(monkeypatch, DMBP, fits=4)
+    small_memory(monkeypatch, fits=4)
     with pytest.warns(UserWarning, match="7 images at once do not fit"):
         found = explainer.explain(IMAGES, target=1, internal_batch_size=7)
     assert found.image == expected.image
@@ -55,12 +62,12 @@ def test_a_whole_decomposition_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_what_was_run_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = DMBP(nets.ResidualNet().double().eval(), iterations=1)
-    asked = small_memory(monkeypatch, DMBP, fits=4)
+    tried = small_memory(monkeypatch, fits=4)
     with pytest.warns(
         UserWarning, match="7 images at once do not fit into memory; continuing with 3"
     ):
         explainer.explain(IMAGES, target=1, internal_batch_size=10**12)
-    assert asked == [7, 3, 3, 1]
+    assert tried == [7, 3, 3, 1]
 
 
 def test_numpy_numbers_count() -> None:
@@ -72,20 +79,18 @@ def test_numpy_numbers_count() -> None:
 
 def test_not_even_one(monkeypatch: pytest.MonkeyPatch) -> None:
     method = METHODS["gradient"](nets.ResidualNet().double().eval())
-    small_memory(monkeypatch, type(method), fits=0)
+    small_memory(monkeypatch, fits=0)
     with pytest.raises(InputError, match="not even a single image fits into memory"):
         method.attribute(IMAGES[:1], target=1, internal_batch_size=1)
 
 
-def test_other_errors_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = METHODS["gradient"](nets.ResidualNet().double().eval())
+def test_other_errors_pass() -> None:
+    class Broken(Method):
+        def answer(self, question: Question) -> Tensor:
+            raise RuntimeError("something else")
 
-    def broken(self: object, question: Question) -> Tensor:
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr(type(method), "answer", broken)
     with pytest.raises(RuntimeError, match="something else"):
-        method.attribute(IMAGES, target=1)
+        Broken(nets.ResidualNet().double().eval()).attribute(IMAGES, target=1)
 
 
 def test_an_estimate_from_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +110,7 @@ def test_masked_elements() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "many", True])
-def test_sizes_that_are_none(size: object) -> None:
+def test_sizes_that_are_refused(size: object) -> None:
     method = METHODS["gradient"](nets.ResidualNet().double().eval())
     with pytest.raises(InputError, match="internal_batch_size must be 1 or more, or 'auto', not"):
         method.attribute(IMAGES, target=1, internal_batch_size=size)

@@ -1,0 +1,81 @@
+"""The table of methods: its names, and its methods as Quantus calls them."""
+
+import gc
+import weakref
+
+import numpy
+import pytest
+import torch
+
+import dmbp
+from dmbp.attribution import METHODS, parse_method_names
+from dmbp.errors import InputError
+from tests import nets
+
+
+def test_names() -> None:
+    assert parse_method_names("all") == list(METHODS)
+    assert parse_method_names("gradcam, RISE,guided-backprop,rise") == [
+        "gradcam",
+        "rise",
+        "guided_backprop",
+    ]
+    with pytest.raises(InputError, match=r"no method 'gradcan'; did you mean 'gradcam'\?"):
+        parse_method_names("gradcan")
+    with pytest.raises(InputError, match="no method is named; choose from gradient, "):
+        parse_method_names(" , ")
+
+
+def test_the_public_table_is_a_copy_that_cannot_be_changed() -> None:
+    table = dmbp.methods()
+    assert dict(table) == dict(METHODS)
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        table["mine"] = METHODS["dmbp"]  # type: ignore[index]
+
+
+def test_a_rows_settings_can_be_overridden() -> None:
+    model = nets.MLP().eval()
+    paper = dmbp.methods()["dmbp_paper"]
+    assert paper(model).settings.iterations == 200
+    assert paper(model, iterations=7).settings.iterations == 7
+    assert paper(model, iterations=7).settings.combine == "sum"
+
+
+def test_explain_func() -> None:
+    """Quantus calls it by keyword with NumPy arrays, and passes more than it needs."""
+    model, inputs = nets.VGGLike().eval(), torch.randn(2, 3, 16, 16)
+    explain = dmbp.explain_func("gradient", reference="blur")
+    maps = explain(model=model, inputs=inputs.numpy(), targets=numpy.array([1, 2]), device="cpu")
+    expected = METHODS["gradient"](model, reference="blur").attribute(inputs, target=[1, 2])
+    assert isinstance(maps, numpy.ndarray)
+    assert numpy.array_equal(maps, expected.numpy())
+
+
+def test_explain_func_of_an_unknown_method() -> None:
+    with pytest.raises(InputError, match="did you mean 'gradcam'"):
+        dmbp.explain_func("gradcam2")
+
+
+def test_weights_may_change_between_calls() -> None:
+    """Quantus' randomisation metrics change them."""
+    model, inputs = nets.VGGLike().eval(), torch.randn(2, 3, 16, 16)
+    explain = dmbp.explain_func("guided_backprop")
+    before = explain(model=model, inputs=inputs, targets=[1, 2])
+    with torch.no_grad():
+        model.classifier[2].weight.mul_(-1)
+    after = explain(model=model, inputs=inputs, targets=[1, 2])
+    expected = METHODS["guided_backprop"](model).attribute(inputs, target=[1, 2])
+    assert not numpy.allclose(before, after)
+    assert numpy.array_equal(after, expected.numpy())
+
+
+def test_earlier_models_are_released() -> None:
+    """Quantus' randomisation metrics make many copies."""
+    explain = dmbp.explain_func("gradient")
+    models = [nets.VGGLike().eval() for _ in range(2)]
+    gone = weakref.ref(models[0])
+    for model in models:
+        explain(model=model, inputs=torch.randn(1, 3, 16, 16), targets=[1])
+    del model, models
+    gc.collect()
+    assert gone() is None
