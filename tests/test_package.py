@@ -1,7 +1,9 @@
-"""The package as a whole: its public names, its layers, its documents."""
+"""The package as a whole: its public names, what importing it loads, and its documents."""
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -16,32 +18,79 @@ from tests.conftest import ROOT
 SOURCE = ROOT / "src" / "dmbp"
 
 
+PUBLIC = [
+    "DMBP",
+    "DMBPError",
+    "Decomposition",
+    "LinearNetwork",
+    "Pieces",
+    "Settings",
+    "__version__",
+    "explain_func",
+    "linearize",
+    "load",
+    "methods",
+    "metrics",
+]
+
+
+def fresh_python(code: str) -> str:
+    """What a new interpreter prints that runs `code`."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_public_names() -> None:
-    assert sorted(dmbp.__all__) == [
-        "DMBP",
-        "DMBPError",
-        "Decomposition",
-        "LinearNetwork",
-        "Pieces",
-        "Settings",
-        "__version__",
-        "explain_func",
-        "linearize",
-        "load",
-        "methods",
-        "metrics",
-    ]
-    for name in dmbp.__all__:
-        assert getattr(dmbp, name) is not None
-    for name in ("errors", "linear", "metrics", "models", "render"):  # before they are imported
-        assert dmbp.__getattr__(name).__name__ == f"dmbp.{name}"
+    assert sorted(dmbp.__all__) == PUBLIC
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         dmbp.nothing  # noqa: B018
 
 
-def test_every_module_says_what_it_is() -> None:
-    for path in SOURCE.rglob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+def test_public_names_are_what_type_checkers_see() -> None:
+    """Names are imported on first use; the imports that type checkers read must be the same."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.asname or alias.name: resolve_name(f"{node.module}:{alias.name}")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted([*typed, "__version__"]) == PUBLIC
+    for name, found in typed.items():
+        assert getattr(dmbp, name) is found, name
+
+
+def test_nothing_is_imported_before_it_is_used() -> None:
+    """`import dmbp` loads no torch, the core no Captum, and folders are there when first named."""
+    heavy = "[m for m in ('torch', 'captum', 'matplotlib') if m in sys.modules]"
+    assert fresh_python(f"import sys, dmbp; print(dmbp.__version__, {heavy})").endswith(" []")
+    code = (
+        "import sys; sys.modules['captum'] = None\n"  # which then cannot be imported
+        "import torch, dmbp\n"
+        "from torch import nn\n"
+        "from dmbp.decompose import Settings\n"
+        "from dmbp.decompose.learn import decompose_network\n"
+        "model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()\n"
+        "net = dmbp.linearize(model, torch.randn(1, 3), target=0)\n"
+        "print(decompose_network(net, Settings(iterations=2, reference=None)).output.shape)\n"
+        "print(dmbp.errors.__name__, dmbp.render.__name__, dmbp.models.__name__)"
+    )
+    assert fresh_python(code).splitlines() == [
+        "torch.Size([1])",
+        "dmbp.errors dmbp.render dmbp.models",
+    ]
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where = f"{path.relative_to(SOURCE)}:{node.lineno}"
+                places.setdefault(node.name, []).append(where)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 class TwoHeads(torch.nn.Module):

@@ -89,22 +89,22 @@ def probability_curve(
             raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
     rank = pixel_ranks(attribution, inputs)
     runner = ModelRunner(model, output=options.get("output"))
-    held = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
+    extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
     with evaluating(runner.model):
-        inputs, _, rows = runner.with_extra_inputs(held).target_rows(inputs, target)
+        inputs, _, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)
         if len(rows) != len(inputs):
             raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
         substrate = baseline_for(inputs, options.get("substrate", "blur"))
         front, back = (substrate, inputs) if removing else (inputs, substrate)
-        jobs = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
+        repeated = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
         fractions = torch.linspace(0, 1, steps + 1, dtype=torch.float64).repeat(len(inputs))
         scores: list[Tensor] = []
-        for indices in jobs.batches(batch):
-            part = jobs.pick(indices)
+        for indices in repeated.batches(batch):
+            part = repeated.pick(indices)
             image = list(part.image)
             fraction = fractions[indices].to(inputs.device)
             mixed = replace_pixels(front[image], back[image], rank[image], fraction)
-            outputs = runner.with_extra_inputs(held.pick(image)).run(mixed)
+            outputs = runner.with_extra_inputs(extra_inputs.pick(image)).run(mixed)
             scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
 
