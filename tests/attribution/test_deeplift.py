@@ -24,7 +24,8 @@ def test_it_is_captums_where_captums_works() -> None:
 
 
 @pytest.mark.parametrize(
-    "net", [*(n for n in nets.IMAGE_NETWORKS if n not in nets.WITH_PRODUCTS), nets.SmoothNet, HookedNet]
+    "net",
+    [*(n for n in nets.IMAGE_NETWORKS if n not in nets.WITH_PRODUCTS), nets.SmoothNet, HookedNet],
 )
 def test_it_adds_up_on_every_network(net: type[nn.Module]) -> None:
     model, inputs, start = net().double().eval(), images(), images()
