@@ -10,9 +10,9 @@
     report.py         the HTML page of `dmbp explain --report`, from `templates/report.html`
     pictures.py       tensors to pictures, and files that are written whole or not at all
 
-To change how blue is drawn, edit `PALETTES` in `colour.py`: every picture, legend and page takes
-its colours from there. For a palette of your own, pass
-`PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
+To change how blue is drawn, edit `PALETTES` in `colour.py`: every map, bar, legend and page takes
+its colours from there; only the curves of a benchmark have a set of their own. To use a palette of
+your own, pass `style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
 """
 
 from dmbp.render.colour import PALETTES, Palette

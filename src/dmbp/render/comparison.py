@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dmbp.render.colour import Array
@@ -31,6 +32,7 @@ class ComparedMap:
 
 
 COLUMNS = 5
+SANITY_TITLES = ("the model as it is", "its last layer drawn afresh")
 
 
 def is_uniform(attribution: Array) -> bool:
@@ -123,25 +125,29 @@ def draw_sanity(
     )
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
     for line, row in enumerate(rows):
-        for column, picture in enumerate((row.before, row.after), start=1):
-            (smoothed,), scale = style.smooth_maps([shift_to_zero(picture)])
-            title = ("the model as it is", "its last layer drawn afresh")[column - 1]
+        titles = SANITY_TITLES if line == 0 else ("", "")
+        for column, (title, attribution) in enumerate(
+            zip(titles, (row.before, row.after), strict=True), start=1
+        ):
+            (smoothed,), scale = style.smooth_maps([shift_to_zero(attribution)])
             axis = figure.add_subplot(grid[line, column])
-            show_image(
-                axis, style.draw_evidence(smoothed, photo, scale), title if line == 0 else ""
-            )
+            show_image(axis, style.draw_evidence(smoothed, photo, scale), title)
             if column == 1:
                 axis.set_ylabel(row.title, fontsize=11)
-        words = figure.add_subplot(grid[line, 3])
-        words.set_axis_off()
-        words.text(0, 0.64, f"|ρ| = {row.mean:.2f}", fontsize=15, fontweight="bold")
-        if len(row.correlations) > 1:
-            between = f"ρ {min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
-            words.text(0, 0.54, f"{between} in {len(row.correlations)} draws", fontsize=10)
-        words.text(0, 0.46, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")
+        _write_correlation(figure.add_subplot(grid[line, 3]), row)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
     write_note(
         figure.add_subplot(grid[-1, 2]),
         "ρ: rank correlation; |ρ|: mean without signs; each map on its own colour scale",
     )
     return figure
+
+
+def _write_correlation(axis: Axes, row: SanityRow) -> None:
+    """Write the mean correlation, its range over several draws, and the verdict."""
+    axis.set_axis_off()
+    axis.text(0, 0.64, f"|ρ| = {row.mean:.2f}", fontsize=15, fontweight="bold")
+    if len(row.correlations) > 1:
+        between = f"ρ {min(row.correlations):+.2f} to {max(row.correlations):+.2f}"
+        axis.text(0, 0.54, f"{between} in {len(row.correlations)} draws", fontsize=10)
+    axis.text(0, 0.46, row.verdict.replace(": ", ":\n"), fontsize=10.5, va="top")

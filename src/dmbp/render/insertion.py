@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 
 import numpy
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -40,9 +41,17 @@ def draw_insertion(
             if column == 0:
                 axis.set_ylabel(title, color=colours[title], fontsize=10, fontweight="bold")
     axis = figure.add_subplot(grid[-1, :])
-    # The methods of the strips are drawn last, so that they are on top.
+    _draw_curves(axis, maps, colours)
+    for fraction in fractions:
+        axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
+    axis.set_ylabel(f"probability of {target}")
+    return figure
+
+
+def _draw_curves(axis: Axes, maps: Sequence[ComparedMap], colours: Mapping[str, str]) -> None:
+    """Draw all curves, in colour and with a legend those of the methods that have strips."""
     lines: dict[str, Line2D] = {}
-    for item in sorted(maps, key=lambda item: item.title in colours):
+    for item in sorted(maps, key=lambda item: item.title in colours):  # those in colour on top
         across = numpy.linspace(0, 1, len(item.curve))
         has_strip = item.title in colours
         (lines[item.title],) = axis.plot(
@@ -52,26 +61,20 @@ def draw_insertion(
             linewidth=2.2 if has_strip else 1.0,
             label=f"{item.title}  {item.score:.2f}" if has_strip else None,
         )
-    for fraction in fractions:
-        axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
     axis.set(xlim=(0, 1), ylim=(0, 1.02))
     axis.set_xlabel("part of the pixels put into the blurred photo, strongest first")
-    axis.set_ylabel(f"probability of {target}")
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
     axis.spines[["top", "right"]].set_visible(False)
-    legend = "area under the curve" + (
-        "\n(grey: the other methods)" if len(maps) > len(strips) else ""
-    )
+    has_others = len(maps) > len(colours)
     axis.legend(
-        handles=[lines[title] for title in strips],  # in the order of the photos above
-        title=legend,
+        handles=[lines[title] for title in colours],  # in the order of the photos above
+        title="area under the curve" + ("\n(grey: the other methods)" if has_others else ""),
         frameon=False,
         fontsize=10,
         loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),  # beside the curves, where none is crossed
+        bbox_to_anchor=(1.0, 1.0),  # beside the curves, so that none is covered
         alignment="left",
     )
-    return figure
 
 
 FRAME_MILLISECONDS = 120
