@@ -176,3 +176,15 @@ def test_benchmarks_and_scripts_import_names_that_exist(folder: str) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dmbp"):
                 for alias in node.names:
                     resolve_name(f"{node.module}:{alias.name}")
+
+
+def test_names_in_the_recipes_exist() -> None:
+    """Every class and constant that CONTRIBUTING.md names, in the code that it describes."""
+    named = re.findall(r"`([A-Z]\w+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    code = "\n".join(
+        p.read_text() for part in ("src", "tests") for p in ROOT.glob(f"{part}/**/*.py")
+    )
+    assert "METHODS" in named
+    assert [
+        name for name in named if not re.search(rf"^(class )?{name}\b", code, re.MULTILINE)
+    ] == []
