@@ -76,7 +76,9 @@ class Convolution:
             run = self._kernels.transposed_convolution(self._given, self.settings, self.input_size)
             if run is not None:
                 return run
-        return self._folded(self._given) if to_image else self._flipped(self._given, example)
+        if to_image:
+            return folded_transpose(self._given, self.settings, self.input_size)
+        return self._flipped(self._given, example)
 
     def prepare(self, *, forward: bool = True, transpose: bool = True) -> None:
         """Prepare the weights for one direction or both."""
@@ -119,18 +121,6 @@ class Convolution:
             [True, False, False],
         )[0]
 
-    def _folded(self, weight: Tensor) -> RunConvolution:
-        """The transpose as a product, a window for each pixel, and a sum over windows."""
-        stride, padding, dilation, _ = self.settings
-        shares = weight.flatten(1).T.contiguous()
-        size, window = self.input_size, tuple(weight.shape[2:])
-
-        def run(gradient: Tensor, _: Tensor | None) -> Tensor:
-            columns = shares @ gradient.flatten(2)
-            return fold(columns, size, window, tuple(dilation), tuple(padding), tuple(stride))
-
-        return run
-
     def _flipped(self, weight: Tensor, example: Tensor) -> RunConvolution | None:
         """The transpose as a convolution, where it is one and that is faster; else None."""
         flipped = flipped_settings(weight.shape[2:], self.settings)
@@ -139,6 +129,24 @@ class Convolution:
         size = result_size(self.input_size, weight.shape[2:], self.settings)
         shape = (len(example), weight.shape[0], *size)
         return _runner(flip(weight), None, flipped, shape, self._kernels)
+
+
+def folded_transpose(
+    weight: Tensor, settings: ConvolutionSettings, input_size: tuple[int, ...]
+) -> RunConvolution:
+    """Return a convolution's transpose as a matrix product whose columns are folded.
+
+    Groups are not supported.
+    """
+    stride, padding, dilation, _ = settings
+    shares = weight.flatten(1).T.contiguous()
+    window = tuple(weight.shape[2:])
+
+    def run(gradient: Tensor, _: Tensor | None) -> Tensor:
+        columns = shares @ gradient.flatten(2)
+        return fold(columns, input_size, window, tuple(dilation), tuple(padding), tuple(stride))
+
+    return run
 
 
 def result_size(
