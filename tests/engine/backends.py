@@ -1,13 +1,17 @@
-"""Back ends of the GPU engine, for tests that name one."""
+"""The device that GPU tests run on, and the GPU engine's back ends by name."""
 
 import pytest
+import torch
 
 from dmbp.engine.gpu.engine import GpuBackend
 from dmbp.engine.gpu.torch_backend import TorchBackend
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Without a GPU, Triton's kernels are interpreted."""
+
 
 def backend(*, triton: bool) -> GpuBackend:
-    """The Triton back end, which runs interpreted on a CPU, or the plain one."""
+    """Return the Triton back end, or the plain PyTorch one; skip the test if Triton is missing."""
     if not triton:
         return TorchBackend()
     pytest.importorskip("triton")

@@ -19,7 +19,7 @@ FAMILIES = [
 
 
 class Mixed(nn.Module):
-    """What the fast paths do not cover: rows that move, a split, strides, groups, dilation."""
+    """Steps without a fast path: rows that move, a split, strides, groups, dilation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Mixed(nn.Module):
 
 
 class Pools(nn.Module):
-    """Max-pooling behind ReLUs: overlapping, padded, side by side, and short of the border."""
+    """Max-pooling after ReLUs: overlapping, padded, adjacent, and ending before the border."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Pools(nn.Module):
 
 
 class Classes(nn.Module):
-    """Classes are channels until the end, behind a ReLU; a max-pooling after the last masks."""
+    """Classes are channels until the end, after a ReLU; max-pooling follows the last site."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Classes(nn.Module):
 
 
 class Dense(nn.Module):
-    """Batch norm that no convolution can take in, before a ReLU; values read many times."""
+    """Batch norms before ReLUs that cannot be folded, and values that are read many times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Dense(nn.Module):
 
 
 class Adding(nn.Module):
-    """Steps without a path of their own that add something, to activations of all sizes."""
+    """Steps without a fast path that add constants, on activations of very different sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,6 +99,7 @@ class Adding(nn.Module):
         self.norm = nn.BatchNorm2d(6)
         self.middle = nn.Conv1d(6, 6, 1)
         self.last = nn.Linear(6, 5)
+        nn.init.uniform_(self.last.weight, -0.1, 0.4)  # or its ReLU may be closed for all classes
         nets.randomise_statistics(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +124,7 @@ class Twice(nn.Module):
 
 
 class Overwritten(nn.Module):
-    """An activation that nobody reads in the end."""
+    """An activation that is overwritten before anything reads it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +138,7 @@ class Overwritten(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a residual network, wide enough to be split, one convolution with a stride."""
+    """A residual block wide enough for split convolutions, followed by one with a stride."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class Block(nn.Module):
 
 
 class TwoBranches(nn.Module):
-    """A site that adds two convolutions, each of which could be split, and is read by two."""
+    """A site that two convolutions read, and one that adds them; both could be split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class PerChannel(nn.Module):
 
 
 class ChannelsFirst(nn.Module):
-    """As many channels as rows, and for a while before them."""
+    """Channels move before the rows for a while; there are as many of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +196,7 @@ class ChannelsFirst(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """Positions before rows, and the mean over positions at the end."""
+    """Positions come before rows until the mean over positions at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +207,7 @@ class SequenceFirst(nn.Module):
 
 
 class Unbound(nn.Module):
-    """Rows come second, once the channels before them are taken apart."""
+    """Rows come second after the channels before them are unbound."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +219,7 @@ class Unbound(nn.Module):
 
 
 class Tokens(nn.Module):
-    """torchvision's attention: tokens before images, both folded into one dimension behind it."""
+    """PyTorch's attention: tokens come before rows inside it, and share a dimension after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +234,7 @@ class Tokens(nn.Module):
 
 
 class TokensOutside(nn.Module):
-    """Tokens are the outer factor of the dimension that images are in, at a mask."""
+    """At a site, tokens are the outer factor of the rows' dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +248,7 @@ class TokensOutside(nn.Module):
 
 
 class HeadsInside(nn.Module):
-    """Images and heads in one dimension at a matrix product of each, a mask behind it."""
+    """Rows and heads share a dimension in matrix products; a site follows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +267,7 @@ class HeadsInside(nn.Module):
 
 
 class HeadsOutside(nn.Module):
-    """Heads before images in one dimension."""
+    """At a site, heads are the outer factor of the rows' dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +282,7 @@ class HeadsOutside(nn.Module):
 
 
 class Windows(nn.Module):
-    """Windows, shifted, folded with images as in Swin; masks inside and outside of them."""
+    """Shifted windows share the rows' dimension, as in Swin; sites inside and outside of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +300,7 @@ class Windows(nn.Module):
 
 
 class PooledColours(nn.Module):
-    """Colours folded with images under convolutions, ReLUs and a max-pooling."""
+    """Colours share the rows' dimension in convolutions, ReLUs and a max-pooling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +314,7 @@ class PooledColours(nn.Module):
 
 
 class Vector(nn.Module):
-    """A batch of one that is squeezed away: a mask on a vector, and a matrix behind it."""
+    """A batch of one is squeezed away: a site on a vector, followed by a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

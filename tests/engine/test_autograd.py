@@ -1,4 +1,4 @@
-"""The reference engine's step is one of RMSProp on the loss's full gradient."""
+"""The autograd engine steps by RMSProp on the full gradient of the loss."""
 
 import torch
 
@@ -11,7 +11,7 @@ from tests.tolerance import FLOAT64, relative
 
 
 def test_skipping_the_inactive_stream_changes_nothing() -> None:
-    """Against autograd through both streams and RMSProp written out."""
+    """The reference is autograd through both streams, with RMSProp written out."""
     net = dmbp.linearize(
         nets.ResidualNet().double().eval(), torch.randn(4, 3, 8, 8, dtype=torch.float64), target=1
     )

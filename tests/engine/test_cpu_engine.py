@@ -88,6 +88,7 @@ def test_agrees_on_torchvisions_families(name: str) -> None:
     model, inputs = NETWORKS[name]()
     nets.randomise_statistics(model)
     net = Linearizer(model.double().eval()).linearize(inputs.double(), target=[0, 1])
+    assert plan_for(net).rows_first
     assert_agree(net, "all", iterations=2, tolerance=AFTER_ITERATIONS)
 
 

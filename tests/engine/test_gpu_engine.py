@@ -1,6 +1,8 @@
-"""The GPU engine against the reference engine; without a GPU its kernels are interpreted."""
+"""The GPU engine agrees with the autograd engine; without a GPU its kernels are interpreted."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -8,45 +10,42 @@ from torch import Tensor, nn
 
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import AutogradEngine, CpuEngine, Engine, engine_for, plan_for
-from dmbp.engine.gpu.engine import GpuEngine
+from dmbp.engine import AutogradEngine, Engine, plan_for
+from dmbp.engine.gpu.engine import GpuBackend, GpuEngine
 from dmbp.engine.gpu.fusion import plan_fusion
-from dmbp.errors import InputError
+from dmbp.engine.gpu.learning_state import LearningState
+from dmbp.engine.gpu.program import LossHead
+from dmbp.engine.plan.tail import Tail
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.precision import full_precision
 from tests import nets
-from tests.engine.backends import backend
+from tests.engine.backends import DEVICE, backend
 from tests.engine.networks import FAMILIES, Adding, Classes, Dense, Mixed, Pools, Tokens
 from tests.exactness import NETWORKS as TORCHVISION
 from tests.tolerance import relative
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.usefixtures("large_tiles")
 
 SINGLE = 2e-5
-"""Single precision after a few iterations of RMSProp, which divides gradients by their size."""
+"""Tolerance in single precision after a few iterations of RMSProp, which divides gradients by their
+size."""
 
 HALF = {torch.float16: 0.999, torch.bfloat16: 0.99}
-"""Correlation of what logits moved by, in 16 bits, with that in single precision, on networks of a
-few dozen channels; rounding averages out in larger ones."""
+"""The least correlation between the changes of logits in 16 bits and in single precision, on
+networks with a few dozen channels; rounding averages out in larger ones."""
 
-
-NETWORKS = [nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet]
-NETWORKS = [*NETWORKS, nets.SqueezeExciteNet, nets.TinyViT, nets.TinyConvNeXt, nets.SmoothNet]
-NETWORKS = [*NETWORKS, Mixed, Pools, Classes, Dense, Adding, Tokens]
+NETWORKS = [
+    *(nets.LeakyNet, nets.MLP, nets.VGGLike, nets.ResidualNet, nets.FireNet),
+    *(nets.SqueezeExciteNet, nets.TinyViT, nets.TinyConvNeXt, nets.SmoothNet),
+    *(Mixed, Pools, Classes, Dense, Adding, Tokens),
+]
 
 
 @pytest.fixture(autouse=True)
 def _single_precision() -> Iterator[None]:
-    """Also for the reference engine, whose convolutions a GPU would run in TF32."""
+    """Keep a GPU from running the autograd engine's convolutions in TF32."""
     with full_precision():
         yield
-
-
-@pytest.fixture(autouse=True)
-def _large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter pays for every program."""
-    if DEVICE == "cpu":
-        monkeypatch.setattr("dmbp.engine.gpu.triton.site.TILE_ELEMENTS", 1 << 14)
 
 
 def network(model: type[nn.Module], rows: int = 2) -> LinearNetwork:
@@ -76,16 +75,16 @@ def assert_agree(
     return engine
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ["all", "posneg"])
 @pytest.mark.parametrize(
     "model", [*nets.IMAGE_NETWORKS, nets.MLP, Mixed, Pools, Classes, Dense, Adding]
 )
-def test_without_triton(model: type[nn.Module], objective: str) -> None:
+def test_agrees_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_torchvisions_families(name: str) -> None:
+def test_agrees_on_torchvisions_families(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = TORCHVISION[name]()
     nets.randomise_statistics(model)
@@ -94,29 +93,30 @@ def test_torchvisions_families(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_with_triton(model: type[nn.Module]) -> None:
-    pytest.importorskip("triton")
+def test_agrees_with_triton(model: type[nn.Module]) -> None:
     assert_agree(network(model), "all", triton=True)
 
 
-@pytest.mark.parametrize("objective", ["posneg", "pos"])
 @pytest.mark.parametrize("model", [nets.LeakyNet, nets.ResidualNet, Pools, Dense])
-def test_both_streams_at_once(model: type[nn.Module], objective: str) -> None:
-    pytest.importorskip("triton")
-    assert_agree(network(model), objective, triton=True)
+def test_agrees_if_the_loss_touches_both_streams(model: type[nn.Module]) -> None:
+    assert_agree(network(model), "posneg", triton=True)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="a graph is recorded on GPUs only")
+@pytest.mark.parametrize("triton", [False, True])
+def test_agrees_if_the_loss_touches_the_positive_stream_only(triton: bool) -> None:
+    assert_agree(network(nets.VGGLike), "pos", triton=triton)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize("model", NETWORKS)
-def test_recorded_iterations(model: type[nn.Module]) -> None:
+def test_agrees_from_a_cuda_graph(model: type[nn.Module]) -> None:
     engine = assert_agree(network(model), "all", triton=True, iterations=8)
     assert engine.is_captured
 
 
 @pytest.mark.parametrize("model", [nets.ResidualNet, Pools])
-def test_logits_are_the_reference_engines(model: type[nn.Module]) -> None:
-    """Of open gates; masks of closed ones and of pixels that win nothing do nothing."""
-    pytest.importorskip("triton")
+def test_logits_of_open_gates_agree(model: type[nn.Module]) -> None:
+    """Masks of closed gates, and of pixels that win no window, have no effect."""
     net = network(model)
     plan = plan_for(net)
     logits = initial_logits(plan)
@@ -132,35 +132,23 @@ def test_logits_are_the_reference_engines(model: type[nn.Module]) -> None:
             assert relative(found, expected.detach()) <= 10 * SINGLE
 
 
-HALVES = [
-    (nets.VGGLike, "all"),
-    (nets.VGGLike, "posneg"),
-    (nets.LeakyNet, "all"),
-    (nets.ResidualNet, "posneg"),
-    (Dense, "all"),
+HALF_CASES = [
+    (nets.VGGLike, "all", torch.float16),
+    (nets.VGGLike, "posneg", torch.float16),
+    (nets.LeakyNet, "all", torch.float16),
+    (nets.ResidualNet, "posneg", torch.float16),
+    (Dense, "all", torch.float16),
+    (nets.VGGLike, "all", torch.bfloat16),
+    (nets.ResidualNet, "posneg", torch.bfloat16),
 ]
-"""All kernels: pooling with and without overlap, slopes, sums, batch norm, one stream and both."""
+"""These run all kernels: pooling with and without overlap, slopes, sums, batch norm, one stream and
+both. The data type changes how the kernels round, not which of them run."""
 
 
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize(("model", "objective"), HALVES)
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize(("model", "objective", "dtype"), HALF_CASES)
 def test_half_precision_learns_the_same_masks(
-    model: type[nn.Module], objective: str, dtype: torch.dtype
-) -> None:
-    pytest.importorskip("triton")
-    _assert_same_masks(model, objective, dtype=dtype, triton=True)
-
-
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize(("model", "objective"), HALVES)
-def test_half_precision_without_triton(
-    model: type[nn.Module], objective: str, dtype: torch.dtype
-) -> None:
-    _assert_same_masks(model, objective, dtype=dtype, triton=False)
-
-
-def _assert_same_masks(
-    model: type[nn.Module], objective: str, *, dtype: torch.dtype, triton: bool
+    model: type[nn.Module], objective: str, dtype: torch.dtype, triton: bool
 ) -> None:
     net = network(model)
     plan = plan_for(net)
@@ -178,7 +166,7 @@ def _assert_same_masks(
 
 
 def _moved(engine: Engine, net: LinearNetwork) -> Tensor:
-    """How far the logits of open gates are from their start."""
+    """Return how far the logits of open gates have moved from their initial values."""
     start = initial_logits(plan_for(net))
     gates = {s.site.name: s.function.slope for s in net.frozen.steps if s.site is not None}  # pyright: ignore[reportFunctionMemberAccess]
     is_open = {name: slope.expand_as(start[name]) != 0 for name, slope in gates.items()}
@@ -186,11 +174,10 @@ def _moved(engine: Engine, net: LinearNetwork) -> Tensor:
     return torch.cat([(logits[n] - start[n])[is_open[n]] for n in gates]).detach()
 
 
-def test_a_row_rounds_alike_alone_and_in_a_batch() -> None:
-    """The 16-bit state is rounded at random, by place in the row and iteration alone."""
-    pytest.importorskip("triton")
+def test_a_row_rounds_equally_alone_and_in_a_batch() -> None:
+    """The 16-bit state is rounded at random, by the place in the row and the iteration only."""
     model = nets.VGGLike().to(DEVICE).eval()
-    inputs = torch.randn(3, 3, 16, 16, device=DEVICE)
+    inputs = torch.randn(2, 3, 16, 16, device=DEVICE)
     linearizer = Linearizer(model)
 
     def learned(images: Tensor) -> Tensor:
@@ -208,12 +195,11 @@ def test_a_row_rounds_alike_alone_and_in_a_batch() -> None:
         return torch.cat([logits.flatten(1) for logits in engine.logits.values()], 1)
 
     alone = torch.cat([learned(image[None]) for image in inputs])
-    assert (learned(inputs) == alone).float().mean() >= 0.999  # but for sums in another order
+    assert (learned(inputs) == alone).float().mean() >= 0.999  # sums may be in another order
 
 
 def test_steps_too_small_for_16_bits_count_on_average() -> None:
-    """Steps are below half of what 16 bits tell apart: rounded to nearest none would count."""
-    pytest.importorskip("triton")
+    """Steps are below half of the resolution; rounded to nearest, they would all be lost."""
     model = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 144, 1))
     model = model.to(DEVICE).eval()
     net = Linearizer(model).linearize(torch.randn(1, 3, 12, 12, device=DEVICE), target=0)
@@ -231,10 +217,8 @@ def test_steps_too_small_for_16_bits_count_on_average() -> None:
 
 @pytest.mark.parametrize("triton", [False, True])
 @pytest.mark.parametrize("objective", ["all", "posneg"])
-def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
-    """Gradients so small that its epsilon counts: a step left with a scale would be too long."""
-    if triton:
-        pytest.importorskip("triton")
+def test_gradients_are_unscaled_before_rmsprop(objective: str, triton: bool) -> None:
+    """Gradients are so small that epsilon counts, and a scale that is left would lengthen steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2))
     model[3].weight.data.mul_(1e-6)  # pyright: ignore
@@ -250,57 +234,55 @@ def test_scales_are_off_before_rmsprop(objective: str, triton: bool) -> None:
     assert abs(moved / expected - 1) <= 0.01
 
 
-def test_scales_follow_the_terms_in_kernels_too() -> None:
-    pytest.importorskip("triton")
-    net = network(nets.VGGLike)
-    plan = plan_for(net)
+@dataclass
+class StateBackend:
+    """A back end that keeps the learning state it is given."""
+
+    inner: GpuBackend
+    state: LearningState | None = None
+
+    def loss_head(self, tail: Tail, output: Tensor, learning: LearningState) -> LossHead:
+        self.state = learning
+        return self.inner.loss_head(tail, output, learning)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_scales_follow_the_terms_in_both_back_ends() -> None:
+    plan = plan_for(network(nets.VGGLike))
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.5, "dtype": torch.float16}
-    engines = [
-        GpuEngine(plan, initial_logits(plan), **settings, backend=backend(triton=t))
-        for t in (False, True)
-    ]
-    plain, fused = (engine._learning for engine in engines)  # pyright: ignore[reportPrivateUsage]
-    for engine, learning in zip(engines, (plain, fused), strict=True):
+
+    def state_after_growth(*, triton: bool) -> LearningState:
+        keeper: Any = StateBackend(backend(triton=triton))
+        engine = GpuEngine(plan, initial_logits(plan), **settings, backend=keeper)
         engine.step()
-        learning.initial_sizes.mul_(0.01)  # as if terms had grown a hundredfold
+        keeper.state.initial_sizes.mul_(0.01)  # as if the terms had grown a hundredfold
         engine.step()
-    assert (fused.scales < fused.initial_scales).any()
-    assert torch.equal(fused.scales, plain.scales)
-    assert torch.equal(fused.product_scales, plain.product_scales)
+        return keeper.state
+
+    expected, found = (state_after_growth(triton=triton) for triton in (False, True))
+    assert (found.scales < found.initial_scales).any()
+    assert torch.equal(found.scales, expected.scales)
+    assert torch.equal(found.product_scales, expected.product_scales)
 
 
-def test_what_is_merged_into_a_site() -> None:
+def test_sums_and_shifts_are_fused_into_a_site() -> None:
     plan = plan_for(network(nets.ResidualNet))
     constant = {0} | {p.step.output for p in plan.steps if p.is_constant}
-    merging = plan_fusion([p.step for p in plan.steps], constant, pooling=True)
-    sums = [merged for merged in merging.gates.values() if len(merged.terms) == 2]
+    fusion = plan_fusion([p.step for p in plan.steps], constant, pooling=True)
+    sums = [fused for fused in fusion.gates.values() if len(fused.terms) == 2]
     assert len(sums) == 2  # as many blocks
-    assert all(merged.shift is not None for merged in sums)  # batch norms', folded and moved on
-    assert merging.unbiased
-
-
-def test_the_engine_of_a_device_and_precision() -> None:
-    net = network(nets.MLP)
-    plan = plan_for(net)
-    settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
-    engine = engine_for(plan, initial_logits(plan), **settings)
-    assert isinstance(engine, CpuEngine if DEVICE == "cpu" else GpuEngine)
-    if DEVICE == "cpu":
-        for precision in ("float16", "bfloat16", "tf32"):
-            with pytest.raises(InputError, match=f"precision '{precision}' is for GPUs"):
-                engine_for(plan, initial_logits(plan), **settings, precision=precision)
-    with pytest.raises(InputError, match="no precision 'bfloat'; did you mean 'bfloat16'"):
-        engine_for(plan, initial_logits(plan), **settings, precision="bfloat")
-    with pytest.raises(InputError, match=r"no precision torch\.float32; did you mean 'float32'"):
-        engine_for(plan, initial_logits(plan), **settings, precision=torch.float32)
+    assert all(fused.shift is not None for fused in sums)  # the shifts of folded batch norms
+    assert fusion.unbiased
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.float16, 11), (torch.bfloat16, 8)])
 @pytest.mark.parametrize("model", [*nets.WITH_PRODUCTS, nets.SmoothNet])
-def test_what_is_frozen_is_cast_with_the_activations(
+def test_frozen_values_are_cast_with_the_activations(
     model: type[nn.Module], dtype: torch.dtype, bits: int
 ) -> None:
-    """Scales, probabilities and tangents in 16 bits: the terms agree to those of the mantissa."""
+    """With scales, probabilities and tangents in 16 bits, terms agree to the mantissa's bits."""
     net = network(model)
     plan = plan_for(net)
     settings = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}

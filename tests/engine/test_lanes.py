@@ -1,4 +1,4 @@
-"""Branches side by side: who waits for whom, and that results are the same."""
+"""Branches of a network on several CUDA streams: what waits for what, and equal results."""
 
 import random
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from tests.engine.backends import backend
 
 
 def waited_for(found: Sequence[LaneSlot]) -> list[set[int]]:
-    """All that has ended when a turn begins: on its lane, by events, and what those waited for."""
+    """Return what has finished when a slot starts: on its lane, by events, and transitively."""
     last: dict[int, int] = {}
     all_before: list[set[int]] = []
-    for place, turn in enumerate(found):
-        direct = {*turn.waits_for, *([last[turn.lane]] if turn.lane in last else [])}
+    for place, slot in enumerate(found):
+        direct = {*slot.waits_for, *([last[slot.lane]] if slot.lane in last else [])}
         all_before.append(direct.union(*(all_before[other] for other in direct)))
-        last[turn.lane] = place
+        last[slot.lane] = place
     return all_before
 
 
@@ -34,49 +34,49 @@ def test_a_chain_has_one_lane() -> None:
     assert assign_lanes([[], [0], [1], [2]]) == [LaneSlot(0)] * 4
 
 
-def test_a_branch_runs_beside() -> None:
+def test_a_branch_gets_a_lane_of_its_own() -> None:
     #  0 → 1 → 2 → 4 → 5, and 0 → 3 → 4
     assert assign_lanes([[], [0], [1], [0], [2, 3], [4]]) == [
         LaneSlot(0), LaneSlot(0), LaneSlot(0), LaneSlot(1, (0,)), LaneSlot(0, (3,)), LaneSlot(0),
     ]  # fmt: skip
 
 
-def test_lanes_are_used_again() -> None:
+def test_lanes_are_reused() -> None:
     block = [[0], [0], [1, 2]]
     needs: list[list[int]] = [[]]
     for first in range(0, 12, 3):
         needs += [[place + first for place in needed] for needed in block]
-    assert {turn.lane for turn in assign_lanes(needs)} == {0, 1}
+    assert {slot.lane for slot in assign_lanes(needs)} == {0, 1}
 
 
-def test_with_no_lane_left_branches_queue_up() -> None:
+def test_branches_queue_up_if_no_lane_is_left() -> None:
     found = assign_lanes([[], [0], [0], [0], [0], [1, 2, 3, 4]], lanes=2)
-    assert {turn.lane for turn in found} == {0, 1}
+    assert {slot.lane for slot in found} == {0, 1}
     assert waited_for(found)[5] == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("lanes", [1, 2, 4])
-def test_nothing_begins_before_what_it_needs(seed: int, lanes: int) -> None:
-    rng = random.Random(seed)
-    needs = [rng.sample(range(place), min(place, rng.randint(0, 3))) for place in range(40)]
-    found = assign_lanes(needs, lanes=lanes)
-    assert max(turn.lane for turn in found) < lanes
-    for needed, before in zip(needs, waited_for(found), strict=True):
-        assert set(needed) <= before
+def test_nothing_starts_before_what_it_needs(lanes: int) -> None:
+    rng = random.Random(0)
+    for _ in range(30):
+        needs = [rng.sample(range(place), min(place, rng.randint(0, 3))) for place in range(40)]
+        found = assign_lanes(needs, lanes=lanes)
+        assert max(slot.lane for slot in found) < lanes
+        for needed, before in zip(needs, waited_for(found), strict=True):
+            assert set(needed) <= before
 
 
 def two(middle: int, kernel: int) -> nn.Module:
-    """Two convolutions, with a gate between."""
+    """Return two convolutions with a ReLU between them."""
     return nn.Sequential(
         nn.Conv2d(64, middle, 1), nn.ReLU(), nn.Conv2d(middle, 64, kernel, padding=kernel // 2)
     )
 
 
 class Branching(nn.Module):
-    """Five branches: two are joined by a sum, and this and the rest by their channels.
+    """Five branches: two are added, and their sum is concatenated with the others.
 
-    Their convolutions take different times, so that one runs on when another has ended.
+    Their convolutions take different times, so that some run on when others have finished.
     """
 
     def __init__(self) -> None:
@@ -112,16 +112,16 @@ def lanes_of(engine: GpuEngine) -> int:
     return engine._iteration.lanes  # pyright: ignore[reportPrivateUsage]
 
 
-def test_lanes_where_there_are_long_branches() -> None:
+def test_long_branches_get_lanes() -> None:
     assert lanes_of(engine_of(Branching().eval(), torch.randn(1, 3, 8, 8))) > 2
     chain = nn.Sequential(two(8, 3), nn.Flatten(), nn.Linear(64, 5)).eval()
     assert lanes_of(engine_of(chain, torch.randn(1, 64, 1, 1))) == 1
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="iterations are recorded on a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize("size", [28, 112])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_side_by_side_is_the_same_bit_for_bit(
+def test_lanes_do_not_change_a_bit(
     size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)

@@ -1,4 +1,6 @@
-"""Networks whose images leave the first dimension: the fast engine learns the same masks."""
+"""Networks whose rows leave dimension 0: the CPU engine still learns the same masks."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,7 +10,6 @@ from dmbp.attribution.dmbp import DMBP
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import AutogradEngine, CpuEngine, engine_for, plan_for
-from dmbp.engine.plan.rewrites import PartOfLinear
 from dmbp.engine.plan.streams import ROWS_FIRST, RowLayout
 from dmbp.linear import Linearizer, LinearNetwork
 from dmbp.models.torchvision_models import import_torchvision
@@ -26,11 +27,10 @@ from tests.engine.networks import (
 from tests.tolerance import relative
 
 AGREED = 1e-10
-"""In double precision, after twenty iterations."""
+"""Tolerance in double precision, after twenty iterations."""
 
-SINGLE = 1e-3
-"""In single precision, after three iterations of a deep network: RMSProp makes as much of gradients
-that are rounding alone as of any others."""
+TRANSFORMERS = 1e-8
+"""Likewise for networks with layer norms, which amplify rounding error."""
 
 LEARN = {"loss": OBJECTIVES["all"], "learning_rate": 0.05}
 
@@ -44,29 +44,29 @@ def assert_agree(net: LinearNetwork, iterations: int, tolerance: float) -> None:
     plan = plan_for(net)
     logits = initial_logits(plan)
     reference = AutogradEngine(plan, logits, **LEARN)
-    fast = engine_for(plan, logits, **LEARN)
-    assert isinstance(fast, CpuEngine)
+    engine = engine_for(plan, logits, **LEARN)
+    assert isinstance(engine, CpuEngine)
     for _ in range(iterations):
-        expected, found = reference.step(), fast.step()
+        expected, found = reference.step(), engine.step()
         assert relative(found.positive, expected.positive) <= tolerance
         assert relative(found.negative, expected.negative) <= tolerance
     for name, tensor in reference.logits.items():
-        masks = torch.sigmoid(fast.logits[name]), torch.sigmoid(tensor)
+        masks = torch.sigmoid(engine.logits[name]), torch.sigmoid(tensor)
         assert relative(*masks) <= tolerance
-    ends = [engine.readout() for engine in (fast, reference)]
-    assert relative(ends[0].positive_map, ends[1].positive_map) <= tolerance
-    assert relative(ends[0].negative_map, ends[1].negative_map) <= tolerance
+    found, expected = engine.readout(), reference.readout()
+    assert relative(found.positive_map, expected.positive_map) <= tolerance
+    assert relative(found.negative_map, expected.negative_map) <= tolerance
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", LAYOUTS)
-def test_the_reference_engine_agrees(model: type[nn.Module], rows: int) -> None:
+def test_agrees_with_the_autograd_engine(model: type[nn.Module], rows: int) -> None:
     torch.manual_seed(0)
     assert_agree(network(model(), rows), iterations=20, tolerance=AGREED)
 
 
 @pytest.mark.parametrize("model", LAYOUTS)
-def test_a_batch_is_its_images(model: type[nn.Module]) -> None:
+def test_a_batch_equals_its_images_alone(model: type[nn.Module]) -> None:
     torch.manual_seed(0)
     images = torch.randn(3, 3, 12, 12, dtype=torch.float64)
     explainer = DMBP(model().double().eval(), iterations=20)
@@ -76,7 +76,7 @@ def test_a_batch_is_its_images(model: type[nn.Module]) -> None:
         assert relative(alone.attribution, together.attribution[k : k + 1]) <= AGREED
 
 
-def test_a_batch_dimension_squeezed_away() -> None:
+def test_agrees_if_the_batch_dimension_is_squeezed_away() -> None:
     torch.manual_seed(0)
     assert_agree(network(Vector(), 1), iterations=20, tolerance=AGREED)
 
@@ -93,28 +93,32 @@ def test_a_batch_dimension_squeezed_away() -> None:
         (Tokens, {ROWS_FIRST}),
     ],
 )
-def test_where_rows_are_at_masks(model: type[nn.Module], expected: set[RowLayout]) -> None:
-    """The networks above are what they are called."""
+def test_where_rows_are_at_sites(model: type[nn.Module], expected: set[RowLayout]) -> None:
+    """The networks have the layouts that they are named for."""
     plan = plan_for(network(model(), 3))
     sites = {planned.layout for planned in plan.steps if planned.step.site is not None}
     assert sites == expected
 
 
-@pytest.mark.parametrize(("model", "kept"), [(Tokens, 8), (HeadsInside, 8)])
-def test_queries_and_keys_are_not_computed(model: type[nn.Module], kept: int) -> None:
-    """Of three times as many outputs; layers that are read as a whole stay whole."""
-    plan = plan_for(network(model(), 2))
-    layers = [p.step for p in plan.steps if p.step.operation == "aten.linear.default"]
-    found = [step for step in layers if isinstance(step.function, PartOfLinear)]
-    assert [len(step.arguments[1]) for step in found] == [kept]
-    assert [step.function for step in found] == [PartOfLinear(2 * kept, 0)]
+def vision_transformer() -> nn.Module:
+    return import_torchvision().models.VisionTransformer(
+        image_size=64, patch_size=16, num_layers=2, num_heads=3, hidden_dim=24, mlp_dim=48
+    )
 
 
-@pytest.mark.parametrize(("name", "settings"), [("vit_b_16", {"image_size": 64}), ("swin_t", {})])
-def test_torchvisions_transformers(name: str, settings: dict[str, int]) -> None:
+def swin_transformer() -> nn.Module:
+    return import_torchvision().models.SwinTransformer(
+        patch_size=[4, 4], embed_dim=12, depths=[2, 2], num_heads=[2, 4], window_size=[7, 7]
+    )
+
+
+@pytest.mark.parametrize("make", [vision_transformer, swin_transformer])
+def test_agrees_on_torchvisions_transformers(make: Callable[[], nn.Module]) -> None:
+    """Blocks as in vit_b_16 and swin_t, but fewer and narrower."""
     torch.manual_seed(0)
-    model = getattr(import_torchvision().models, name)(weights=None, **settings).eval()
+    model = make()
     for parameter in model.parameters():  # torchvision's last layer starts at zero
         nn.init.normal_(parameter, std=0.05)
-    net = Linearizer(model).linearize(torch.randn(2, 3, 64, 64), target=[0, 1])
-    assert_agree(net, iterations=3, tolerance=SINGLE)
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    net = Linearizer(model.double().eval()).linearize(images, target=[0, 1])
+    assert_agree(net, iterations=5, tolerance=TRANSFORMERS)

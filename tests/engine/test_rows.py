@@ -1,4 +1,4 @@
-"""Where rows are said to be is where they are: steps run on the numbers of the rows themselves."""
+"""Predicted row layouts, against steps that run on tensors filled with their row numbers."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def step(operation: Any, arguments: list[Any], shape: torch.Size) -> Step:
 
 
 def reshaped(value: Tensor) -> tuple[Any, list[Any]]:
-    """Neighbours folded, or a dimension split."""
+    """Split a dimension or flatten neighbours."""
     sizes = list(value.shape)
     at = random.randrange(len(sizes))
     split = [k for k in range(2, sizes[at]) if sizes[at] % k == 0]
@@ -84,19 +84,19 @@ DRAWS: list[Draw] = [
 
 
 def numbers(rows: int) -> Tensor:
-    """Every element says whose it is."""
+    """Return a tensor in which every element is the number of its row."""
     shape = (rows, 6, rows, 4)
     return torch.arange(rows, dtype=torch.float64).view(-1, 1, 1, 1).expand(shape)
 
 
-def are_where(layout: RowLayout, value: Tensor, rows: int) -> bool:
-    whose = torch.arange(rows, dtype=value.dtype).view(-1, 1)
-    return torch.equal(layout.by_row(value, rows), whose.expand(rows, value.numel() // rows))
+def rows_lie_in(layout: RowLayout, value: Tensor, rows: int) -> bool:
+    owner = torch.arange(rows, dtype=value.dtype).view(-1, 1)
+    return torch.equal(layout.by_row(value, rows), owner.expand(rows, value.numel() // rows))
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4])
-def test_random_steps(rows: int) -> None:
-    """Steps on rows' numbers, until rows are lost; most chains go on for a while."""
+def test_random_steps_move_rows_as_predicted(rows: int) -> None:
+    """Chains of random steps until rows are lost; most chains take several steps."""
     random.seed(rows)
     kept = 0
     for _ in range(300):
@@ -111,14 +111,14 @@ def test_random_steps(rows: int) -> None:
                 break
             value, layout = result, found
             kept += 1
-            assert are_where(layout, value, rows), (operation, arguments, value.shape, layout)
+            assert rows_lie_in(layout, value, rows), (operation, arguments, value.shape, layout)
     assert kept > 600
 
 
 @pytest.mark.parametrize(
     "layout", [ROWS_FIRST, RowLayout(1), RowLayout(0, 2, 1), RowLayout(1, 2, 3)]
 )
-def test_by_row_and_back(layout: RowLayout) -> None:
+def test_by_row_is_inverted_by_restored(layout: RowLayout) -> None:
     shape = [5, 4, 7]
     shape[layout.dimension] = layout.outer * 2 * layout.inner
     value = torch.randn(shape)
@@ -137,7 +137,7 @@ def test_rows_spread_over_two_dimensions_are_lost() -> None:
     ) == RowLayout(0, 1, 2)
 
 
-def test_values_whose_rows_differ_are_lost() -> None:
+def test_values_owner_rows_differ_are_lost() -> None:
     given = [
         Example(torch.zeros(3, 3), True, ROWS_FIRST),
         Example(torch.zeros(3, 3), True, RowLayout(1)),

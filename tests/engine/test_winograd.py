@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dmbp.precision import full_precision
+from tests.engine.backends import DEVICE
 
 pytest.importorskip("triton")
 
@@ -11,29 +12,27 @@ from dmbp.engine.gpu.triton import winograd as triton_winograd
 from dmbp.engine.gpu.triton.winograd import WinogradConvolution, should_use_winograd
 from dmbp.engine.plan.streams import channels_last
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-
-@pytest.mark.parametrize("at_once", [triton_winograd.MAX_WORKSPACE_ELEMENTS, 1, 40_000])
+@pytest.mark.parametrize("most_elements", [triton_winograd.MAX_WORKSPACE_ELEMENTS, 1, 40_000])
 @pytest.mark.parametrize(
-    ("rows", "read", "channels", "size", "padding"),
+    ("rows", "in_channels", "channels", "size", "padding"),
     [(1, 3, 5, (4, 4), 1), (3, 33, 70, (7, 10), 1), (2, 64, 32, (9, 5), 0), (2, 5, 4, (3, 1), 2)],
 )
 @pytest.mark.parametrize("biased", [False, True])
-def test_as_torch_does(
+def test_winograd_matches_a_direct_convolution(
     rows: int,
-    read: int,
+    in_channels: int,
     channels: int,
     size: tuple[int, int],
     padding: int,
     biased: bool,
-    at_once: int,
+    most_elements: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Odd sides, channels that fill no tile, and more tiles than are kept at once."""
-    monkeypatch.setattr(triton_winograd, "MAX_WORKSPACE_ELEMENTS", at_once)
-    images = torch.randn(rows, read, *size, device=DEVICE)
-    weight = torch.randn(channels, read, 3, 3, device=DEVICE)
+    """With odd sides, channels that do not fill a tile, and tiles in several parts."""
+    monkeypatch.setattr(triton_winograd, "MAX_WORKSPACE_ELEMENTS", most_elements)
+    images = torch.randn(rows, in_channels, *size, device=DEVICE)
+    weight = torch.randn(channels, in_channels, 3, 3, device=DEVICE)
     bias = torch.randn(channels, device=DEVICE) if biased else None
     exact = [None if part is None else part.double() for part in (images, weight, bias)]
     expected = torch.conv2d(*exact, padding=padding)  # pyright: ignore[reportArgumentType]
@@ -43,7 +42,7 @@ def test_as_torch_does(
     assert (found - expected).abs().max() <= 2e-6 * expected.abs().max()
 
 
-def test_what_it_is_for() -> None:
+def test_winograd_is_for_square_dense_3_by_3_kernels() -> None:
     weight = torch.zeros(64, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], 1)
     assert should_use_winograd(weight, plain)
