@@ -7,7 +7,7 @@ from torch import nn
 from dmbp.decompose.learn import initial_logits
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import AutogradEngine, CpuEngine, Logits, plan_for
-from dmbp.engine.readout import read_out, through_masks
+from dmbp.engine.readout import gate_with_masks, read_out
 from dmbp.linear import Linearizer
 from tests import nets
 from tests.engine.networks import Adding, Dense
@@ -35,7 +35,7 @@ def test_terms_agree_with_the_autograd_engine(model: type[nn.Module]) -> None:
         calls.append(None)
         return logits
 
-    at_gate = through_masks(logits, plan.kernels)
+    at_gate = gate_with_masks(logits, plan.kernels)
     found = read_out(plan, net.value(), for_forward_pass, at_gate)
     assert len(calls) == (0 if model in KNOWN else 1)
     assert relative(found.terms.positive, expected.terms.positive) <= 1e-9

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dmbp.engine.plan.rows import layout_of
+from dmbp.engine.plan.rows import result_layout
 from dmbp.engine.plan.streams import ROWS_FIRST, Example, RowLayout
 from dmbp.linear.steps import Slot, Step
 
@@ -104,7 +104,7 @@ def test_random_steps_move_rows_as_predicted(rows: int) -> None:
         for _ in range(8):
             operation, arguments = random.choice(DRAWS)(value)
             result = operation(value, *arguments)
-            found = layout_of(
+            found = result_layout(
                 step(operation, arguments, result.shape), [Example(value, True, layout)], rows
             )
             if found is None:
@@ -118,12 +118,12 @@ def test_random_steps_move_rows_as_predicted(rows: int) -> None:
 @pytest.mark.parametrize(
     "layout", [ROWS_FIRST, RowLayout(1), RowLayout(0, 2, 1), RowLayout(1, 2, 3)]
 )
-def test_by_row_is_inverted_by_restored(layout: RowLayout) -> None:
+def test_by_row_is_inverted_by_restore(layout: RowLayout) -> None:
     shape = [5, 4, 7]
     shape[layout.dimension] = layout.outer * 2 * layout.inner
     value = torch.randn(shape)
     by_row = layout.by_row(value, 2)
-    assert torch.equal(layout.restored(by_row, shape), value)
+    assert torch.equal(layout.restore(by_row, shape), value)
     seeds = torch.tensor([2.0, -1.0])
     spread = layout.spread(seeds, 3) * value
     assert torch.equal(layout.by_row(spread, 2), by_row * seeds[:, None])
@@ -131,8 +131,10 @@ def test_by_row_is_inverted_by_restored(layout: RowLayout) -> None:
 
 def test_rows_spread_over_two_dimensions_are_lost() -> None:
     given = [Example(torch.zeros(4, 6), True, ROWS_FIRST)]
-    assert layout_of(step(aten.reshape.default, [[2, 12]], torch.Size([2, 12])), given, 4) is None
-    assert layout_of(
+    assert (
+        result_layout(step(aten.reshape.default, [[2, 12]], torch.Size([2, 12])), given, 4) is None
+    )
+    assert result_layout(
         step(aten.reshape.default, [[8, 3]], torch.Size([8, 3])), given, 4
     ) == RowLayout(0, 1, 2)
 
@@ -143,4 +145,4 @@ def test_values_owner_rows_differ_are_lost() -> None:
         Example(torch.zeros(3, 3), True, RowLayout(1)),
     ]
     both = step(aten.add.Tensor, [Slot(2)], torch.Size([3, 3]))
-    assert layout_of(both, given, 3) is None
+    assert result_layout(both, given, 3) is None

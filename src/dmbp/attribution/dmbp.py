@@ -33,7 +33,7 @@ from dmbp.decompose import (
     resolve_settings,
 )
 from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import MOST_BYTES, prepare
+from dmbp.engine import MAX_BYTES_PER_ELEMENT, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -163,7 +163,9 @@ class DMBP(Method):
             elements = linearizer.count_mask_elements(inputs[:1])
         except DMBPError:  # the model takes batches of one size only
             return rows
-        return rows_that_fit(elements * MOST_BYTES, inputs.device, most=ROWS_TOGETHER_ON_GPU)
+        return rows_that_fit(
+            elements * MAX_BYTES_PER_ELEMENT, inputs.device, most=ROWS_TOGETHER_ON_GPU
+        )
 
     def answer(self, question: Question) -> Tensor:
         """Return the signed attributions of each row."""

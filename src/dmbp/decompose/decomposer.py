@@ -16,7 +16,7 @@ from dmbp.decompose.decomposition import Decomposition
 from dmbp.decompose.learn import OutOfRange, decompose_network
 from dmbp.decompose.recording import Recording
 from dmbp.decompose.settings import OBJECTIVES, Settings
-from dmbp.engine import TYPICAL_BYTES, OnIteration, has_gpu_engine, plan_for, prepare
+from dmbp.engine import TYPICAL_BYTES_PER_ELEMENT, OnIteration, has_gpu_engine, plan_for, prepare
 from dmbp.errors import InexactCapture
 from dmbp.linear import LinearNetwork, Question
 from dmbp.precision import deterministic_kernels, full_precision
@@ -137,4 +137,4 @@ def _is_recordable(net: LinearNetwork) -> bool:
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory
-    return elements * TYPICAL_BYTES <= SHARE * total
+    return elements * TYPICAL_BYTES_PER_ELEMENT <= SHARE * total

@@ -1,12 +1,27 @@
-"""Engines: run a linear network's masked value and gradients, and learn its masks."""
+"""Engines: learn the masks of a linear network, and read its terms and linear maps out.
+
+An explanation passes through this package in one direction:
+
+1. `plan_for` turns a `LinearNetwork` into an `ExecutionPlan` (`plan/`): steps as operations with
+   transposes, in an order and memory layout that all engines share.
+2. `engine_for` (`select.py`) chooses the engine for the network's device and precision:
+   `CpuEngine` (`cpu/`), `GpuEngine` (`gpu/`, with Triton or plain PyTorch as its back end), or
+   `AutogradEngine` (`autograd.py`), which takes every network and is what the others are tested
+   against.
+3. `engine.learn` minimises the loss over the masks with RMSProp and returns the `Terms` before
+   every iteration. `base.py` defines the terms, the loss and the engine interface.
+4. `engine.readout` returns the terms and the two linear maps at the learned masks (`readout.py`).
+
+`prepare` compiles GPU kernels in the background while a network is still being captured.
+"""
 
 from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss, OnIteration, Readout, Terms
 from dmbp.engine.cpu.engine import CpuEngine
 from dmbp.engine.select import (
-    MOST_BYTES,
+    MAX_BYTES_PER_ELEMENT,
     PRECISIONS,
-    TYPICAL_BYTES,
+    TYPICAL_BYTES_PER_ELEMENT,
     engine_for,
     has_gpu_engine,
     plan_for,
@@ -14,9 +29,9 @@ from dmbp.engine.select import (
 )
 
 __all__ = [
-    "MOST_BYTES",
+    "MAX_BYTES_PER_ELEMENT",
     "PRECISIONS",
-    "TYPICAL_BYTES",
+    "TYPICAL_BYTES_PER_ELEMENT",
     "AutogradEngine",
     "CpuEngine",
     "Engine",

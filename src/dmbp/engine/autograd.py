@@ -1,9 +1,9 @@
 """The reference engine: plain autograd over the linear network, on any device and in any dtype.
 
-The faster engines are tested against this one. Both streams pass through the network side by side,
-one masked by σ and the other by 1−σ. Their graphs share only the masks, so a stream whose seed is
-zero in every row needs no backward pass: the paper's loss seeds (−2, 0) where y~ > 0 and (0, 2)
-where y~ < 0.
+It takes every network, and the faster engines are tested against it. Both streams pass through the
+network side by side, one masked by σ and the other by 1−σ. Their graphs share only the masks, so a
+stream whose seed is zero in every row needs no backward pass: the paper's loss has the seeds
+(−2, 0) if y~ > 0 and (0, 2) if y~ < 0.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from dmbp.linear import LinearNetwork, Site
 
 
 class AutogradEngine:
-    """Learns the masks of a linear network, starting from `logits`."""
+    """Learns the masks of a linear network with autograd, starting from `logits`."""
 
     def __init__(
         self, plan: ExecutionPlan, logits: Logits, *, loss: Loss, learning_rate: float

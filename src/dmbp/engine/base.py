@@ -5,7 +5,7 @@
     its gradient in (y⁺, y⁻) = (a, b) ∓ c            − where y~ ≥ 0, + where y~ < 0
 
 An engine learns the masks of one linear network with RMSProp and reads the terms and the two linear
-maps out at the learned masks. `engine/select.py` chooses the engine for a network.
+maps out at the learned masks. `engine/select.py` chooses an engine.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,11 +1,11 @@
-"""Reads the terms and linear maps out at given masks, without autograd and its memory.
+"""Terms and linear maps at given masks, without the memory that autograd would need.
 
     score = ⟨∇x, x⟩ + Σ ⟨∇v, b⟩          over the results v of steps that add a constant b
 
 A convolution, a linear layer and a batch norm add a constant to each channel; a sum or a
-concatenation of activations adds nothing. Where this is known for every step
-(`has_known_constant`), the way back gives the terms as well, as in the paper's Algorithm 1.
-Otherwise the terms are computed forward.
+concatenation of activations adds nothing. If this is known for every step (`has_known_constant`),
+the backward pass that computes the maps gives the terms as well, as in the paper's Algorithm 1.
+Otherwise a forward pass computes the terms.
 """
 
 from collections.abc import Callable
@@ -37,11 +37,11 @@ WITHOUT_CONSTANT = {
     "aten.flatten.using_ints",
     "aten.mean.dim",
 }
-"""Operations that add nothing if all of their inputs are activations."""
+"""Operations that add no constant if all of their inputs are activations."""
 
 
 def has_known_constant(step: Step) -> bool:
-    """Return whether it is known what a step adds; a gate without offsets adds nothing."""
+    """Return whether the constant that a step adds is known; a gate without offsets adds none."""
     if step.site is not None:
         return isinstance(step.function, ElementwiseLine) and step.function.offset is None
     if step.keywords:
@@ -52,7 +52,10 @@ def has_known_constant(step: Step) -> bool:
 
 
 def constant_contribution(step: Step, gradient: Tensor) -> Tensor | None:
-    """Return what a step's constant adds to the scores, from their gradient in its result."""
+    """Return what a step's constant adds to the scores, (2 · rows,); None if it adds no constant.
+
+    `gradient` is the gradient of both streams' scores in the step's result.
+    """
     if step.operation not in CONSTANT_ARGUMENTS:
         return None
     if step.operation == BATCH_NORM:
@@ -80,7 +83,14 @@ def _adds_tensor(step: Step) -> bool:
 def read_out(
     plan: ExecutionPlan, output: Tensor, logits: Callable[[], Logits], at_gate: GradientAtGate
 ) -> Readout:
-    """Return the terms and linear maps at the masks sigmoid(logits), which `at_gate` applies."""
+    """Return the terms and linear maps at the current masks.
+
+    Args:
+        plan: The network's execution plan.
+        output: The score of every row, (rows,).
+        logits: Returns the current logits; called only if the terms need a forward pass.
+        at_gate: Passes gradients through a gate and its current masks.
+    """
     net = plan.net
     if not all(has_known_constant(planned.step) for planned in plan.steps):
         maps = by_stream(plan.pull_back(at_gate)).contiguous()
@@ -99,8 +109,8 @@ def read_out(
     return Readout(Terms(output, positive, negative), maps[0], maps[1])
 
 
-def through_masks(logits: Logits, kernels: Kernels) -> GradientAtGate:
-    """Return what passes both streams' gradients through gates with the masks sigmoid(logits)."""
+def gate_with_masks(logits: Logits, kernels: Kernels) -> GradientAtGate:
+    """Return a function that passes both streams' gradients through gates masked by the logits."""
 
     def at_gate(step: Step, gradient: Tensor) -> Tensor:
         assert isinstance(step.function, ElementwiseLine)

@@ -1,4 +1,4 @@
-"""Chooses the engine and the kernels for a network: the only module that knows all back ends."""
+"""The choice of engine and kernels for a network; only this module imports all back ends."""
 
 import warnings
 from functools import cache
@@ -31,12 +31,12 @@ PRECISIONS = tuple(DTYPES)
 precision, and the network's own precision elsewhere. The initial masks and the read-out do not
 depend on it."""
 
-TYPICAL_BYTES = 25
-"""Bytes that learning takes on a GPU for each masked element, everything included. In batches of 64
-it is 11 for DenseNet121, 12 for ResNet50, 14 for VGG16 and 25 for MobileNetV2."""
+TYPICAL_BYTES_PER_ELEMENT = 25
+"""Bytes of GPU memory that learning takes for each masked element, everything included. Measured in
+batches of 64: 11 for DenseNet121, 12 for ResNet50, 14 for VGG16 and 25 for MobileNetV2."""
 
-MOST_BYTES = 40
-"""An upper estimate, for networks that take more."""
+MAX_BYTES_PER_ELEMENT = 40
+"""An upper estimate of the same, for networks that take more than usual."""
 
 
 def plan_for(net: LinearNetwork) -> ExecutionPlan:
@@ -59,7 +59,18 @@ def engine_for(
 ) -> Engine:
     """Return the fastest engine for a network on its device and in a precision.
 
-    A network whose rows cannot be told apart at every mask is left to the reference engine.
+    A network gets the autograd engine if it is unknown which elements belong to which row at a
+    site, or if neither of the faster engines supports its device and dtype.
+
+    Args:
+        plan: The network's execution plan.
+        logits: The initial logits.
+        loss: The loss to minimise.
+        learning_rate: RMSProp's learning rate.
+        precision: One of `PRECISIONS`.
+
+    Raises:
+        InputError: The precision is unknown, or not available for this device and dtype.
     """
     require_known("precision", precision, PRECISIONS)
     device, own = plan.net.inputs.device.type, plan.net.inputs.dtype
@@ -89,7 +100,7 @@ def has_gpu_engine(plan: ExecutionPlan) -> bool:
 
 
 def gpu_backend() -> GpuBackend:
-    """Return the Triton back end, or the plain PyTorch one where Triton is not installed."""
+    """Return the Triton back end, or the plain PyTorch one if Triton is not installed."""
     if not has_triton():
         return TorchBackend()
     from dmbp.engine.gpu.triton.backend import TritonBackend

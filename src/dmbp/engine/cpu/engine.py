@@ -1,13 +1,14 @@
 """The engine for CPUs: batch norm folded, channels-last memory, no autograd.
 
-Compared with the reference engine it folds batch norm, computes everything before the first mask
-once, runs both streams as one batch, multiplies masks inside the convolutions, goes back on one
-stream a row, and touches each mask's memory once an iteration. Operations without a path of their
-own run as they do in the reference engine, so it takes every network whose rows can be told apart;
-results agree to rounding.
+Compared with the autograd engine it folds batch norm, computes everything before the first mask
+once, runs both streams as one batch, multiplies masks inside the convolutions, passes back the
+gradient of one stream per row, and touches each mask's memory once per iteration. Operations
+without a fast implementation run as in the autograd engine, so it takes every network whose rows
+are known; results agree to rounding.
 
-The plan becomes a program of instructions. An instruction reads some values and writes one; on the
-way back it receives the gradient in that value, for the stream of each row that the loss touches.
+The plan becomes a program of instructions. An instruction reads some values and writes one. In the
+backward pass it receives the gradient in that value, for the stream of each row that the loss
+touches.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ from dmbp.engine.plan.operations import (
 )
 from dmbp.engine.plan.plan import ExecutionPlan, PlannedStep, add_gradients, last_reads
 from dmbp.engine.plan.streams import ROWS_FIRST, Value, channels_last, stacked
-from dmbp.engine.readout import read_out, through_masks
+from dmbp.engine.readout import gate_with_masks, read_out
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import Step
@@ -64,10 +65,10 @@ class MaskedConvolutionInstruction:
     def forward(self, values: dict[int, Value]) -> Value:
         """Apply convolution and masks to both streams."""
         found = self._operation.forward([values[self.reads[0]]], self.site.masks)
-        return self.site.keep(found)
+        return self.site.store(found)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Go back through the masks and the convolution."""
+        """Return the gradient in the convolution's input."""
         past = self.site.backward(gradient, streams, descend=descend)
         return self._operation.transpose(past)
 
@@ -75,7 +76,7 @@ class MaskedConvolutionInstruction:
 class PooledInstruction:
     """An activation, its masks and the max-pooling after it.
 
-    `constant` is the activation's input where x alone determines it, else None.
+    `constant` is the activation's input if x alone determines it, else None.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class PooledInstruction:
         return self.site.forward(winners)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Go back to the winners; no further if x alone determines them."""
+        """Return the gradient in the input; None if x alone determines it."""
         past = self.site.backward(gradient, streams, descend=descend)
         return self._gather.transpose(past) if self._winners is None else [None]
 
@@ -123,7 +124,7 @@ CpuInstruction = (
 
 
 class CpuEngine:
-    """Learns the masks of a linear network, starting from `logits`."""
+    """Learns the masks of a linear network on a CPU, starting from `logits`."""
 
     def __init__(
         self, plan: ExecutionPlan, logits: Logits, *, loss: Loss, learning_rate: float
@@ -146,7 +147,7 @@ class CpuEngine:
         """The current value of the learned scalars."""
         restore = self._pruned.restore
         return {
-            name: restore(name, site.learned(), self._start.get(name))
+            name: restore(name, site.full_logits(), self._start.get(name))
             for name, site in self._sites.items()
         }
 
@@ -155,7 +156,7 @@ class CpuEngine:
         """Run one iteration of RMSProp and return the terms before it."""
         positive, negative = self._forward()
         terms = Terms(self._output, positive, negative)
-        passes = _passes(self._loss.seeds(terms))
+        passes = _backward_passes(self._loss.seeds(terms))
         for streams, seed in passes:
             self._backward(streams, seed, descend=len(passes) == 1)
         if len(passes) > 1:
@@ -170,7 +171,7 @@ class CpuEngine:
     def readout(self) -> Readout:
         """Return the terms and linear maps at the current masks."""
         logits = self.logits
-        at_gate = through_masks(logits, self._plan.kernels)
+        at_gate = gate_with_masks(logits, self._plan.kernels)
         return read_out(self._plan, self._output, lambda: logits, at_gate)
 
     def is_in_range(self, past: Terms) -> bool:  # noqa: ARG002
@@ -180,13 +181,13 @@ class CpuEngine:
     def _build(self, logits: Logits, learning_rate: float) -> None:
         """Turn the plan into a program, and compute what x alone determines."""
         program, ends = self._plan.pruned_program, set(self._pruned.tail.gradients)
-        images = _images(program)
+        images = _image_values(program)
         readers = Counter(index for planned in program for index in planned.reads)
         readers.update(ends)
         values: dict[int, Value] = {
             0: channels_last(torch.cat([self._net.inputs, self._net.inputs]))
         }
-        pools = _pools(program, readers, images)
+        pools = _pooled_gates(program, readers, images)
         merged = {pool.step.output for pool in pools.values()}
         for planned in program:
             step, chosen = planned.step, planned.operation
@@ -264,7 +265,7 @@ class CpuEngine:
         return positive, negative
 
     def _backward(self, streams: list[int], seeds: Tensor, *, descend: bool) -> None:
-        gradients: dict[int, Any] = {**self._pruned.tail.seeded(seeds)}
+        gradients: dict[int, Any] = {**self._pruned.tail.seed_gradients(seeds)}
         for instruction in reversed(self._program):
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:
@@ -275,8 +276,8 @@ class CpuEngine:
                     gradients[index] = add_gradients(gradients.get(index), part)
 
 
-def _images(program: Sequence[PlannedStep]) -> set[int]:
-    """Return the values that are batches of images in channels-last order, rows first."""
+def _image_values(program: Sequence[PlannedStep]) -> set[int]:
+    """Return the indices of values that are batches of images in channels-last order."""
     found: set[int] = {0}
     for planned in program:
         step, chosen = planned.step, planned.operation
@@ -294,7 +295,7 @@ def _images(program: Sequence[PlannedStep]) -> set[int]:
     }
 
 
-def _pools(
+def _pooled_gates(
     program: Sequence[PlannedStep], readers: Counter[int], images: set[int]
 ) -> dict[int, PlannedStep]:
     """Find max-poolings that are the only reader of a ReLU, by the ReLU's output."""
@@ -314,7 +315,7 @@ def _pools(
     return found
 
 
-def _passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
+def _backward_passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
     """Return backward passes as (stream of each row, seed of each row).
 
     One pass suffices unless a row needs both streams.

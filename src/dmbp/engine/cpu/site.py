@@ -13,8 +13,8 @@ A ReLU followed by max-pooling needs masks only for the pixels that win a window
 
     pool(ReLU(z) ⊙ σ) = ReLU(z[winner]) ⊙ σ[winner]
 
-so `PooledSite` stores masks by window, a fraction of the pixels. Windows that share a winner hold
-copies of its mask; each copy gets the gradient of all, so they stay equal.
+so `PooledSite` stores masks by window, which are fewer than the pixels. Windows that share a winner
+store copies of its mask; each copy is updated with the gradient of all, so they stay equal.
 """
 
 import torch
@@ -76,9 +76,9 @@ class MaskedSite:
         h = channels_last(stacked(value)) * self.masks
         if self._offset is not None:
             h += torch.cat([self._offset * self._sigma, self._offset * (1 - self._sigma)])
-        return self.keep(h)
+        return self.store(h)
 
-    def keep(self, activation: Tensor) -> Tensor:
+    def store(self, activation: Tensor) -> Tensor:
         """Store the result, which the backward pass needs, and return it."""
         self._activation = activation
         return activation
@@ -106,7 +106,7 @@ class MaskedSite:
                     change.addcmul_(change, sigma, value=-1)
                 else:
                     change.mul_(sigma).neg_()
-                change = self._combined(row, change)
+                change = self._row_gradient(row, change)
                 if descend:
                     self._descend(row, part, change)
                 else:
@@ -123,11 +123,11 @@ class MaskedSite:
                 self._descend(row, part, flat[row, part])
         self._gradient.zero_()
 
-    def learned(self) -> Tensor:
-        """Return the current value of the learned scalars."""
+    def full_logits(self) -> Tensor:
+        """Return the current logits in the activation's own shape."""
         return self.logits
 
-    def _combined(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
+    def _row_gradient(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
         """Return the gradient of a row's logits from that of every element."""
         return change
 
@@ -169,7 +169,7 @@ class RowLayoutSite(MaskedSite):
     """The masks of an activation that is not a channels-last image, or whose rows are not first.
 
     Masks are stored as (rows, elements), and activations are brought into that form and back. This
-    copies nothing where each row is contiguous, as it always is for a single image.
+    copies nothing if each row is contiguous, as it always is for a single image.
     """
 
     def __init__(
@@ -194,16 +194,16 @@ class RowLayoutSite(MaskedSite):
         h = stacked(super().forward(self._both_by_row(value)))
         if self._layout.stacks:
             return h.view(2 * self._shape[0], *self._shape[1:])
-        return StreamPair(*(self._restored(stream) for stream in h.chunk(2)))
+        return StreamPair(*(self._restore(stream) for stream in h.chunk(2)))
 
     def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
         """Return the gradient in the input, and update the masks or accumulate their gradient."""
         past = super().backward(self._by_row(gradient), streams, descend=descend)
-        return self._restored(past)
+        return self._restore(past)
 
-    def learned(self) -> Tensor:
-        """Return the current value of the learned scalars."""
-        return self._restored(self.logits)
+    def full_logits(self) -> Tensor:
+        """Return the current logits in the activation's own shape."""
+        return self._restore(self.logits)
 
     def _both_by_row(self, value: Value) -> Tensor:
         if isinstance(value, Tensor) and self._layout.stacks:
@@ -214,8 +214,8 @@ class RowLayoutSite(MaskedSite):
     def _by_row(self, tensor: Tensor) -> Tensor:
         return self._layout.by_row(tensor, self._rows)
 
-    def _restored(self, by_row: Tensor) -> Tensor:
-        return self._layout.restored(by_row, self._shape)
+    def _restore(self, by_row: Tensor) -> Tensor:
+        return self._layout.restore(by_row, self._shape)
 
 
 class PooledSite(MaskedSite):
@@ -235,15 +235,15 @@ class PooledSite(MaskedSite):
         self._scratch = self.logits.new_empty(2, self.logits[0].numel())
         self._first = _first_of_same(pool.index, logits[0, 0].numel())
 
-    def learned(self) -> Tensor:
-        """Return the scalars of all pixels; pixels that win no window keep their initial value."""
+    def full_logits(self) -> Tensor:
+        """Return the logits of all pixels; pixels that win no window keep their initial value."""
         flat = self._before.flatten(2).scatter(2, self._index, self.logits.flatten(2))
         return flat.view(self._before.shape)
 
     def _blocks(self, row: int) -> list[slice]:
         return [slice(0, self.logits[row].numel())]
 
-    def _combined(self, row: int, change: Tensor) -> Tensor:
+    def _row_gradient(self, row: int, change: Tensor) -> Tensor:
         """Sum the gradient of every winner over the windows it won."""
         if self._first is None:
             return change

@@ -45,7 +45,7 @@ from dmbp.engine.gpu.program import (
     SiteInstruction,
     constant_value,
 )
-from dmbp.engine.plan.operations import operation
+from dmbp.engine.plan.operations import choose_operation
 from dmbp.engine.plan.plan import ExecutionPlan, plan_steps
 from dmbp.engine.plan.tail import Tail
 from dmbp.engine.readout import read_out
@@ -210,7 +210,7 @@ class GpuEngine:
                 inputs = [cast_example(example, scalar) for example in examples]
                 biased = step.output not in fusion.unbiased
                 scaled = cast_step(scale_constants(step, unit), dtype, biased=biased)
-                affine = operation(scaled, inputs, plan.kernels)
+                affine = choose_operation(scaled, inputs, plan.kernels)
                 self._program.append(AffineInstruction(affine, step.output, self._learning))
         if self._learning.is_compact:
             self._split_convolutions(fusion)

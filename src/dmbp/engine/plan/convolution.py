@@ -9,7 +9,7 @@ back on a slower kernel.
 On a GPU a 1 × 1 convolution is a matrix product. The transpose of a convolution with stride one is
 a convolution with the kernel flipped, and runs the same way. To the few channels of an image, for
 which GPUs have no good kernel, the transpose is a matrix product whose columns are folded. In
-single precision a back end may have faster paths of its own, which `Kernels` hands in.
+single precision a back end may provide faster implementations through `Kernels`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ FEW_CHANNELS = 4
 
 
 class Convolution:
-    """y = W ∗ x + b and its transpose; either is prepared when it is first run, or by `prepare`.
+    """y = W ∗ x + b and its transpose; each is prepared when it is first run, or by `prepare`.
 
     `example` has the shape of one stream's input.
     """
@@ -48,7 +48,7 @@ class Convolution:
         example: Tensor,
         kernels: Kernels,
     ) -> None:
-        self._given = weight.detach()
+        self._stored_weight = weight.detach()
         self._bias = None if bias is None else bias.detach()
         self._example = example
         self._kernels = kernels
@@ -58,27 +58,31 @@ class Convolution:
     @cached_property
     def weight(self) -> Tensor:
         """The weight in channels-last order."""
-        self._given = self._given.contiguous(memory_format=CHANNELS_LAST)  # keep one copy
-        return self._given
+        self._stored_weight = self._stored_weight.contiguous(
+            memory_format=CHANNELS_LAST
+        )  # keep one copy
+        return self._stored_weight
 
     @cached_property
     def _forward(self) -> RunConvolution:
         both = (2 * len(self._example), *self._example.shape[1:])
-        weight = self._given if can_pack(self._given) else self.weight
+        weight = self._stored_weight if can_pack(self._stored_weight) else self.weight
         return _runner(weight, self._bias, self.settings, both, self._kernels)
 
     @cached_property
     def _backward(self) -> RunConvolution | None:
-        """The transpose as a convolution or a product; None where it is neither."""
+        """The transpose as a convolution or a matrix product; None if it is neither."""
         example, (stride, _, _, groups) = self._example, self.settings
         to_image = example.is_cuda and example.shape[1] <= FEW_CHANNELS and groups == 1
         if to_image or stride != [1, 1]:
-            run = self._kernels.transposed_convolution(self._given, self.settings, self.input_size)
+            run = self._kernels.transposed_convolution(
+                self._stored_weight, self.settings, self.input_size
+            )
             if run is not None:
                 return run
         if to_image:
-            return folded_transpose(self._given, self.settings, self.input_size)
-        return self._flipped(self._given, example)
+            return folded_transpose(self._stored_weight, self.settings, self.input_size)
+        return self._flipped(self._stored_weight, example)
 
     def prepare(self, *, forward: bool = True, transpose: bool = True) -> None:
         """Prepare the weights for one direction or both."""
@@ -122,7 +126,7 @@ class Convolution:
         )[0]
 
     def _flipped(self, weight: Tensor, example: Tensor) -> RunConvolution | None:
-        """The transpose as a convolution, where it is one and that is faster; else None."""
+        """Return the transpose as a convolution if it is one and that is faster, else None."""
         flipped = flipped_settings(weight.shape[2:], self.settings)
         if flipped is None or not (can_pack(example) or example.device.type == "cuda"):
             return None
@@ -199,7 +203,7 @@ def _runner(
 def _packed(
     weight: Tensor, bias: Tensor | None, settings: Any, shape: tuple[int, ...]
 ) -> RunConvolution:
-    """OneDNN's convolution with weights packed for inputs of `shape`."""
+    """Return oneDNN's convolution with weights packed for inputs of `shape`."""
     stride, padding, dilation, groups = settings
     packed = aten.mkldnn_reorder_conv2d_weight(
         weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
@@ -216,7 +220,7 @@ def _packed(
 
 
 def _product(weight: Tensor, bias: Tensor | None) -> RunConvolution:
-    """A 1 × 1 convolution as a matrix product."""
+    """Return a 1 × 1 convolution as a matrix product."""
     matrix = weight.flatten(1).contiguous()
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:
@@ -228,7 +232,7 @@ def _product(weight: Tensor, bias: Tensor | None) -> RunConvolution:
 
 
 def _plain(weight: Tensor, bias: Tensor | None, settings: ConvolutionSettings) -> RunConvolution:
-    """PyTorch's own convolution."""
+    """Return PyTorch's own convolution."""
     weight = weight.contiguous(memory_format=CHANNELS_LAST)
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:

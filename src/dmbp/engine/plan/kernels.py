@@ -1,7 +1,7 @@
-"""What a back end may do faster than plain PyTorch.
+"""The few functions of a plan that a back end may replace by faster ones.
 
-The shared plan calls these few functions through a `Kernels` object that it is handed, so that it
-never imports a back end. `Kernels` itself is plain PyTorch and serves every device; the Triton back
+A plan calls them through the `Kernels` object that it is given, so that it never imports a back
+end. `Kernels` itself is plain PyTorch and serves every device; the Triton back
 end overrides it (`engine/gpu/triton/backend.py`), and `engine/select.py` chooses between them.
 """
 
@@ -72,7 +72,7 @@ class Kernels:
         Args:
             gradient: The gradients in the gate's output, stacked.
             slope: The gate's slope at x.
-            size: A logit is ±`size`, by the sign of both gradients, or zero where they disagree.
+            size: A logit is ±`size`, by the sign of both gradients, or zero if they disagree.
 
         Returns:
             The logits, and the stacked gradients in the gate's input.
@@ -108,8 +108,8 @@ class Kernels:
     ) -> RunConvolution | None:
         """Return a faster transpose of a convolution, or None if there is none.
 
-        It is asked for where the transpose is not a convolution itself: with a stride, or to the
-        few channels of an image.
+        The plan calls this if the transpose is not a convolution itself: with a stride, or if the
+        input is an image with few channels.
         """
         return None
 

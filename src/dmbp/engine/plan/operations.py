@@ -1,9 +1,9 @@
 """The steps of a linear network as engines run them: forward on both streams, transposed back.
 
-An affine operation's transpose does not depend on the stream, so going back a row needs one
-gradient, for whichever stream the loss touches. `operation()` picks the fastest implementation for
-a step. A step it knows nothing about becomes a `GeneralOperation`, which runs the step as it is and
-takes its transpose from autograd.
+An affine operation's transpose does not depend on the stream, so the backward pass of a row needs
+one gradient, for whichever stream the loss touches. `choose_operation` picks the fastest
+implementation for a step. A step without one becomes a `GeneralOperation`, which runs the step
+itself and takes its transpose from autograd.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class Operation(Protocol):
 
 
 class GeneralOperation:
-    """Any affine step, run on each stream separately; its transpose by autograd, recorded once."""
+    """Any affine step, run on each stream separately; autograd records its transpose once."""
 
     stacks = False
 
@@ -79,15 +79,15 @@ class GeneralOperation:
         return StreamPair(*results)
 
     def transpose(self, gradient: Any) -> Sequence[Any]:
-        """Go back through the recorded function."""
-        results, gradients = _pairs(self._result, gradient)
+        """Apply the transpose that autograd recorded."""
+        results, gradients = _with_gradients(self._result, gradient)
         if not results:
             return [None] * len(self.reads)
         leaves = [leaf for given in self._given.values() for leaf in _leaves(given)]
         found = iter(
             torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
         )
-        return [_like(self._given[index], found) for index in self.reads]
+        return [_arrange_like(self._given[index], found) for index in self.reads]
 
 
 def _as_variables(value: Any) -> Any:
@@ -106,22 +106,22 @@ def _leaves(value: Any) -> list[Tensor]:
     return []
 
 
-def _like(value: Any, found: Any) -> Any:
+def _arrange_like(value: Any, found: Any) -> Any:
     """Arrange gradients in the nested form of the value they belong to."""
     if isinstance(value, Tensor):
         return next(found) if value.requires_grad else None
     if isinstance(value, list | tuple):
-        return [_like(item, found) for item in value]
+        return [_arrange_like(item, found) for item in value]
     return None
 
 
-def _pairs(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
+def _with_gradients(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors of a result that have a gradient, and the gradients."""
     if gradient is None:
         return [], []
     if isinstance(result, Tensor):  # constants written over it leave no gradient
         return ([result], [gradient]) if result.requires_grad else ([], [])
-    pairs = [_pairs(item, part) for item, part in zip(result, gradient, strict=True)]
+    pairs = [_with_gradients(item, part) for item, part in zip(result, gradient, strict=True)]
     return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
 
 
@@ -222,14 +222,14 @@ class GatherOperation:
     def __init__(self, step: Step, example: Tensor, kernels: Kernels) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
-        self._picked = step.function.index
+        self._winners = step.function.index
         self._windows = square_windows(step)
-        self._input_size, self._output_size = example.shape[2:], self._picked.shape[2:]
+        self._input_size, self._output_size = example.shape[2:], self._winners.shape[2:]
         self._kernels = kernels
 
     @cached_property
     def _index(self) -> Tensor:
-        return self._picked.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+        return self._winners.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
 
     @cached_property
     def _both(self) -> Tensor:
@@ -251,11 +251,11 @@ class GatherOperation:
         return _image(positions.gather(1, self._both), self._output_size)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Give each winner the sum of the gradients of the windows it won."""
+        """Return, for each pixel, the sum of the gradients of the windows it won."""
         is_double = gradient.dtype == torch.float64  # kernels add in single precision
         if self._unpool is not None and not is_double:
             return [self._unpool(channels_last(gradient))]
-        index = self._index if len(gradient) == len(self._picked) else self._both
+        index = self._index if len(gradient) == len(self._winners) else self._both
         back = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
         back.scatter_add_(1, index, _positions(channels_last(gradient)))
         return [_image(back, self._input_size)]
@@ -271,10 +271,10 @@ def _image(positions: Tensor, size: torch.Size) -> Tensor:
     return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-def operation(step: Step, examples: Sequence[Example], kernels: Kernels) -> Operation:
+def choose_operation(step: Step, examples: Sequence[Example], kernels: Kernels) -> Operation:
     """Return the fastest operation for a step, given the form of what it reads."""
     first = examples[0]
-    for suits, make in _TABLE:
+    for suits, make in _IMAGE_OPERATIONS:
         if first.is_image and suits(step, examples):
             return make(step, [example.value for example in examples], kernels)
     if first.stacks and any(suits(step, examples) for suits in _ROW_BY_ROW):
@@ -290,7 +290,7 @@ def _argument(step: Step, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-# These operations are known not to mix rows of dimension 0, so both streams run at once.
+# These operations never mix rows in dimension 0, so both streams run at once.
 def _is_linear(step: Step, examples: Sequence[Example]) -> bool:
     return step.operation == "aten.linear.default" and examples[0].value.dim() >= 2
 
@@ -321,7 +321,7 @@ def _is_batch_norm(step: Step, _: Sequence[Example]) -> bool:
     return step.operation == BATCH_NORM and len(step.reads) == 1
 
 
-def is_sum(step: Step, examples: Sequence[Example]) -> bool:
+def _is_sum(step: Step, examples: Sequence[Example]) -> bool:
     """Return whether a step adds two values of the same shape."""
     return (
         step.operation == "aten.add.Tensor"
@@ -350,11 +350,11 @@ def _is_pooling(step: Step, examples: Sequence[Example]) -> bool:
     )
 
 
-_TABLE: Sequence[tuple[Suits, Make]] = [
+_IMAGE_OPERATIONS: Sequence[tuple[Suits, Make]] = [
     (_is_convolution, lambda step, values, kernels: ConvolutionOperation(step, values[0], kernels)),
     (_is_batch_norm, lambda step, values, _: ScaleOperation(step, values[0])),
-    (is_sum, lambda step, _, __: SumOperation(step)),
+    (_is_sum, lambda step, _, __: SumOperation(step)),
     (_is_concatenation, lambda step, values, _: ConcatenationOperation(step, values)),
     (_is_pooling, lambda step, values, kernels: GatherOperation(step, values[0], kernels)),
 ]
-"""The operations for batches of images; the first that suits a step is taken."""
+"""Operations for batches of images; the first one that suits a step is used."""

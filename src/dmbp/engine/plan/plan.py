@@ -1,8 +1,8 @@
 """The execution plan of a linear network: its steps as operations with transposes.
 
-A plan is made once for a network and passed both ways many times. Going back needs no activations,
-because the network is affine: the gradients of both streams at every site cost one transposed pass
-and no memory besides their own.
+A plan is made once for a network and then run many times, forward and back. The backward pass needs
+no activations, because the network is affine: the gradients of both streams at every site cost one
+transposed pass, and no memory except their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dmbp.engine.plan.kernels import Kernels
-from dmbp.engine.plan.operations import GeneralOperation, Operation, operation
+from dmbp.engine.plan.operations import GeneralOperation, Operation, choose_operation
 from dmbp.engine.plan.rewrites import fold_batch_norm, prune_linear, reuse_concat
-from dmbp.engine.plan.rows import layout_of
+from dmbp.engine.plan.rows import result_layout
 from dmbp.engine.plan.streams import (
     ROWS_FIRST,
     Example,
@@ -27,7 +27,7 @@ from dmbp.engine.plan.streams import (
     split_streams,
     stacked,
 )
-from dmbp.engine.plan.tail import PrunedChannels, prune_channels, tail_inputs, tail_of, tail_steps
+from dmbp.engine.plan.tail import PrunedChannels, make_tail, prune_channels, tail_inputs, tail_steps
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import FrozenGraph, Step
@@ -64,14 +64,17 @@ class PlannedStep:
 def plan_steps(
     steps: Sequence[Step], inputs: Tensor, kernels: Kernels
 ) -> Iterator[tuple[PlannedStep, list[Example]]]:
-    """Choose each step's operation from the form of what it reads; no activation is computed."""
+    """Choose each step's operation, and yield it with the form of what the step reads.
+
+    No activation is computed.
+    """
     scalar = inputs.new_zeros(())
     start = Example(scalar.expand(inputs.shape), stacks=True, layout=ROWS_FIRST)
     values: dict[int, Example] = {0: start}
     constant = {0}
     for step in steps:
         examples = [values[index] for index in step.reads]
-        chosen = None if step.site is not None else operation(step, examples, kernels)
+        chosen = None if step.site is not None else choose_operation(step, examples, kernels)
         if step.shape is not None:
             result: Any = scalar.expand(step.shape)
         else:
@@ -79,25 +82,26 @@ def plan_steps(
         is_constant = chosen is not None and constant.issuperset(step.reads)
         if is_constant:
             constant.add(step.output)
-        layout = layout_of(step, examples, len(inputs))
+        layout = result_layout(step, examples, len(inputs))
         stacks = (layout is None or layout.stacks) if chosen is None else chosen.stacks
         values[step.output] = Example(result, stacks, layout)
         yield PlannedStep(step, chosen, is_constant, layout), examples
 
 
 class ExecutionPlan:
-    """The operations of every step of a network, and the way back through them for both streams.
+    """The operations of all steps of a network, and the backward pass through them.
 
     Attributes:
         net: The linear network.
-        kernels: The back end's fast paths.
+        kernels: The functions that the back end may replace by faster ones.
+        frozen: The rewritten graph.
         steps: All steps.
-        program: The steps that an engine runs at every iteration: all but the tail. Those that are
-            `is_constant` need to run only once.
-        tail: What follows the last sites.
-        rows_known: Whether it is known at every site, and in what the tail reads, which elements
-            belong to which row. Only then can an engine learn the masks row by row.
-        rows_first: Whether rows are dimension 0 in all of these.
+        program: The steps that an engine runs: all but the tail. Steps with `is_constant` run once,
+            the others at every iteration.
+        tail: The steps after the last sites, as one product.
+        rows_known: Whether it is known which elements belong to which row, at every site and in the
+            values that the tail reads. Only then can an engine learn the masks row by row.
+        rows_first: Whether rows are dimension 0 in all of these values.
     """
 
     def __init__(self, net: LinearNetwork, kernels: Kernels) -> None:
@@ -123,7 +127,7 @@ class ExecutionPlan:
         self.rows_first = places <= {ROWS_FIRST}
         all_known = None not in places and layouts[self.frozen.result] == ROWS_FIRST
         self.rows_known = self.rows_first or all_known
-        tail = tail_of(net, last, {index: shapes[index] or () for index in ends})
+        tail = make_tail(net, last, {index: shapes[index] or () for index in ends})
         elsewhere = {k: layout for k in ends if (layout := layouts.get(k, ROWS_FIRST)) is not None}
         self.tail = replace(tail, layouts=elsewhere)
         self.program = rest
@@ -136,7 +140,7 @@ class ExecutionPlan:
 
     @cached_property
     def pruned_program(self) -> Sequence[PlannedStep]:
-        """The program without those channels."""
+        """The program without the channels that the score does not depend on."""
         changed = self.pruned.steps
         steps = [changed.get(planned.step.output, planned.step) for planned in self.program]
         if not changed:
@@ -151,7 +155,7 @@ class ExecutionPlan:
         return stacked(self._back(self.steps, at_gate, at_step)[0])
 
     def visit_gates(self, at_gate: GradientAtGate) -> None:
-        """Go back in the same way, but only as far as the first site."""
+        """Pass gradients back like `pull_back`, but only as far as the first site."""
         self._back([step for step in self.steps if not step.is_constant], at_gate, None)
 
     def _back(
@@ -223,7 +227,10 @@ class Reads(Protocol):
 
 
 def last_reads(program: Sequence[Reads], needed: set[int]) -> list[list[int]]:
-    """For each instruction, list the values that no later one reads and that may be freed."""
+    """List for each instruction the values that no later one reads, which may then be freed.
+
+    Values in `needed` are never freed.
+    """
     needed = set(needed)
     finished: list[list[int]] = []
     for instruction in reversed(program):

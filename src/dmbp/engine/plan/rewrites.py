@@ -11,14 +11,13 @@ and average pooling to the size that is already there, as VGG16 has at 7 × 7.
 
     cat(a, b, c, d)  =  cat(cat(a, b, c), d)
 
-DenseNets append every layer's output to everything before it. As written, the way back splits the
-gradient of every layer of a block into as many parts as there are layers before it; in a chain each
-gradient is split in two.
+DenseNets append every layer's output to everything before it. As the model is written, the backward
+pass splits the gradient of every layer of a block into as many parts as there are layers before it;
+in a chain, it splits each gradient in two.
 
 `prune_linear` cuts linear layers down to the outputs that something reads. Once attention's
-probabilities are frozen, queries and keys have no effect; where one layer computes them together
-with the values, two thirds of it would be computed for nothing. Outputs that nothing reads are
-zero.
+probabilities are frozen, queries and keys have no effect; if one layer computes them together with
+the values, two thirds of its work is wasted. Outputs that nothing reads become zero.
 """
 
 from collections import Counter
@@ -61,7 +60,7 @@ def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
 
 
 def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-    """Return them for several steps, which a GPU computes in one batch."""
+    """Return the scales and shifts of several batch norms, computed in one batch if possible."""
     if not steps:
         return []
     if len({_norm_form(step) for step in steps}) > 1:
@@ -85,26 +84,26 @@ def _norm_form(step: Step) -> tuple[Any, ...]:
 
 @torch.no_grad()
 def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
-    """Fold batch norms and drop identities; sites and their order stay."""
+    """Fold batch norms and drop identities; sites keep their order."""
     steps = _without_identities(frozen.steps)
     readers = Counter(index for step in steps for index in step.reads)
-    made = {step.output: step for step in steps}
+    producers = {step.output: step for step in steps}
     pairs = [
         (before, step)
         for step in steps
         if step.operation == BATCH_NORM
-        and (before := made.get(step.reads[0])) is not None
+        and (before := producers.get(step.reads[0])) is not None
         and before.operation == CONVOLUTION
         and readers[before.output] == 1
         and not before.keywords
     ]
     found = _scales_and_shifts([norm for _, norm in pairs])
-    one = {
+    folded = {
         norm.output: _folded_pair(before, norm, *by)
         for (before, norm), by in zip(pairs, found, strict=True)
     }
-    gone = {before.output for before, _ in pairs}
-    kept = [one.get(step.output, step) for step in steps if step.output not in gone]
+    folded_away = {before.output for before, _ in pairs}
+    kept = [folded.get(step.output, step) for step in steps if step.output not in folded_away]
     return replace(frozen, steps=prune_steps(kept, frozen.result))
 
 
@@ -164,10 +163,10 @@ def _chained(step: Step, earlier: Sequence[Step]) -> Step:
     """Express a concatenation by the longest earlier one that it begins with."""
     parts = _parts(step) or []
     others = [other for other in earlier if other.arguments[1:] == step.arguments[1:]]
-    begins = [other for other in others if parts[: len(_parts(other) or [])] == _parts(other)]
-    if not begins:
+    prefixes = [other for other in others if parts[: len(_parts(other) or [])] == _parts(other)]
+    if not prefixes:
         return step
-    longest = max(begins, key=lambda other: len(other.arguments[0]))
+    longest = max(prefixes, key=lambda other: len(other.arguments[0]))
     rest = parts[len(longest.arguments[0]) :]
     if not rest:
         return step
@@ -183,12 +182,13 @@ def _parts(step: Step) -> list[Any] | None:
 
 
 LINEAR = "aten.linear.default"
-MOVES = {
+MOVE_OPERATIONS = {
     *("reshape", "view", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"),
     *("permute", "transpose", "select", "slice", "narrow", "unbind", "split", "split_with_sizes"),
     *("chunk", "getitem", "contiguous", "clone"),
 }
-"""Operations that only select and move elements: running them on indices shows where each goes."""
+"""Operations that only select and move elements, so that running them on indices shows where each
+element goes."""
 
 
 @dataclass(frozen=True)
@@ -207,15 +207,15 @@ class PartOfLinear:
 def prune_linear(frozen: FrozenGraph) -> FrozenGraph:
     """Let each linear layer compute only from its first to its last output that is read."""
     steps = [
-        _cut(step, frozen) if step.operation == LINEAR and not step.keywords else step
+        _prune_linear_step(step, frozen) if step.operation == LINEAR and not step.keywords else step
         for step in frozen.steps
     ]
     return replace(frozen, steps=tuple(steps))
 
 
-def _cut(step: Step, frozen: FrozenGraph) -> Step:
+def _prune_linear_step(step: Step, frozen: FrozenGraph) -> Step:
     weight, *bias = step.arguments[1:]
-    read = _read(step, frozen).nonzero()[:, 0].tolist()
+    read = _read_outputs(step, frozen).nonzero()[:, 0].tolist()
     if not read or len(read) == len(weight):
         return step
     kept = slice(read[0], read[-1] + 1)
@@ -224,7 +224,7 @@ def _cut(step: Step, frozen: FrozenGraph) -> Step:
     return replace(step, function=function, arguments=[step.arguments[0], *parts])
 
 
-def _read(step: Step, frozen: FrozenGraph) -> Tensor:
+def _read_outputs(step: Step, frozen: FrozenGraph) -> Tensor:
     """Return which outputs of a linear layer are read, following them through moves."""
     assert step.shape is not None
     outputs = torch.arange(step.shape[-1], dtype=torch.int32)
@@ -232,22 +232,22 @@ def _read(step: Step, frozen: FrozenGraph) -> Tensor:
     read = torch.zeros(step.shape[-1], dtype=torch.bool)
     for later in frozen.steps:
         met = numbers.keys() & set(later.reads)
-        if met and _moves(later, numbers):
+        if met and _only_moves(later, numbers):
             numbers[later.output] = later.apply(numbers)
         elif met:
-            _mark(read, [numbers[index] for index in met])
-    _mark(read, [numbers[frozen.result]] if frozen.result in numbers else [])
+            _mark_read(read, [numbers[index] for index in met])
+    _mark_read(read, [numbers[frozen.result]] if frozen.result in numbers else [])
     return read
 
 
-def _moves(step: Step, numbers: Mapping[int, Any]) -> bool:
+def _only_moves(step: Step, numbers: Mapping[int, Any]) -> bool:
     name = step.operation.removeprefix("aten.").partition(".")[0]
-    return name in MOVES and step.site is None and numbers.keys() >= set(step.reads)
+    return name in MOVE_OPERATIONS and step.site is None and numbers.keys() >= set(step.reads)
 
 
-def _mark(read: Tensor, numbers: Sequence[Any]) -> None:
+def _mark_read(read: Tensor, numbers: Sequence[Any]) -> None:
     for part in numbers:
         if isinstance(part, Tensor):
             read[part.flatten().long()] = True
         else:
-            _mark(read, part)
+            _mark_read(read, part)

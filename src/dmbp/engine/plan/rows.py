@@ -1,9 +1,9 @@
 """Where the rows of a step's result are, from where they are in its inputs.
 
 Engines learn masks row by row, so at every site they must know which elements belong to which row.
-An operation keeps rows separate if it moves, cuts or sums other dimensions; `ROW_RULES` has a rule
-for each operation for which this is known. A network with a site behind any other operation is left
-to the reference engine. A reshape changes no order, so it keeps rows wherever they end up within
+An operation keeps rows separate if it moves, cuts or sums other dimensions; `ROW_RULES` says for
+each known operation where the rows go. A network with a site behind any other operation is left
+to the autograd engine. A reshape changes no order, so it keeps rows wherever they end up within
 one dimension.
 """
 
@@ -216,7 +216,7 @@ ROW_RULES: Mapping[str, RowRule] = {
 }
 
 
-def layout_of(step: Step, examples: Sequence[Example], rows: int) -> RowLayout | None:
+def result_layout(step: Step, examples: Sequence[Example], rows: int) -> RowLayout | None:
     """Return where the rows of a step's result are, or None if unknown."""
     if rows == 1:
         return _single_row(step.shape)

@@ -1,6 +1,6 @@
 """Activations of both streams, and where a batch's rows lie in them.
 
-Going forward, a value holds the rows of both streams in one tensor, positive rows first, in
+In the forward pass a value holds the rows of both streams in one tensor, positive rows first, in
 channels-last memory order. An operation that could mix rows runs on each stream separately, and its
 result is a `StreamPair`.
 
@@ -32,19 +32,19 @@ class RowLayout:
         return self.dimension == 0 and self.outer == 1
 
     def by_row(self, tensor: Tensor, rows: int) -> Tensor:
-        """Return a tensor as (rows, elements), without a copy where each row is contiguous."""
+        """Return a tensor as (rows, elements), without a copy if each row is contiguous."""
         k = self.dimension
         parts = tensor.unflatten(k, (self.outer, rows, self.inner))
         return parts.movedim(k + 1, 0).flatten(1)
 
-    def restored(self, by_row: Tensor, shape: Sequence[int]) -> Tensor:
+    def restore(self, by_row: Tensor, shape: Sequence[int]) -> Tensor:
         """Return a tensor of the given shape from (rows, elements): the inverse of `by_row`."""
         k = self.dimension
         sizes = (*shape[:k], self.outer, self.inner, *shape[k + 1 :])
         return by_row.unflatten(1, sizes).movedim(0, k + 1).flatten(k, k + 2)
 
     def spread(self, by_row: Tensor, rank: int) -> Tensor:
-        """Shape one number a row so that it multiplies a tensor of the given rank."""
+        """Shape one number per row so that it multiplies a tensor of the given rank."""
         counted = by_row.repeat_interleave(self.inner).repeat(self.outer)
         return counted.view(-1, *(1,) * (rank - self.dimension - 1))
 

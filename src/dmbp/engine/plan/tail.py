@@ -1,4 +1,4 @@
-"""The end of a network: what follows the last sites, and last layers without unused channels.
+"""The end of a network: the steps after the last sites, and last layers without unused channels.
 
 After the last masks the network is an affine function of a few values, so a score is a product:
 
@@ -7,11 +7,11 @@ After the last masks the network is an affine function of a few values, so a sco
 Neither part changes while masks are learned, so the last steps run once instead of at every
 iteration.
 
-Where classes are channels until the end, as in SqueezeNet, a question about one class leaves the
-masks of all other classes' channels without effect. They keep their initial values and need not be
-computed: `prune_channels` cuts the last convolution and ReLU down to the channels that the score
-depends on. On a GPU they are computed anyway: a recorded CUDA graph serves all classes, which saves
-more than the channels cost.
+If classes are channels until the end, as in SqueezeNet, the masks of other classes' channels have
+no effect on the target's score. They keep their initial values and need not be computed:
+`prune_channels` cuts the last convolution and ReLU down to the channels that the score depends on.
+On a GPU they are computed anyway: a recorded CUDA graph serves all classes, which saves more than
+the channels cost.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Tail:
     Attributes:
         gradients: The gradient of the score in each of these values, by index.
         constant: The score's constant part.
-        layouts: Where the rows of these values are; rows come first where nothing is said.
+        layouts: Where the rows of these values are; rows come first in values without an entry.
     """
 
     gradients: Mapping[int, Tensor]
@@ -52,7 +52,7 @@ class Tail:
             scores = scores + torch.stack([layout.by_row(p, rows).sum(1) for p in products])
         return scores
 
-    def seeded(self, seeds: Tensor) -> dict[int, Tensor]:
+    def seed_gradients(self, seeds: Tensor) -> dict[int, Tensor]:
         """Return the loss's gradient in each value, from its seed for one stream of every row."""
         return {
             index: self.layouts.get(index, ROWS_FIRST).spread(seeds, part.dim()) * part
@@ -74,14 +74,19 @@ def tail_steps(frozen: FrozenGraph) -> list[Step]:
 
 def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
     """Return the values that the tail reads from other steps; the result if the tail is empty."""
-    made = {step.output for step in steps}
-    reads = [index for step in steps for index in step.reads if index not in made]
-    return list(dict.fromkeys(reads)) if frozen.result in made else [frozen.result]
+    producers = {step.output for step in steps}
+    reads = [index for step in steps for index in step.reads if index not in producers]
+    return list(dict.fromkeys(reads)) if frozen.result in producers else [frozen.result]
 
 
 @torch.enable_grad()
-def tail_of(net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]) -> Tail:
-    """Return the tail, from the shapes of its inputs: its value at zero, and its slope."""
+def make_tail(
+    net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]
+) -> Tail:
+    """Return the tail, computed from its value and its slope at zero.
+
+    `shapes` are the shapes of the values that its steps read.
+    """
     given = {index: net.inputs.new_zeros(shape).requires_grad_() for index, shape in shapes.items()}
     slots: dict[int, Any] = dict(given)
     for step in steps:
@@ -128,7 +133,7 @@ def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Pruned
     changed: dict[int, Step] = {}
     gradients = dict(tail.gradients)
     channels: dict[str, Tensor] = {}
-    for gate, convolution in _ends(steps, tail, fixed):
+    for gate, convolution in _prunable_ends(steps, tail, fixed):
         assert gate.site is not None
         gradient = gradients[gate.output]
         kept = (gradient != 0).any(3).any(2).any(0).nonzero()[:, 0]
@@ -141,16 +146,16 @@ def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Pruned
     return PrunedChannels(changed, replace(tail, gradients=gradients), channels)
 
 
-def _ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step, Step]]:
+def _prunable_ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step, Step]]:
     """Find gates that only the tail reads, each with a convolution that only the gate reads."""
-    made = {step.output: step for step in steps if step.output not in fixed}
+    producers = {step.output: step for step in steps if step.output not in fixed}
     readers = Counter(index for step in steps for index in step.reads)
     found: list[tuple[Step, Step]] = []
     for end, gradient in tail.gradients.items():
-        gate = made.get(end)
+        gate = producers.get(end)
         if gate is None or gate.site is None or readers[end] > 0 or gradient.dim() != 4:
             continue
-        convolution = made.get(gate.reads[0])
+        convolution = producers.get(gate.reads[0])
         if convolution is None or readers[convolution.output] > 1:
             continue
         plain = convolution.operation == CONVOLUTION and not convolution.keywords
