@@ -76,9 +76,10 @@ def test_agrees_in_single_precision(model: type[nn.Module]) -> None:
     assert_agree(net, "all", iterations=12, tolerance=SINGLE)
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 def test_agrees_without_onednn() -> None:
     net = network(nets.ResidualNet(), torch.randn(3, 3, 16, 16))
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+    with torch.backends.mkldnn.flags(enabled=False):
         assert_agree(net, "all", iterations=6, tolerance=SINGLE)
 
 
