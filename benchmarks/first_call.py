@@ -17,29 +17,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SAID = "seconds of the explanation:"
+MARKER = "seconds of the explanation:"
 
 
-def explain(reference: bool, arguments: list[str]) -> None:
+def explain(autograd: bool, arguments: list[str]) -> None:
     """Run the command line in this process and print how long the explanation took."""
     import torch
 
     from dmbp.attribution import dmbp as method
     from dmbp.cli import app
-    from dmbp.decompose import decomposer
+    from dmbp.decompose import decomposer, learn
     from dmbp.engine import AutogradEngine, Engine
 
-    decompose: Any = sys.modules["dmbp.decompose.learn"]  # `dmbp.decompose.learn` may be shadowed
-    if reference:
+    if autograd:
 
         def engine_for(*given: Any, precision: str, **settings: Any) -> Engine:
             assert precision == "auto"
             return AutogradEngine(*given, **settings)
 
-        def nothing(*_: Any, **__: Any) -> None: ...
+        def compile_nothing(*_: Any, **__: Any) -> None: ...
 
-        decompose.engine_for = engine_for
-        decomposer.prepare = method.prepare = nothing
+        learn.engine_for = engine_for
+        decomposer.prepare = method.prepare = compile_nothing
     run = method.DMBP.explain
 
     def timed(*given: Any, **settings: Any) -> Any:
@@ -47,7 +46,7 @@ def explain(reference: bool, arguments: list[str]) -> None:
         found = run(*given, **settings)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        print(SAID, time.perf_counter() - start)
+        print(MARKER, time.perf_counter() - start)
         return found
 
     method.DMBP.explain = timed  # pyright: ignore[reportAttributeAccessIssue]
@@ -65,8 +64,8 @@ def measure(kind: str, arguments: list[str], environment: Mapping[str, str]) -> 
     whole = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    said = next(line for line in done.stdout.splitlines() if line.startswith(SAID))
-    return {"process": whole, "explanation": float(said.removeprefix(SAID))}
+    line = next(line for line in done.stdout.splitlines() if line.startswith(MARKER))
+    return {"process": whole, "explanation": float(line.removeprefix(MARKER))}
 
 
 def main() -> None:
@@ -92,10 +91,10 @@ def main() -> None:
         given = [str(photo), "--model", options.network, "--weights", str(weights)]
         given += ["--device", options.device, "--out", str(folder / "out")]
         kept = {"TRITON_CACHE_DIR": str(folder / "kept")}
-        measure("reference", given, kept)
+        measure("autograd", given, kept)
         measure("ours", given, kept)
         for round in range(options.rounds):
-            kinds = {"autograd engine": ("reference", kept), "ours": ("ours", kept)}
+            kinds = {"autograd engine": ("autograd", kept), "ours": ("ours", kept)}
             if options.device.startswith("cuda"):
                 new = {"TRITON_CACHE_DIR": str(folder / f"new-{round}")}
                 kinds["ours, kernels not compiled yet"] = ("ours", new)
@@ -114,6 +113,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--as"]:
-        explain(sys.argv[2] == "reference", sys.argv[3:])
+        explain(sys.argv[2] == "autograd", sys.argv[3:])
     else:
         main()
