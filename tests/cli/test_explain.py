@@ -97,14 +97,14 @@ def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> N
 
 @pytest.mark.parametrize(("line", "sites"), [("secant", ["1", "3*"]), ("pieces:4:2", ["3"])])
 def test_lines_and_sites(folder: Path, line: str, sites: list[str]) -> None:
-    """As DMBP is told in Python, and the record says so."""
-    asked = [part for site in sites for part in ("--sites", site)]
+    """They do what the arguments of DMBP do, and the record names them."""
+    options = [part for site in sites for part in ("--sites", site)]
     result = run_explain(
         "photo.jpg",
         "--raw",
         "--smooth",
         line,
-        *asked,
+        *options,
         "--target",
         "1",
         model="tests.cli.networks:smooth",
@@ -186,7 +186,7 @@ def test_a_photo_takes_one_forward_pass() -> None:
 
 
 def test_a_damaged_photo_leaves_the_others_to_be_explained(folder: Path, bad_files: Path) -> None:
-    """Its header is whole: the damage shows when it is decoded. By name it is still an error."""
+    """The damage shows only when it is decoded. If it was given by name, it is still an error."""
     (folder / "many").mkdir()
     shutil.copy("photo.jpg", "many/good.jpg")
     shutil.copy(bad_files / "cut.jpg", "many/cut.jpg")

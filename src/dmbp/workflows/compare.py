@@ -1,7 +1,7 @@
 """`dmbp compare`: run several methods on one photo, and score their maps by insertion.
 
 `compare` returns a `Comparison`, which writes the figures and a JSON file. What running several
-methods takes (`left_out_on_error`, `method_settings`) is shared with `dmbp sanity`.
+methods takes (`leave_out_on_error`, `method_settings`) is shared with `dmbp sanity`.
 """
 
 import time
@@ -156,7 +156,7 @@ def compare(
     refusals: dict[str, str] = {}
     for name, method in methods.items():
         method.linearizer.share_captures(shared)
-        with left_out_on_error(name, refusals, console, unless=len(names) == 1):
+        with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
             attributions[name], seconds = _run_timed(method, prediction)
             maps[name] = _score(name, prediction, attributions[name], seconds)
             if console is not None:
@@ -169,19 +169,19 @@ def compare(
 
 
 @contextmanager
-def left_out_on_error(
-    name: str, refusals: dict[str, str], console: Console | None, *, unless: bool
+def leave_out_on_error(
+    name: str, refusals: dict[str, str], console: Console | None, *, is_only: bool
 ) -> Generator[None]:
     """Leave a method out if it cannot be run on a model: note why in `refusals`, and go on.
 
-    `unless` raises the error all the same, for a method that is the only one.
+    If it is the only method, the error is raised.
     """
     try:
         yield
     except SiteError:  # a mistyped name is not the method's fault
         raise
     except DMBPError as error:
-        if unless:
+        if is_only:
             raise
         refusals[name] = str(error)
         if console is not None:

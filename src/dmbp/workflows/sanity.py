@@ -16,7 +16,7 @@ from dmbp.attribution.settings import MethodSettings
 from dmbp.errors import DMBPError, InputError
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, encode_figure, write_all_or_none
-from dmbp.workflows.compare import left_out_on_error, method_settings
+from dmbp.workflows.compare import leave_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction, encode_record
 
 DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
@@ -88,7 +88,7 @@ def check_sanity(
     rows: dict[str, SanityRow] = {}
     refusals: dict[str, str] = {}
     for name in names:
-        with left_out_on_error(name, refusals, console, unless=len(names) == 1):
+        with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
             given = (settings or {}).get(name, {})
             rows[name] = _sanity_row(name, prediction, [module, *reinitialised], given)
             if console is not None:
