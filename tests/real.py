@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dmbp.data import read_photo
+from dmbp.data.paper_datasets import read_voc
 from dmbp.data.sample import Box
-from dmbp.data.voc import read_voc
 from dmbp.models import Classifier, Preprocessing, load_model
 from dmbp.models.paper_networks import keras_resnet50_classifier
 from dmbp.models.voc160 import CLASSES

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.attribution import METHODS, Method
-from dmbp.attribution.base import Question
-from dmbp.attribution.batching import rows_that_fit, run_with_oom_retry
+from dmbp.attribution.base import Question, rows_that_fit, run_with_oom_retry
 from dmbp.attribution.dmbp import DMBP
 from dmbp.errors import InputError
 from tests import nets

@@ -101,7 +101,7 @@ def test_a_fault_in_many_places_is_told_once(capsys: pytest.CaptureFixture[str])
 
 
 def test_memory_that_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.workflows.memory.CLEAR_REFS", Path("/nowhere/clear_refs"))
+    monkeypatch.setattr("dmbp.process.CLEAR_REFS", Path("/nowhere/clear_refs"))
     result = doctor(f"{NETWORKS}:good", "--size", "20")
     assert "memory       not measured on this system" in result.output
 

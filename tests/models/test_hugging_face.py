@@ -15,7 +15,7 @@ from torch import nn
 import dmbp
 from dmbp.errors import ModelError
 from dmbp.models import hugging_face_classifier, load_model
-from dmbp.models.hugging_face import read_preprocessing
+from dmbp.models.factory import read_preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import FLOAT64, relative
 

@@ -20,8 +20,14 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from dmbp.attribution.base import Baselines, Method, single_tensor
-from dmbp.attribution.batching import BatchSize, rows_that_fit, run_with_oom_retry
+from dmbp.attribution.base import (
+    Baselines,
+    BatchSize,
+    Method,
+    rows_that_fit,
+    run_with_oom_retry,
+    single_tensor,
+)
 from dmbp.decompose import (
     Baseline,
     Combine,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dmbp import metrics
-from dmbp.bench.questions import PhotoTarget
+from dmbp.bench.units import PhotoTarget
 from dmbp.metrics.insertion import CurveOptions, area
 from dmbp.models import Classifier
 

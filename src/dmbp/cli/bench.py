@@ -153,7 +153,7 @@ def plot(
 ) -> None:
     """Draw a plan's insertion curves, and its scores against the time they take."""
     from dmbp.bench.plan import read_plan
-    from dmbp.bench.report.plot import plot as draw
+    from dmbp.bench.report.files import plot as draw
 
     with report_errors():
         _check_exists(store)
@@ -167,7 +167,7 @@ def export(
     store: StoreFile = STORE,
 ) -> None:
     """Write every row to a CSV or Parquet file."""
-    from dmbp.bench.report.export import export as write
+    from dmbp.bench.report.files import export as write
     from dmbp.bench.store import Store
 
     with report_errors():

@@ -1,10 +1,9 @@
 """Photos and datasets: how images are read before a model sees them.
 
-    photo.py     one photo file as an upright RGB image; scikit-image's sample photos
-    sample.py    a labelled photo of a dataset; datasets made of folders or of a CSV manifest
-    imagenet.py  ImageNet's validation set
-    voc.py       PASCAL VOC, with its bounding boxes
-    dataset.py   `read_dataset`, and the table of all kinds of datasets
+    photo.py           one photo file as an upright RGB image; scikit-image's sample photos
+    sample.py          a labelled photo of a dataset; datasets made of folders or of a CSV manifest
+    paper_datasets.py  PASCAL VOC with its bounding boxes, and ImageNet's validation set
+    dataset.py         `read_dataset`, and the table of all kinds of datasets
 
 To add a kind of dataset, write a function that takes a path and returns a list of `Sample`, and add
 it to `READERS` in `dataset.py`.

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dmbp.data.imagenet import read_imagenet, read_imagenet_5k
+from dmbp.data.paper_datasets import read_imagenet, read_imagenet_5k, read_voc_samples
 from dmbp.data.sample import Sample, read_folder, read_manifest
-from dmbp.data.voc import read_voc_samples
 from dmbp.errors import PhotoError, require_known
 
 Reader = Callable[[Path], list[Sample]]

@@ -2,8 +2,7 @@
 
 - `settings`: the presets and objectives;
 - `learn`: initial masks, learning and read-out of one linear network (Algorithm 1);
-- `decomposer`: one question after the other, with what is remembered between them;
-- `recording`: a whole explanation as CUDA graphs;
+- `decomposer`: one question after the other; on GPUs, whole explanations as CUDA graphs;
 - `decomposition`: the result, its attributions, and how it is saved.
 """
 

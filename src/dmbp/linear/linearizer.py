@@ -19,8 +19,7 @@ from torch import Tensor
 from dmbp.errors import InexactCapture
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
-from dmbp.linear.freeze.exactness import check_exactness
-from dmbp.linear.freeze.freeze import freeze
+from dmbp.linear.freeze.freeze import check_exactness, freeze
 from dmbp.linear.freeze.secants import with_secants
 from dmbp.linear.lines import Pieces, Smoothing, line_name, parse_line, tangent
 from dmbp.linear.model.checks import check_batch, check_independence

@@ -9,8 +9,7 @@
     timm_models.py         timm's architectures, `timm:NAME`
     exported_program.py    programs of `torch.export`, `net.pt2`
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
-    factory.py             a user's own model, `package.module:factory`
-    hugging_face.py        classifiers of `transformers`, to be returned by such a factory
+    factory.py             a user's own model, `package.module:factory`, or one of `transformers`
     state_dict.py          weights from a file into a module
 
 To add a model that everybody can name, write a function `(weights: Path | None) -> Classifier` and
@@ -18,7 +17,7 @@ add it to `MODELS` in `registry.py`; a new kind of model file is a line in `FILE
 """
 
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.hugging_face import hugging_face_classifier
+from dmbp.models.factory import hugging_face_classifier
 from dmbp.models.registry import (
     DEFAULT,
     MODELS,

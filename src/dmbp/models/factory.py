@@ -3,24 +3,40 @@
 The name refers to a function without arguments, or directly to what such a function returns: an
 `nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` around one of these, which
 also says how photos are prepared and what the classes are called.
+
+`hugging_face_classifier` makes such a classifier from a model of Hugging Face's `transformers`,
+with its labels and preprocessing:
+
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+    from dmbp.models import hugging_face_classifier
+
+    def make():
+        model = AutoModelForImageClassification.from_pretrained("a-folder")
+        return hugging_face_classifier(model, AutoImageProcessor.from_pretrained("a-folder"))
+
+Image processors interpret the same settings by rules of their own. What is read from a processor's
+settings is therefore compared with what the processor does to a trial photo, and refused if the two
+differ.
 """
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from torch import nn
+from PIL import Image
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.linear.model.wrappers import force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.exported_program import program_classifier
-from dmbp.models.hugging_face import read_labels
 from dmbp.models.state_dict import load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
 
@@ -107,3 +123,110 @@ def _input_channels(module: nn.Module) -> int:
     convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
     first = next(convolutions, None)
     return 3 if first is None else first.in_channels
+
+
+TOLERANCE = 0.1
+"""The mean difference allowed between two preparations of a photo, in levels of 255: torchvision's
+rounding and Pillow's differ by 0.005, the trial photo shifted by one pixel differs by 13."""
+
+SQUEEZED_FROM = 384
+"""From this size on, ConvNeXt's processor squeezes photos; for smaller sizes it crops them."""
+
+
+def hugging_face_classifier(module: nn.Module, processor: Any, *, name: str = "") -> Classifier:
+    """Combine an image classifier of `transformers` with its image processor.
+
+    Args:
+        module: The model, such as `AutoModelForImageClassification` loads.
+        processor: Its image processor, such as `AutoImageProcessor` loads.
+        name: What to call the model; by default the name or folder it was loaded from.
+
+    Returns:
+        A classifier with the labels of the model's config, unless they are mere placeholders, and
+        with the processor's preprocessing. Its activation is a sigmoid if the config says that
+        several labels may apply, else a softmax.
+
+    Raises:
+        ModelError: If the processor prepares photos in a way that `Preprocessing` cannot express.
+    """
+    label = name or str(getattr(_config(module), "name_or_path", "")) or type(module).__name__
+    is_multi_label = getattr(_config(module), "problem_type", None) == "multi_label_classification"
+    activation = "sigmoid" if is_multi_label else "softmax"
+    return Classifier(
+        label, module.eval(), read_preprocessing(processor), read_labels(module), activation
+    )
+
+
+def read_labels(module: nn.Module) -> tuple[str, ...] | None:
+    """Return the class names in a model's config, or None if they are LABEL_0, LABEL_1, …."""
+    labels: Any = getattr(_config(module), "id2label", None)
+    if not isinstance(labels, Mapping) or set(labels) != set(range(len(labels))):
+        return None
+    names = tuple(str(labels[k]) for k in range(len(labels)))
+    return None if all(name == f"LABEL_{k}" for k, name in enumerate(names)) else names
+
+
+def read_preprocessing(processor: Any) -> Preprocessing:
+    """Return what an image processor does to a photo.
+
+    Raises:
+        ModelError: If its settings, read as `Preprocessing`, prepare a trial photo differently.
+    """
+    settings: Mapping[str, Any] = processor.to_dict()
+    sizes = _read_sizes(settings)
+    if not sizes["crop"]:
+        raise _unsupported(processor)
+    found = Preprocessing(
+        **sizes,
+        **_read_normalisation(settings),
+        interpolation=Image.Resampling(int(settings.get("resample", Image.Resampling.BILINEAR))),
+    )
+    photo = _trial_photo()
+    theirs: Tensor = processor(photo, return_tensors="pt")["pixel_values"]
+    ours = found.tensor(found.view(photo))
+    std = torch.tensor(found.std).view(-1, 1, 1)
+    if ours.shape != theirs.shape or 255 * ((ours - theirs) * std).abs().mean() > TOLERANCE:
+        raise _unsupported(processor)
+    return found
+
+
+def _read_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a photo is resized and cropped, as arguments of `Preprocessing`."""
+    size: Mapping[str, int] = settings.get("size") or {}
+    is_cropped = settings.get("do_center_crop")
+    crop: Mapping[str, int] = settings.get("crop_size") or {} if is_cropped else {}
+    short, side = size.get("shortest_edge"), size.get("height")
+    if short is not None and "crop_pct" in settings and not crop:
+        if short >= SQUEEZED_FROM:
+            return {"crop": short, "fit": "squeeze"}
+        return {"resize": int(short / settings["crop_pct"]), "crop": short, "fit": "crop"}
+    if crop and (short or side):
+        fit = "squeeze-crop" if short is None else "crop"
+        return {"resize": short or side, "crop": crop.get("height", 0), "fit": fit}
+    return {"crop": short or side or 0, "fit": "squeeze" if short is None else "whole"}
+
+
+def _read_normalisation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return mean and std for RGB in [0, 1], whatever range the processor rescales it to first."""
+    white = 255 * (settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale") else 1.0)
+    is_normalised = bool(settings.get("do_normalize"))
+    mean = settings["image_mean"] if is_normalised else (0.0, 0.0, 0.0)
+    std = settings["image_std"] if is_normalised else (1.0, 1.0, 1.0)
+    return {"mean": tuple(m / white for m in mean), "std": tuple(s / white for s in std)}
+
+
+def _trial_photo() -> Image.Image:
+    """Return noise as rough as a photograph, so that a shift by one pixel shows."""
+    noise = numpy.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=numpy.uint8)
+    return Image.fromarray(noise).resize((400, 300), Image.Resampling.BICUBIC)
+
+
+def _unsupported(processor: Any) -> ModelError:
+    return ModelError(
+        f"{type(processor).__name__} prepares photos in a way that dmbp does not support; return a "
+        "dmbp.models.Classifier with a Preprocessing of your own instead"
+    )
+
+
+def _config(module: nn.Module) -> Any:
+    return getattr(module, "config", None)

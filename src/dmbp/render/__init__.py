@@ -4,8 +4,7 @@
     panel.py          the picture of `dmbp explain`: photo, evidence, linear maps, bars of the terms
     series.py         the same for inputs that are not images: lines for signals, bars for features
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
-    comparison.py     the pictures of `dmbp compare` and `dmbp sanity`
-    insertion.py      the insertion metric, as curves or as a GIF
+    comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     benchmark.py      the figure of `dmbp bench plot`
     report.py         the HTML page of `dmbp explain --report`, from `templates/report.html`
     pictures.py       tensors to pictures, and files that are written whole or not at all
@@ -20,11 +19,12 @@ from dmbp.render.comparison import (
     ComparedMap,
     SanityRow,
     draw_comparison,
+    draw_insertion,
     draw_sanity,
     format_duration,
+    insertion_gif,
 )
 from dmbp.render.decomposition import panel_rows, plot_decomposition, plot_linear_map, split_by_sign
-from dmbp.render.insertion import draw_insertion, insertion_gif
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.pictures import encode_figure, write_all_or_none
 from dmbp.render.report import ReportPhoto, ReportTarget, report_html

@@ -30,7 +30,7 @@ from dmbp.linear.freeze.freeze import IDENTITY
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.table import EVAL_MODE_HINT, operation_name
 from dmbp.precision import TOLERANCE
-from dmbp.workflows.memory import Peak, measure_peak
+from dmbp.process import Peak, measure_peak
 
 ITERATIONS = 3
 """Timed iterations, after one warm-up."""

@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dmbp.bench.plan import read_plan
-from dmbp.bench.report.plot import task_plot
+from dmbp.bench.report.files import task_plot
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.cli import app

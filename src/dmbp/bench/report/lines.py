@@ -14,9 +14,8 @@ from pathlib import Path
 
 from dmbp.bench.paper import AVERAGE, TABLES
 from dmbp.bench.plan import Plan, Task
-from dmbp.bench.questions import PhotoTarget
 from dmbp.bench.store import ResultRow, Store
-from dmbp.bench.units import SkippedTasks, results
+from dmbp.bench.units import PhotoTarget, SkippedTasks, results
 
 
 @dataclass

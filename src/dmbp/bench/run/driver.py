@@ -19,13 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from dmbp.bench.identity import load_task_model
 from dmbp.bench.plan import Plan, Task
-from dmbp.bench.questions import WHOLE, Shard, question_count
 from dmbp.bench.run.local import run_in_process, run_in_processes
 from dmbp.bench.run.pool import ResultStream
 from dmbp.bench.run.ray_cluster import run_on_cluster
 from dmbp.bench.run.unit_runner import LoadModel
 from dmbp.bench.store import ResultRow, Store
-from dmbp.bench.units import SkippedTasks, Unit, missing_units
+from dmbp.bench.units import WHOLE, Shard, SkippedTasks, Unit, missing_units, question_count
 
 Executor = Callable[[Iterator[Unit]], ResultStream]
 

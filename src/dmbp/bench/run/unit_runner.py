@@ -16,10 +16,9 @@ from dmbp import metrics
 from dmbp.attribution import METHODS, Method
 from dmbp.bench.identity import TaskModel
 from dmbp.bench.plan import Task, Variant
-from dmbp.bench.questions import PhotoTarget
 from dmbp.bench.scoring import AttributionBatch, score
 from dmbp.bench.store import ResultRow
-from dmbp.bench.units import Part, Unit
+from dmbp.bench.units import Part, PhotoTarget, Unit
 from dmbp.data.photo import decode_photo
 from dmbp.errors import ModelError, PhotoError, WorkerError
 from dmbp.models import Classifier, Preprocessing

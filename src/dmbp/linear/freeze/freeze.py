@@ -3,6 +3,13 @@
 Whatever does not depend on the input becomes a constant. What remains is a short list of steps,
 each a linear function of earlier ones. Operations run in their frozen form, so the output of this
 single pass is the linear network's own output.
+
+`check_exactness` holds every frozen network to the promise that its output is the model's:
+
+    error = max over images of  max_c |linear_c − model_c| / max_c |model_c|
+
+If the error is too large, the captured graph is audited, operation by operation, to report where
+it arises.
 """
 
 from collections import Counter
@@ -14,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from dmbp.errors import InexactCapture
 from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.lines import ElementwiseLine, LineRule, tangent
@@ -25,6 +33,7 @@ from dmbp.linear.rules.table import (
     unsupported_errors,
 )
 from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, prune_steps
+from dmbp.precision import TOLERANCE, relative_error
 
 IDENTITY = "identity"
 """The operation of a step that has no node of its own: the site after a product."""
@@ -216,3 +225,58 @@ def _reads(argument: Any, slots: Mapping[Node, Slot]) -> bool:
     if isinstance(argument, Node):
         return argument in slots
     return isinstance(argument, list | tuple) and any(_reads(item, slots) for item in argument)
+
+
+@torch.no_grad()
+def check_exactness(
+    captured: CapturedGraph,
+    frozen: FrozenGraph,
+    inputs: Tensor,
+    outputs: Tensor,
+    *,
+    line: LineRule = tangent,
+) -> float:
+    """Return the frozen network's relative error against the model's `outputs`.
+
+    Raises:
+        InexactCapture: If the error exceeds the tolerance of the outputs' dtype.
+    """
+    error = relative_error(frozen.output, outputs)
+    tolerance = TOLERANCE[outputs.dtype]
+    if error <= tolerance:
+        return error
+    if not torch.isfinite(frozen.output).all():
+        raise InexactCapture(
+            "the model computes with infinite values, such as those of masked_fill(…, -inf), for "
+            "which there is no linear network; use a large finite number instead"
+        )
+    graph_error, place = _audit(captured, inputs, outputs, line=line)
+    if graph_error > tolerance:
+        raise InexactCapture(
+            f"the captured graph's output differs from the model's by {graph_error:.1e} relative "
+            f"(allowed {tolerance:.0e}): does forward() use randomness, or Python state that has "
+            "changed?"
+        )
+    raise InexactCapture(
+        f"the linear network's output differs from the model's by {error:.1e} relative "
+        f"(allowed {tolerance:.0e}), first at {place}"
+    )
+
+
+def _audit(
+    captured: CapturedGraph, inputs: Tensor, outputs: Tensor, *, line: LineRule
+) -> tuple[float, str]:
+    """Return the captured graph's own error, and the first operation that is frozen inexactly."""
+    places: list[str] = []
+
+    def compare(step: Step, arguments: Any, result: Any) -> None:
+        found = step.function(*arguments)
+        is_wrong = isinstance(result, Tensor) and (
+            relative_error(found, result) > TOLERANCE[outputs.dtype]
+        )
+        if is_wrong:
+            places.append(step.module or step.name)
+
+    graph_outputs = freeze(captured, inputs, line=line, audit=compare).output
+    place = f"'{places[0]}'" if places else "no single operation: rounding adds up"
+    return relative_error(graph_outputs, outputs), place

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from dmbp.process import CLEAR_REFS, RESIDENT_GROWTH, measure_peak
 from dmbp.workflows.examination import examine
-from dmbp.workflows.memory import CLEAR_REFS, RESIDENT_GROWTH, measure_peak
 
 MEBIBYTE = 2**20
 
@@ -26,7 +26,7 @@ def test_a_tensor_counts_although_it_is_freed_again() -> None:
 def test_where_nothing_can_be_measured_the_work_is_done_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dmbp.workflows.memory.CLEAR_REFS", Path("/nowhere/clear_refs"))
+    monkeypatch.setattr("dmbp.process.CLEAR_REFS", Path("/nowhere/clear_refs"))
     done: list[bool] = []
     assert measure_peak(lambda: done.append(True), torch.device("cpu")) is None
     assert done == [True]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dmbp.data.dataset import read_dataset
-from dmbp.data.voc import read_voc
+from dmbp.data.paper_datasets import read_voc
 from dmbp.errors import PhotoError
 from tests.data.layouts import labels_by_name, save_photo
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dmbp.bench import ResultRow, Store
-from dmbp.bench.report import export as exporting
-from dmbp.bench.report.export import export
+from dmbp.bench.report import files
+from dmbp.bench.report.files import export
 from dmbp.errors import InputError, OutputError
 from tests.bench.cells import CELL
 
@@ -29,7 +29,7 @@ def test_both_formats_hold_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
-    monkeypatch.setattr(exporting, "ROWS_A_GROUP", 5)
+    monkeypatch.setattr(files, "ROWS_A_GROUP", 5)
     assert export(store, tmp_path / "a.csv") == 12
     assert export(store, tmp_path / "a.parquet") == 12
     with parquet.ParquetFile(tmp_path / "a.parquet") as file:
@@ -62,6 +62,6 @@ def test_files_that_cannot_be_written(
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(exporting, "import_module", missing)
+    monkeypatch.setattr(files, "import_module", missing)
     with pytest.raises(InputError, match="Parquet files need pyarrow: pip install"):
         export(store, tmp_path / "a.parquet")
