@@ -4,7 +4,7 @@
     python -m benchmarks.fingerprints --weights FILE after.json PHOTO...      # on another
     python -m benchmarks.fingerprints --compare before.json after.json
 
-Runs every method, both presets of DMBP and all metrics on the model in the box and, with the
+Runs every method, both presets of DMBP and all metrics on the built-in model and, with the
 weights of `resnet50-keras`, on ResNet50; each result is a hash of its bytes. The script uses only
 public names, so it also runs on old commits. On a GPU, where the order of additions may differ
 between processes, `--tensors` also stores the tensors, and `--compare` prints how far apart they

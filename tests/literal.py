@@ -1,7 +1,7 @@
 """Algorithm 1 taken literally, for any captured network: what fast engines are measured against.
 
 Both terms by a masked *backward* pass, Σ ∇F·x + Σ ∇b·b, and the masks' gradients by differentiating
-through it once more. Gives the terms of the reference engine at about three times its cost.
+through it once more. It gives the terms of the autograd engine at about three times its cost.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The embedded model is small, recognises the sample photos, and notices a damaged file."""
+"""The built-in model is small, recognises the sample photos, and notices a damaged file."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def test_a_damaged_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "weights").mkdir()
     (tmp_path / voc160.FILE).write_bytes(content)
     monkeypatch.setattr(voc160, "files", lambda _: tmp_path)
-    with pytest.raises(WeightsError, match="embedded model is damaged"):
+    with pytest.raises(WeightsError, match="built-in model is damaged"):
         load_model(DEFAULT)
     (tmp_path / voc160.FILE).unlink()
-    with pytest.raises(WeightsError, match="embedded model is missing"):
+    with pytest.raises(WeightsError, match="built-in model is missing"):
         load_model(DEFAULT)

@@ -1,4 +1,4 @@
-"""`dmbp demo`: explain the sample photos with the model in the box."""
+"""`dmbp demo`: explain the sample photos with the built-in model."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad
 
 
 def demo(out: OutOption = Path("dmbp-demo")) -> None:
-    """Explain sample photos with the model in the box.
+    """Explain sample photos with the built-in model.
 
     Writes a picture for each, a report about all of them, and a comparison of methods on one.
     """

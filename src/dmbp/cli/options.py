@@ -162,7 +162,7 @@ def print_default_model(model: str | None, quiet: bool) -> None:
     from dmbp.models import DEFAULT
 
     if model is None and not quiet:
-        stdout.print(f"no --model given: using {DEFAULT}, the model in the box (20 VOC classes)")
+        stdout.print(f"no --model given: using {DEFAULT}, the built-in model (20 VOC classes)")
 
 
 def write_result(

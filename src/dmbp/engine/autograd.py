@@ -1,4 +1,4 @@
-"""The reference engine: plain autograd over the linear network, on any device and in any dtype.
+"""The plainest engine: autograd over the linear network, on any device and in any dtype.
 
 It takes every network, and the faster engines are tested against it. Both streams pass through the
 network side by side, one masked by σ and the other by 1−σ. Their graphs share only the masks, so a

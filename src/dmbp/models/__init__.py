@@ -3,7 +3,7 @@
 `load_model(name)` in `registry.py` decides by the name which of these modules builds the model:
 
     classifier.py          `Classifier` and `Preprocessing`, which all of them return
-    voc160.py              the small embedded model, used by default
+    voc160.py              the small built-in model, used by default
     paper_networks.py      the paper's VOC networks and their stand-ins
     torchvision_models.py  torchvision's architectures, with published weights or a file's
     timm_models.py         timm's architectures, `timm:NAME`

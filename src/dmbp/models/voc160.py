@@ -67,10 +67,10 @@ STAGES = ((32, 2, 1), (64, 2, 2), (128, 4, 2), (192, 4, 1))
 
 
 def embedded_classifier(weights: Path | None) -> Classifier:
-    """Return the embedded model, with its own weights or those of another training run."""
+    """Return the built-in model, with its own weights or those of another training run."""
     module = SmallResNet()
     if weights is None:
-        load_state_dict(module, load(_read_verified_weights()), "the embedded model")
+        load_state_dict(module, load(_read_verified_weights()), "the built-in model")
     else:
         load_state_dict(module, read_state_dict(weights), str(weights))
     # It was trained on whole photos squeezed to a square and on crops; a crop keeps shapes intact.
@@ -84,11 +84,11 @@ def _read_verified_weights() -> bytes:
         content = files("dmbp.models").joinpath(FILE).read_bytes()
     except OSError as error:
         raise WeightsError(
-            f"the embedded model is missing ({error}); install dmbp again"
+            f"the built-in model is missing ({error}); install dmbp again"
         ) from error
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise WeightsError(
-            f"the embedded model is damaged: {FILE} does not have the checksum it was shipped "
+            f"the built-in model is damaged: {FILE} does not have the checksum it was shipped "
             "with; install dmbp again"
         )
     return content
