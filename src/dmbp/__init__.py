@@ -1,6 +1,6 @@
 """dmbp explains what an image classifier saw: which pixels speak for a class, and which against it.
 
-    >>> explainer = dmbp.DMBP(model)                       # any nn.Module in evaluation mode
+    >>> explainer = dmbp.DMBP(model)                       # any nn.Module
     >>> maps = explainer.attribute(images, target=3)       # positive pixels speak for class 3
     >>> maps.shape == images.shape
     True
@@ -19,7 +19,7 @@ Public names:
     Pieces              an option of linearize() and DMBP: smooth activations as k straight lines
     DMBPError           base class of every error raised on purpose; dmbp.errors has the tree
 
-The code, from the bottom up; a folder imports only from those above it:
+The code, lowest layer first; each folder imports only from those listed before it:
 
     linear              captures a model and freezes it at an input: start at linear/network.py
     engine              runs masked linear networks forwards and backwards, on CPUs and GPUs

@@ -127,6 +127,8 @@ def suggestion(name: str, candidates: list[str]) -> str:
     ]
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
+    if len(candidates) == 1:
+        return f"there is only {candidates[0]}"
     if len(candidates) <= 12:
         return f"there are {', '.join(candidates)}"
     return f"there are {len(candidates)}, such as {', '.join(candidates[:5])}"

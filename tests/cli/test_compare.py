@@ -163,7 +163,7 @@ def test_sanity() -> None:
         ),
         (
             ("compare", "photo.jpg", "--methods", "gradient", "--smooth", "secant"),
-            "--smooth of DMBP cannot be used without it; add dmbp to --methods",
+            "--smooth applies only to DMBP; add dmbp to --methods",
         ),
         (
             ("compare", "photo.jpg", "--methods", "dmbp", "--set", "dmbp.smooth=secnt"),

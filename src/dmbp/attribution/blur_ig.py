@@ -39,8 +39,8 @@ class BlurIG(Method):
         steps: How many points the integral is the sum of.
         square_root: Take the square root of every σ, as the authors' package can: the largest blur
             is then √max_sigma.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
 
     Raises:
         InputError: `steps` or `max_sigma` is not positive.

@@ -63,15 +63,18 @@ class DMBP(Method):
     Args:
         model: A module or an exported program.
         preset: "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
-            "paper" (200 iterations at 0.01, zero reference, plain sum). The arguments below
-            override the preset.
+            "paper" (200 iterations at learning rate 0.01, zero reference, plain sum). The
+            arguments below override the preset.
         objective: What the masks learn: "all" (the paper's loss), "posneg" or "pos" (its
             ablations).
         iterations: How many RMSProp iterations the masks are learned for.
         learning_rate: RMSProp's learning rate.
-        reference: What pixels are compared with: "zero" or None, "blur", "mean" or a tensor.
-        combine: "own_signs" keeps only the pixels of each stream that have the stream's own sign;
-            "sum" adds the two streams.
+        reference: What pixels are compared with: "zero" or None, "blur", "mean" or a tensor;
+            "preset" takes the preset's. `baselines` passed to `attribute` or `explain` take its
+            place.
+        combine: How the positive and the negative stream, whose gradients are the two linear maps,
+            become one attribution. "sum" adds them; "own_signs" first keeps only those pixels of
+            each stream that have its own sign.
         precision: What masks are learned in: "auto", "float16", "bfloat16", "tf32" or "float32".
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
@@ -131,7 +134,10 @@ class DMBP(Method):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether explanations are replayed from CUDA graphs (on GPUs, from the second call on)."""
+        """Whether an explanation has been recorded as CUDA graphs, to be replayed.
+
+        On a GPU, the second call with inputs of one shape records, and later ones are replayed.
+        """
         return self._decomposer.is_recorded
 
     def described(self) -> dict[str, str | int | float]:

@@ -35,8 +35,8 @@ class FullGrad(Method):
     Args:
         model: The model to explain.
         generator: Source of a new seed at every call; without one, every call draws the same.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
     """
 
     def answer(self, question: Question) -> Tensor:

@@ -35,8 +35,8 @@ class GradCAM(Method):
         model: The model to explain.
         layer: The module whose output is weighed; by default the last stage.
         signed: Keep regions that lower the score, as negative values.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
     """
 
     def __init__(

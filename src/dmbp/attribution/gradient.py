@@ -67,8 +67,8 @@ class Gradient(LinearMapMethod):
         model: The model to explain.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         generator: Source of a new seed at every call; without one, every call draws the same.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
     """
 
     def linear_map(self, question: Question) -> Tensor:

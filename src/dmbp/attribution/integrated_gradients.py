@@ -33,8 +33,8 @@ class IntegratedGradients(LinearMapMethod):
         model: The model to explain.
         steps: How many points the average is taken over.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
 
     Raises:
         InputError: `steps` is below 1.

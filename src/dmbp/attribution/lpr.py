@@ -46,8 +46,8 @@ class LPR(LinearMapMethod):
         softness: τ above, how softly the map is thresholded.
         background: What masked pixels show: None or "zero", "blur", "mean" or a tensor.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
 
     Raises:
         InputError: One of the numbers is negative, or `learning_rate` or `softness` is zero.

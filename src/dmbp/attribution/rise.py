@@ -79,8 +79,8 @@ class RISE(Method):
         precision: What a float32 model is run in: "tf32", "bfloat16" (by `torch.autocast`) or
             "float32".
         generator: Source of a new seed at every call; without one, every call draws the same.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
 
     Raises:
         InputError: A preset or precision is unknown, or a number is out of range.

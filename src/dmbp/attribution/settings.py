@@ -140,6 +140,6 @@ def with_dmbp_settings(
     variants = [name for name in methods if METHODS[name].method is DMBP]
     if own and not variants:
         options = " and ".join(f"--{name}" for name in own)
-        raise InputError(f"{options} of DMBP cannot be used without it; add dmbp to --methods")
+        raise InputError(f"{options} applies only to DMBP; add dmbp to --methods")
     added = {name: {**own, **settings.get(name, {})} for name in variants} if own else {}
     return {**{name: dict(given) for name, given in settings.items()}, **added}

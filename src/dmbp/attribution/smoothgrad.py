@@ -36,8 +36,8 @@ class SmoothGrad(LinearMapMethod):
         noise: The noise's standard deviation, as a share of the image's range.
         generator: Source of a new seed at every call; without one, every call draws the same.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        output: Which of several things that the model returns is explained: a name, a position or
-            a function of what it returns.
+        output: Which of the model's outputs is explained: a name, a position or a function of
+            what the model returns. None finds it.
 
     Raises:
         InputError: `samples` is below 1 or `noise` is negative.

@@ -45,13 +45,17 @@ def explain(
     ] = Preset.fast,
     objective: Annotated[
         Objective | None,
-        typer.Option(help="What masks learn: the whole loss, or the paper's ablations of it."),
+        typer.Option(
+            help="What masks learn: all (the paper's loss), posneg (without its nuisance term) or "
+            "pos (evidence in favour only). Default: the preset's, all."
+        ),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="How many iterations the masks are learned for.")
+        int | None,
+        typer.Option(help="How long masks are learned. Default: fast 50, paper 200."),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="The learning rate of RMSProp.")
+        float | None, typer.Option(help="RMSProp's. Default: fast 0.05, paper 0.01.")
     ] = None,
     smooth: SmoothOption = None,
     sites: SitesOption = None,

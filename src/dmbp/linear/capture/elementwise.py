@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from dmbp.linear.rules.base import Role, lowest_role, rows
+from dmbp.linear.rules.base import Role, lowest_role, same_rule
 from dmbp.linear.rules.gates import GATES
 from dmbp.linear.rules.smooth import SMOOTH, Smooth
 from dmbp.linear.rules.table import operation_name
@@ -171,7 +171,7 @@ PRODUCT = ElementwiseKind(_product, _if_several_vary)
 QUOTIENT = ElementwiseKind(_quotient, _if_second_varies)
 
 ELEMENTWISE: Mapping[str, ElementwiseKind] = {
-    **rows(
+    **same_rule(
         LINEAR,
         """
         add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor neg.default
@@ -181,7 +181,7 @@ ELEMENTWISE: Mapping[str, ElementwiseKind] = {
         type_as.default
         """,
     ),
-    **rows(
+    **same_rule(
         DECISION,
         """
         gt.Tensor gt.Scalar ge.Tensor ge.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar eq.Tensor
@@ -190,10 +190,10 @@ ELEMENTWISE: Mapping[str, ElementwiseKind] = {
         zeros_like.default ones_like.default full_like.default
         """,
     ),
-    **rows(CHOICE, "where.self maximum.default minimum.default"),
+    **same_rule(CHOICE, "where.self maximum.default minimum.default"),
     **dict.fromkeys(GATES, GATE),
     **{name: CURVE for name, rule in SMOOTH.items() if isinstance(rule, Smooth)},
-    **rows(PRODUCT, "mul.Tensor mul.Scalar"),
-    **rows(QUOTIENT, "div.Tensor div.Scalar"),
+    **same_rule(PRODUCT, "mul.Tensor mul.Scalar"),
+    **same_rule(QUOTIENT, "div.Tensor div.Scalar"),
 }
 """The elementwise operations of the freezing table."""

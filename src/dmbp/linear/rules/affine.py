@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, rows
+from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, same_rule
 from dmbp.linear.rules.norms import batch_norm, decomposed_batch_norm
 
 aten = torch.ops.aten
@@ -84,7 +84,7 @@ WEIGHTED_SUM = replace(FIRST_ARGUMENT, is_weighted_sum=True)
 
 AFFINE: Mapping[str, Affine] = {
     "getitem": FIRST_ARGUMENT,
-    **rows(
+    **same_rule(
         WEIGHTED_SUM,
         """
         conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
@@ -92,7 +92,7 @@ AFFINE: Mapping[str, Affine] = {
         linear.default
         """,
     ),
-    **rows(
+    **same_rule(
         FIRST_ARGUMENT,
         """
         grid_sampler.default grid_sampler_2d.default
@@ -124,38 +124,40 @@ AFFINE: Mapping[str, Affine] = {
         masked_fill.Scalar
         """,
     ),
-    **rows(ANY_ARGUMENT, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"),
-    **rows(ANY_ARGUMENT, "cat.default stack.default hstack.default vstack.default where.self"),
-    **rows(ANY_ARGUMENT, "scatter.src scatter.value scatter_add.default index_add.default"),
+    **same_rule(
+        ANY_ARGUMENT, "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor"
+    ),
+    **same_rule(ANY_ARGUMENT, "cat.default stack.default hstack.default vstack.default where.self"),
+    **same_rule(ANY_ARGUMENT, "scatter.src scatter.value scatter_add.default index_add.default"),
     # `torch.export` turns writes through a view into these.
-    **rows(ANY_ARGUMENT, "slice_scatter.default select_scatter.default index_put.default"),
-    **rows(Affine(replacement=_copy), "copy.default"),
+    **same_rule(ANY_ARGUMENT, "slice_scatter.default select_scatter.default index_put.default"),
+    **same_rule(Affine(replacement=_copy), "copy.default"),
     # A model may stop gradients in training; the value still passes.
-    **rows(Affine(replacement=_identity), "detach.default"),
-    **rows(
+    **same_rule(Affine(replacement=_identity), "detach.default"),
+    **same_rule(
         replace(WEIGHTED_SUM, refuse=_refuse_batch_statistics, replacement=batch_norm),
         "batch_norm.default",
     ),
-    **rows(
+    **same_rule(
         replace(WEIGHTED_SUM, refuse=_refuse_batch_statistics),
         "_native_batch_norm_legit.default",
     ),
-    **rows(
+    **same_rule(
         replace(WEIGHTED_SUM, replacement=decomposed_batch_norm),
         "_native_batch_norm_legit_no_training.default",
     ),
-    **rows(
+    **same_rule(
         replace(FIRST_ARGUMENT, refuse=_refuse_random),
         "dropout.default feature_dropout.default alpha_dropout.default "
         "feature_alpha_dropout.default native_dropout.default",
     ),
-    **rows(
+    **same_rule(
         replace(FIRST_ARGUMENT, refuse=_refuse_integer_cast),
         "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
     ),
     # The linear network's activations may have other strides than the model's. A view would then
     # fail, while a reshape copies.
-    **rows(
+    **same_rule(
         replace(FIRST_ARGUMENT, replacement=aten.reshape.default),
         "view.default _unsafe_view.default",
     ),

@@ -109,6 +109,6 @@ def refuse_active_settings(call: OperationCall) -> str | None:
 _Row = TypeVar("_Row")
 
 
-def rows(rule: _Row, names: str) -> dict[str, _Row]:
+def same_rule(rule: _Row, names: str) -> dict[str, _Row]:
     """Return a table with the same rule for several ATen operations, separated by spaces."""
     return {f"aten.{name}": rule for name in names.split()}

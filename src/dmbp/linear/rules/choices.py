@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, rows
+from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, same_rule
 
 aten = torch.ops.aten
 
@@ -179,7 +179,7 @@ class Decision(Rule):
 
 
 DECISIONS: Mapping[str, Decision] = {
-    **rows(
+    **same_rule(
         Decision(),
         """
         sym_size.int _assert_tensor_metadata.default
@@ -192,5 +192,5 @@ DECISIONS: Mapping[str, Decision] = {
         """,
     ),
     # A softmax is not piecewise constant; frozen at x, it leaves attention linear in its values.
-    **rows(Decision(Role.WEIGHT), "softmax.int _softmax.default _safe_softmax.default"),
+    **same_rule(Decision(Role.WEIGHT), "softmax.int _softmax.default _safe_softmax.default"),
 }

@@ -34,6 +34,7 @@ class Gate(Rule):
         reason = refuse_active_settings(call)
         if reason is not None:
             return reason
+        # The only flag among the arguments of gates is `training` of rrelu.
         return "it is random" if any(value is True for value in call.arguments[1:]) else None
 
     def is_site(self, call: OperationCall) -> bool:
@@ -46,7 +47,7 @@ class Gate(Rule):
 
 
 def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
-    """Apply `torch.where` in the activation's own dtype; it takes Python numbers for float32."""
+    """Apply `torch.where` in the activation's own dtype; it would take numbers for float32."""
 
     def cast(
         value: Any,

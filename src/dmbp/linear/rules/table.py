@@ -11,8 +11,9 @@
 | decision | its value at x: a comparison, a shape, an index, a softmax            | no            |
 
 Activations that a model writes out, such as `x * torch.sigmoid(x)`, become one smooth operation
-before the table is consulted (`capture/composite.py`). An operation without a row is refused by
-name. The package's docstring says in which file a new row belongs.
+before the table is consulted (`capture/composite.py`). `torch.export` decomposes an operation
+without a row (`capture/export.py`); if one of its parts still has none, the operation is refused by
+name. `rules/__init__.py` says in which file a new row belongs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ def module_path(node: Node) -> str:
     return path.partition("@")[0]  # "@1" marks a module's second call
 
 
-EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it so"
+EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it in that mode"
 """What to do about operations that occur only in training."""
 
 _TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
@@ -110,7 +111,7 @@ def _hint(name: str) -> str:
         hint = f"It occurs in training only: {EVAL_MODE_HINT}."
         in_forward = " If forward() calls it, write F.dropout(x, training=self.training)."
         return hint + in_forward if name.startswith(_DROPOUT) else hint
-    more = "Supported operations: dmbp.linear.rules.table; CONTRIBUTING.md shows how to add one."
+    more = "dmbp.linear.rules.table lists what is supported; CONTRIBUTING.md shows how to add one."
     if name in _SOFTMAX:
         last = "If it is the last layer, explain the model without it: the scores before it."
         return f"{last} {more}"
