@@ -25,7 +25,7 @@ from dmbp.linear.rules.base import (
     Role,
     Rule,
     refuse_active_settings,
-    rows,
+    same_rule,
 )
 
 
@@ -124,29 +124,29 @@ def _dimensions(dim: Any, rank: int) -> tuple[int, ...]:
 
 
 SMOOTH: Mapping[str, Rule] = {
-    **rows(
+    **same_rule(
         Smooth(),
         """
         tanh.default silu.default gelu.default hardswish.default mish.default elu.default
         selu.default celu.default softplus.default log_sigmoid.default sin.default
         """,
     ),
-    **rows(Smooth(Role.WEIGHT), "sigmoid.default hardsigmoid.default"),
-    **rows(Smooth(Role.WEIGHT, is_activation=False), "exp.default"),
-    **rows(
+    **same_rule(Smooth(Role.WEIGHT), "sigmoid.default hardsigmoid.default"),
+    **same_rule(Smooth(Role.WEIGHT, is_activation=False), "exp.default"),
+    **same_rule(
         Smooth(Role.PLAIN, is_activation=False),
         """
         pow.Tensor_Scalar pow.Tensor_Tensor square.default log.default log1p.default log2.default
         expm1.default exp2.default erf.default cos.default atan.default sinh.default cosh.default
         """,
     ),
-    **rows(
+    **same_rule(
         Smooth(Role.NORMALISER, is_activation=False),
         "sqrt.default rsqrt.default reciprocal.default",
     ),
-    **rows(SmoothReduction(2), "linalg_vector_norm.default norm.ScalarOpt_dim"),
-    **rows(SmoothReduction(1), "var.correction var.dim std.correction std.dim"),
-    **rows(SmoothReduction(1, Role.PLAIN), "logsumexp.default"),
-    **rows(SmoothReduction(1, Role.PLAIN), "prod.dim_int"),
-    **rows(LogSoftmax(), "log_softmax.int _log_softmax.default"),
+    **same_rule(SmoothReduction(2), "linalg_vector_norm.default norm.ScalarOpt_dim"),
+    **same_rule(SmoothReduction(1), "var.correction var.dim std.correction std.dim"),
+    **same_rule(SmoothReduction(1, Role.PLAIN), "logsumexp.default"),
+    **same_rule(SmoothReduction(1, Role.PLAIN), "prod.dim_int"),
+    **same_rule(LogSoftmax(), "log_softmax.int _log_softmax.default"),
 }
