@@ -49,7 +49,7 @@ def test_maps_find_what_the_real_resnet50_looks_at(shared: Path) -> None:
     }
     assert scores["gradcam"] > scores["random"] + 0.1
     guided = dmbp.methods()["guided_backprop"]
-    assert reinitialisation(guided, classifier.module, inputs, classes).min() >= 0.95
+    assert reinitialisation(guided, classifier.module, inputs[:2], classes[:2]).min() >= 0.95
 
 
 def assert_agreement(classifier: dmbp.models.Classifier, shared: Path, iterations: int) -> None:

@@ -12,7 +12,7 @@ from tests import nets
 from tests.engine.networks import FAMILIES, Classes, Mixed, Overwritten, Pools
 from tests.exactness import NETWORKS
 from tests.literal import LiteralEngine
-from tests.tolerance import relative
+from tests.tolerance import FLOAT64, relative
 
 MODELS = [
     *nets.IMAGE_NETWORKS,
@@ -88,7 +88,12 @@ def test_agrees_on_torchvisions_families(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = NETWORKS[name]()
     nets.randomise_statistics(model)
-    net = Linearizer(model.double().eval()).linearize(inputs.double(), target=[0, 1])
+    model, inputs = model.double().eval(), inputs.double()
+    net = Linearizer(model).linearize(inputs, target=[0, 1])
+    with torch.no_grad():
+        expected = model(inputs)[[0, 1], [0, 1]]
+    assert net.sites
+    assert relative(net.value(), expected) <= FLOAT64
     assert plan_for(net).rows_first
     assert_agree(net, "all", iterations=2, tolerance=AFTER_ITERATIONS)
 

@@ -56,7 +56,7 @@ def network(model: type[nn.Module], rows: int = 2) -> LinearNetwork:
 
 
 def assert_agree(
-    net: LinearNetwork, objective: str, *, triton: bool, iterations: int = 4
+    net: LinearNetwork, objective: str, *, triton: bool, iterations: int = 3
 ) -> GpuEngine:
     plan = plan_for(net)
     logits = initial_logits(plan)
@@ -83,7 +83,9 @@ def test_agrees_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", FAMILIES if DEVICE == "cuda" else ["resnet18", "googlenet", "mobilenet_v2"]
+)
 def test_agrees_on_torchvisions_families(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = TORCHVISION[name]()

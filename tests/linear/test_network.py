@@ -6,11 +6,13 @@ from torch import nn
 
 import dmbp
 from tests import nets
+from tests.engine.networks import FAMILIES
 from tests.exactness import NETWORKS, measure
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
-# Both consist of the same operations as others in the table: vgg16_bn and resnext50_32x4d.
-COVERED = {"vgg11", "resnet50"}
+COVERED = {*FAMILIES, "resnet50", "vgg16_bn", "mnasnet1_0"}
+"""Networks that are reproduced in `tests/engine/test_cpu_engine.py`, and others that consist of the
+same operations as resnext50_32x4d, vgg11 and mobilenet_v2; `benchmarks.exactness` has them all."""
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in COVERED])

@@ -26,7 +26,7 @@ from dmbp.errors import DMBPError, WorkerError
 from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
 from tests.conftest import ROOT
 
-KILLS = int(os.environ.get("DMBP_KILLS", "5"))
+KILLS = int(os.environ.get("DMBP_KILLS", "3"))
 
 
 def start(plan: Path, store: Path, *given: str, limit: int | None = None) -> subprocess.Popen[str]:
@@ -61,8 +61,8 @@ def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
     store = tmp_path / "killed.sqlite"
     moments = random.Random(KILLS)
     for kill in range(KILLS):
-        process = start(plan, store, *(["--workers", "2"] if kill % 5 == 4 else []))
-        if kill % 5 == 3:  # before it has done anything
+        process = start(plan, store, *(["--workers", "2"] if kill % 3 == 2 else []))
+        if kill % 3 == 1:  # before it has done anything
             time.sleep(moments.random() * 3)
         else:
             _wait_for_more(store, process)
