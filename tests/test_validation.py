@@ -10,16 +10,16 @@ from torch import Tensor
 from dmbp.errors import InputError
 from dmbp.validation import (
     FORBID_UNKNOWN,
+    Constraint,
+    ErrorContext,
     Location,
-    Must,
     OneOf,
-    Place,
     check_arguments,
     check_fields,
     parse,
 )
 
-Count = Annotated[int, Must("a whole number from 1", lambda number: number >= 1)]
+Count = Annotated[int, Constraint("a whole number from 1", lambda number: number >= 1)]
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Library:
     __pydantic_config__ = FORBID_UNKNOWN
 
 
-def place_of(location: Location) -> Place:
-    return Place(f"shelf {location[1]}" if len(location) > 1 else "the library")
+def context_of(location: Location) -> ErrorContext:
+    return ErrorContext(f"shelf {location[1]}" if len(location) > 1 else "the library")
 
 
 def test_values_are_converted() -> None:
     shelf = {"name": "a", "path": "b", "kinds": ["poem"], "first": 2}
-    library = parse(Library, {"shelves": [shelf]}, place_of)
+    library = parse(Library, {"shelves": [shelf]}, context_of)
     assert library == Library((Shelf("a", Path("b"), ("poem",), 2),))
 
 
@@ -74,16 +74,16 @@ def test_values_are_converted() -> None:
 def test_a_wrong_value_in_a_file(change: dict[str, Any], sentence: str) -> None:
     shelf = {"name": "a", "path": "b", **change}
     with pytest.raises(InputError) as error:
-        parse(Library, {"shelves": [shelf]}, place_of)
+        parse(Library, {"shelves": [shelf]}, context_of)
     assert str(error.value).startswith(sentence)
     assert len(str(error.value)) < 120
 
 
 def test_missing_and_misspelled_keys() -> None:
     with pytest.raises(InputError, match=r"^shelf 0 needs 'path'$"):
-        parse(Library, {"shelves": [{"name": "a"}]}, place_of)
+        parse(Library, {"shelves": [{"name": "a"}]}, context_of)
     with pytest.raises(InputError, match=r"^the library takes no entry 'shelfs'; did you mean"):
-        parse(Library, {"shelfs": []}, place_of)  # rather than that shelves are missing
+        parse(Library, {"shelfs": []}, context_of)  # rather than that shelves are missing
 
 
 def test_an_instance_built_in_code() -> None:
@@ -117,10 +117,10 @@ PARAMETERS: dict[str, tuple[Any, Any]] = {
 )
 def test_arguments_against_a_signature(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as error:
-        check_arguments(PARAMETERS, values, Place("grad", "setting"))
+        check_arguments(PARAMETERS, values, ErrorContext("grad", "setting"))
     assert str(error.value).startswith(sentence)
 
 
 def test_arguments_that_are_right() -> None:
     values = {"steps": 3, "noise": 1, "signed": True, "mode": "all", "reference": None}
-    check_arguments(PARAMETERS, values, Place("grad"))
+    check_arguments(PARAMETERS, values, ErrorContext("grad"))

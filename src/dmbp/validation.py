@@ -1,16 +1,17 @@
 """Validation by pydantic, with errors that read like the rest of dmbp's.
 
-Dataclasses stay dataclasses: their annotations say what each field takes, `check_fields` validates
-an instance that was built in code, `parse` builds one from the values of a file, and
-`check_arguments` validates settings against a function's signature. Whatever pydantic objects to
-becomes one sentence of an `InputError`: what was met, where, and which name may have been meant.
+Validated classes remain plain dataclasses. Their annotations say what each field accepts:
+`check_fields` validates an instance that was built in code, and `parse` builds one from the values
+of a file. `check_arguments` validates settings against a function's signature. A validation error
+becomes an `InputError` of one sentence, which says what is wrong, where, and which name may have
+been meant.
 
-    >>> check_arguments({"masks": (int, 6000)}, {"masks": "many"}, Place("rise"))
+    >>> check_arguments({"masks": (int, 6000)}, {"masks": "many"}, ErrorContext("rise"))
     Traceback (most recent call last):
     ...
     dmbp.errors.InputError: 'masks' of rise must be a whole number, not 'many'
 
-Pydantic is imported when something is first validated, because that takes 0.05 s.
+Pydantic is imported on the first validation, because the import takes 0.05 s.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,45 +28,45 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Location = tuple[int | str, ...]
-"""Keys and positions that lead to a value, as pydantic counts them."""
+"""The keys and indices that lead to a value, as in pydantic's `loc`."""
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 """The `__pydantic_config__` of a dataclass that `parse` builds: an unknown key is an error."""
 
-MOST_CHARACTERS = 60
-"""Length at which a value is cut off in a message."""
+MAX_VALUE_LENGTH = 60
+"""Characters after which a value is cut off in a message."""
 
 
 @dataclass(frozen=True)
-class Must:
-    """Metadata of an annotation: what a value must be, in words and as a test.
+class Constraint:
+    """Annotation metadata: what a value must be, in words (`expected`) and as a `test`.
 
-    Numbers and truth values are taken as they are: no text or float passes for a whole number.
-    `instance_of` replaces the annotated type where more types are allowed than the annotation says.
+    Numbers and booleans are not converted, so neither text nor a float passes for a whole number.
+    `instance_of` replaces the annotated type if more types are allowed than the annotation says.
     """
 
-    be: str
-    holds: Callable[[Any], bool] = lambda _: True
+    expected: str
+    test: Callable[[Any], bool] = lambda _: True
     instance_of: tuple[type, ...] = ()
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], "CoreSchema"]
     ) -> "CoreSchema":
-        """Validate by the annotated type and the test; both failures say the same."""
+        """Validate by the annotated type and the test; both report the same error."""
         from pydantic_core import PydanticCustomError, core_schema
 
         def check(value: Any, validate: Callable[[Any], Any]) -> Any:
-            wrong = PydanticCustomError("must_be", "{expected}", {"expected": self.be})
+            wrong = PydanticCustomError("must_be", "{expected}", {"expected": self.expected})
             try:
                 converted = validate(value)
             except ValueError:
                 raise wrong from None
-            if not self.holds(value):
+            if not self.test(value):
                 raise wrong
             return converted
 
         if self.instance_of:
-            inner: Any = core_schema.is_instance_schema(self.instance_of, cls_repr=self.be)
+            inner: Any = core_schema.is_instance_schema(self.instance_of, cls_repr=self.expected)
         else:
             inner = handler(source)
             if inner["type"] in ("int", "float", "bool"):
@@ -75,7 +76,7 @@ class Must:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Metadata of an annotation: a name from a table, called `what` in messages."""
+    """Annotation metadata: one of `names`, which messages call a `what`."""
 
     what: str
     names: tuple[str, ...]
@@ -83,7 +84,7 @@ class OneOf:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], "CoreSchema"]
     ) -> "CoreSchema":
-        """Validate as a string first, then look it up."""
+        """Validate by the annotated type first, then look the name up."""
         from pydantic_core import core_schema
 
         def check(value: Any) -> Any:
@@ -94,19 +95,19 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where values stand, for messages: their owner, and what its keys are called.
+class ErrorContext:
+    """How error messages refer to values: by their owner, and by a noun for its keys.
 
-    `key_name` is what messages call a key, by default "'key' of owner". `located` puts the owner in
-    front of messages that do not name it.
+    `key_name` returns what messages call a key, by default "'key' of owner". If
+    `starts_with_owner`, messages that do not name the owner otherwise start with it.
     """
 
     owner: str
-    entry: str = "entry"
+    key_noun: str = "entry"
     key_name: Callable[[str], str] | None = None
-    located: bool = True
+    starts_with_owner: bool = True
 
-    def named(self, key: str) -> str:
+    def describe_key(self, key: str) -> str:
         """Return what messages call one of the owner's keys."""
         return self.key_name(key) if self.key_name else f"{key!r} of {self.owner}"
 
@@ -115,54 +116,54 @@ def check_fields(instance: Any, *, owner: str | None = None) -> None:
     """Validate a dataclass instance against the annotations of its fields.
 
     Args:
-        instance: The instance; it is left as it is.
+        instance: The instance, which is not modified.
         owner: What messages call it; by default "a" and the name of its class.
 
     Raises:
-        InputError: A field has a value that its annotation does not allow.
+        InputError: If a field has a value that its annotation does not allow.
     """
     kind = cast("type[Any]", type(instance))
     values = {item.name: getattr(instance, item.name) for item in fields(instance)}
-    place = Place(owner or f"a {kind.__name__}", entry="field", located=False)
-    _validate(_fields_model(kind), values, lambda _: place, [item.name for item in fields(kind)])
+    context = ErrorContext(owner or f"a {kind.__name__}", key_noun="field", starts_with_owner=False)
+    _validate(_fields_model(kind), values, lambda _: context, [item.name for item in fields(kind)])
 
 
 def check_arguments(
-    parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any], place: Place
+    parameters: Mapping[str, tuple[Any, Any]], values: Mapping[str, Any], context: ErrorContext
 ) -> None:
-    """Validate arguments by keyword, strictly: no value is converted into another type.
+    """Validate keyword arguments strictly: no value is converted to another type.
 
     Args:
         parameters: Annotation and default of each parameter.
         values: The arguments.
-        place: Where they stand.
+        context: How messages refer to them.
 
     Raises:
-        InputError: A key is unknown, or a value is not what its annotation allows.
+        InputError: If a key is unknown, or a value is not what its annotation allows.
     """
-    _validate(_arguments_model(tuple(parameters.items())), values, lambda _: place, [*parameters])
+    _validate(_arguments_model(tuple(parameters.items())), values, lambda _: context, [*parameters])
 
 
-def parse(kind: type[T], values: Any, place_of: Callable[[Location], Place]) -> T:
+def parse(kind: type[T], values: Any, context_of: Callable[[Location], ErrorContext]) -> T:
     """Build a dataclass, and the dataclasses in it, from the values of a file.
 
     Args:
-        kind: The dataclass; with `FORBID_UNKNOWN` as its `__pydantic_config__`.
-        values: A mapping, as a TOML or JSON file gives it.
-        place_of: What messages call the owner of the value at a location.
+        kind: The dataclass, with `FORBID_UNKNOWN` as its `__pydantic_config__`.
+        values: A mapping, as read from a TOML or JSON file.
+        context_of: Returns how messages refer to the value at a location.
 
     Returns:
         An instance with all values converted to what the annotations say.
 
     Raises:
-        InputError: A key is missing or unknown, or a value is not what its annotation allows.
+        InputError: If a key is missing or unknown, or a value is not what its annotation allows.
     """
     from pydantic import ValidationError
 
     try:
         return _adapter(kind).validate_python(values)
     except ValidationError as error:
-        raise InputError(_sentence(error, place_of, lambda at: _keys_at(kind, at))) from error
+        raise InputError(_message(error, context_of, lambda at: _keys_at(kind, at))) from error
 
 
 @cache
@@ -189,14 +190,14 @@ def _model(parameters: Mapping[str, tuple[Any, Any]], *, strict: bool) -> "type[
     config = ConfigDict(
         extra="forbid", strict=strict, allow_inf_nan=False, arbitrary_types_allowed=True
     )
-    given: dict[str, Any] = dict(parameters)
-    return create_model("Values", __config__=config, **given)
+    definitions: dict[str, Any] = dict(parameters)
+    return create_model("Values", __config__=config, **definitions)
 
 
 def _validate(
     model: "type[BaseModel]",
     values: Mapping[str, Any],
-    place_of: Callable[[Location], Place],
+    context_of: Callable[[Location], ErrorContext],
     keys: list[str],
 ) -> None:
     from pydantic import ValidationError
@@ -204,12 +205,13 @@ def _validate(
     try:
         model.model_validate(dict(values))
     except ValidationError as error:
-        raise InputError(_sentence(error, place_of, lambda _: keys)) from error
+        raise InputError(_message(error, context_of, lambda _: keys)) from error
 
 
-UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+UNKNOWN_KEY_ERRORS = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's types of error for an unknown key."""
 
-EXPECTED: Mapping[str, str] = {
+EXPECTED_BY_ERROR_TYPE: Mapping[str, str] = {
     "string_type": "a string",
     "path_type": "a path",
     "int_type": "a whole number",
@@ -226,36 +228,41 @@ EXPECTED: Mapping[str, str] = {
     "dataclass_type": "a table",
     "model_type": "a table",
 }
-"""What a value must be, by pydantic's name of the error."""
+"""What a value must be, by pydantic's type of error."""
 
 
-def _sentence(
+def _message(
     error: "ValidationError",
-    place_of: Callable[[Location], Place],
+    context_of: Callable[[Location], ErrorContext],
     keys_at: Callable[[Location], list[str]],
 ) -> str:
-    """Return what is wrong first, as one sentence; an unknown key may be why another is missing."""
-    errors = sorted(error.errors(), key=lambda one: one["type"] not in UNKNOWN)
+    """Return one sentence on the first error.
+
+    Unknown keys come first, because a misspelled key may be why another is missing.
+    """
+    errors = sorted(error.errors(), key=lambda details: details["type"] not in UNKNOWN_KEY_ERRORS)
     first = errors[0]
-    place = place_of(first["loc"])
-    located = f"{place.owner}: " if place.located else ""
-    if first["type"] in UNKNOWN:
+    context = context_of(first["loc"])
+    prefix = f"{context.owner}: " if context.starts_with_owner else ""
+    if first["type"] in UNKNOWN_KEY_ERRORS:
         key = str(first["loc"][-1])
         hint = suggestion(key, keys_at(first["loc"][:-1]))
-        return f"{place.owner} takes no {place.entry} {key!r}; {hint}"
+        return f"{context.owner} takes no {context.key_noun} {key!r}; {hint}"
     if first["type"] == "missing":
-        return f"{place.owner} needs {first['loc'][-1]!r}"
-    if first["type"] == "value_error":  # a sentence of our own
-        return f"{located}{first.get('ctx', {})['error']}"
+        return f"{context.owner} needs {first['loc'][-1]!r}"
+    if first["type"] == "value_error":  # raised by dmbp
+        return f"{prefix}{first.get('ctx', {})['error']}"
     key, same = _alternatives(first, errors)
-    names = [name for one in same for name in _literals(one)]
-    others = list(dict.fromkeys(_expected(one) for one in same if not _literals(one)))
+    names = [name for details in same for name in _literals(details)]
+    others = list(dict.fromkeys(_expected(details) for details in same if not _literals(details)))
     if not others and isinstance(first["input"], str):
-        return f"{located}there is no {key} {first['input']!r}; {suggestion(first['input'], names)}"
-    *most, last = [*others, *map(repr, names)]
-    expected = f"{', '.join(most)} or {last}" if most else last
+        return f"{prefix}there is no {key} {first['input']!r}; {suggestion(first['input'], names)}"
+    *others, last = [*others, *map(repr, names)]
+    expected = f"{', '.join(others)} or {last}" if others else last
     item = "an item of " if isinstance(first["loc"][-1], int) else ""
-    return f"{item}{place.named(key)} must be {expected}, not {_shown(first['input'])}"
+    return (
+        f"{item}{context.describe_key(key)} must be {expected}, not {_format_value(first['input'])}"
+    )
 
 
 def _alternatives(
@@ -263,13 +270,13 @@ def _alternatives(
 ) -> "tuple[str, list[ErrorDetails]]":
     """Return the key of a value, and one error for each type that its annotation allows.
 
-    A union appends the name of a type to the location. Only settings have unions, and theirs is the
-    first key; in a file the key is the last one.
+    For a union, pydantic appends the name of a type to the location. Only settings have unions;
+    their key is the first of the location. In a file the key is the last.
     """
     strings = [k for k, part in enumerate(first["loc"]) if isinstance(part, str)]
     depth = 1 + (strings[0] if len(strings) == len(first["loc"]) else strings[-1])
     start = first["loc"][:depth]
-    return str(start[-1]), [one for one in errors if one["loc"][:depth] == start]
+    return str(start[-1]), [details for details in errors if details["loc"][:depth] == start]
 
 
 def _literals(error: "ErrorDetails") -> list[str]:
@@ -285,17 +292,17 @@ def _expected(error: "ErrorDetails") -> str:
         return f"a {context['class_name']}"
     if kind == "is_instance_of":
         return "a list" if context["class"] == "Sequence" else f"a {context['class']}"
-    return EXPECTED.get(kind) or str(context.get("expected", error["msg"]))
+    return EXPECTED_BY_ERROR_TYPE.get(kind) or str(context.get("expected", error["msg"]))
 
 
-def _shown(value: Any) -> str:
-    plain = value is None or isinstance(value, bool | int | float | str | list | tuple | dict)
-    text = repr(value) if plain else f"a {type(value).__name__}"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+def _format_value(value: Any) -> str:
+    is_plain = value is None or isinstance(value, bool | int | float | str | list | tuple | dict)
+    text = repr(value) if is_plain else f"a {type(value).__name__}"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 def _keys_at(kind: Any, location: Location) -> list[str]:
-    """Return the keys that the table at a location takes."""
+    """Return the keys that the table at a location may have."""
     for part in location:
         kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[part]
     return [item.name for item in fields(kind)] if is_dataclass(kind) else []

@@ -226,6 +226,20 @@ def test_files_that_are_not_a_store(tmp_path: Path) -> None:
         Store(tmp_path / "nowhere" / "s.sqlite")
 
 
+def test_an_error_while_tables_are_created_leaves_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the tables would be taken for a database of another program."""
+    path = tmp_path / "s.sqlite"
+    with monkeypatch.context() as patch:
+        patch.setattr("dmbp.bench.store._SCHEMA", "CREATE TABLE rows (key TEXT); CREATE nothing")
+        with pytest.raises(OutputError, match="syntax error"):
+            Store(path)
+    store = Store(path)
+    store.add([ResultRow(CELL, {"IM": 0.5})])
+    assert len(store) == 1
+
+
 def test_digests_are_forgotten_when_a_file_changes(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     file = tmp_path / "a.jpg"

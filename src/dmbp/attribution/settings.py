@@ -1,7 +1,7 @@
 """Settings of methods, as people type them (`rise.masks=1000`) or write them into a plan.
 
-A method's settings are the keyword parameters of its constructor, so they are validated against its
-signature, and then by the method's own `check_settings`; neither needs a model.
+A method's settings are the keyword parameters of its constructor. They are validated against the
+constructor's signature and then by the method's `check_settings`; neither needs a model.
 
     >>> parse_settings(["rise.masks=1000", "gradcam.layer=layer3"], ["rise", "gradcam"])
     {'rise': {'masks': 1000}, 'gradcam': {'layer': 'layer3'}}
@@ -20,13 +20,13 @@ from typing import Any, get_type_hints
 from dmbp.attribution.dmbp import DMBP
 from dmbp.attribution.registry import METHODS
 from dmbp.errors import InputError, require_known, suggestion
-from dmbp.validation import Place, check_arguments
+from dmbp.validation import ErrorContext, check_arguments
 
 MethodSettings = Mapping[str, Mapping[str, Any]]
 """Settings by method."""
 
 NOT_SETTINGS = ("self", "model", "generator", "activation", "output")
-"""Parameters of constructors that cannot be typed, or that depend on the model."""
+"""Constructor parameters that cannot be written as text, or that depend on the model."""
 
 
 def check_settings(method: str, settings: Mapping[str, Any], *, where: str = "") -> None:
@@ -34,11 +34,11 @@ def check_settings(method: str, settings: Mapping[str, Any], *, where: str = "")
 
     Args:
         method: A name in `dmbp.methods()`.
-        settings: Values by the name of the constructor's parameter.
+        settings: Values by the names of the constructor's parameters.
         where: Added to the method's name in messages, such as " in plan.toml".
 
     Raises:
-        InputError: The method or a setting is unknown, or a value is not allowed.
+        InputError: If the method or a setting is unknown, or a value is not allowed.
     """
     if method not in METHODS:
         hint = suggestion(method, list(METHODS))
@@ -53,19 +53,21 @@ def check_settings(method: str, settings: Mapping[str, Any], *, where: str = "")
 
 
 def _check_types(method: str, settings: Mapping[str, Any], where: str = "") -> None:
-    """Check names and types of settings against the constructor's signature."""
+    """Check the names and types of settings against the constructor's signature."""
     if settings and not _parameters(method):
         raise InputError(f"{method}{where} has no settings")
-    place = Place(f"{method}{where}", "setting", key_name=lambda key: f"{method}.{key}{where}")
-    check_arguments(_parameters(method), settings, place)
+    context = ErrorContext(
+        f"{method}{where}", "setting", key_name=lambda key: f"{method}.{key}{where}"
+    )
+    check_arguments(_parameters(method), settings, context)
 
 
 @cache
 def _parameters(method: str) -> Mapping[str, tuple[Any, Any]]:
     """Return the annotation and the default of each of a method's settings."""
-    make = METHODS[method].method.__init__
-    hints = get_type_hints(make, include_extras=True)
-    parameters = inspect.signature(make).parameters
+    constructor = METHODS[method].method.__init__
+    hints = get_type_hints(constructor, include_extras=True)
+    parameters = inspect.signature(constructor).parameters
     return {
         name: (hints[name], parameter.default)
         for name, parameter in parameters.items()
@@ -77,11 +79,11 @@ def parse_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, di
     """Return settings by method, parsed from texts such as `rise.masks=1000`.
 
     Args:
-        texts: What was typed.
+        texts: The settings as typed.
         methods: The methods that will run; a setting of any other is an error.
 
     Raises:
-        InputError: A text is not a setting, or its method, name or value is not allowed.
+        InputError: If a text is not a setting, or its method, name or value is not allowed.
     """
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -95,13 +97,13 @@ def parse_settings(texts: Sequence[str], methods: Sequence[str]) -> dict[str, di
                 f"{text!r} sets a method that will not run; add {method} to the methods"
             )
         settings.setdefault(method, {})[name] = _parse_value(method, name, value)
-    for method, given in settings.items():
-        check_settings(method, given)
+    for method, own_settings in settings.items():
+        check_settings(method, own_settings)
     return settings
 
 
 def _parse_value(method: str, name: str, text: str) -> Any:
-    """Return the text where the setting takes text, else the Python literal that it spells."""
+    """Return the text itself if the setting accepts text, else its value as a Python literal."""
     try:
         _check_types(method, {name: text})
     except InputError as error:
@@ -117,7 +119,7 @@ def _parse_value(method: str, name: str, text: str) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return the number or truth value that a text spells, or None."""
+    """Return the value of a Python literal, or None if the text is not a literal."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -125,21 +127,21 @@ def _literal(text: str) -> Any:
 
 
 def with_dmbp_settings(
-    settings: MethodSettings, methods: Sequence[str], own: Mapping[str, Any]
+    settings: MethodSettings, methods: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return settings by method with DMBP's options added to each of its variants.
+    """Return settings by method, with command-line options for DMBP added to its variants.
 
     Args:
-        settings: Settings by method; these win over `own`.
+        settings: Settings by method; these take precedence over `options`.
         methods: The methods that will run.
-        own: Options of DMBP.
+        options: DMBP's settings that have a command-line option, by name.
 
     Raises:
-        InputError: There are options of DMBP, but no variant of it among the methods.
+        InputError: If there are options for DMBP, but no variant of it among the methods.
     """
     variants = [name for name in methods if METHODS[name].method is DMBP]
-    if own and not variants:
-        options = " and ".join(f"--{name}" for name in own)
-        raise InputError(f"{options} applies only to DMBP; add dmbp to --methods")
-    added = {name: {**own, **settings.get(name, {})} for name in variants} if own else {}
-    return {**{name: dict(given) for name, given in settings.items()}, **added}
+    if options and not variants:
+        names = " and ".join(f"--{name}" for name in options)
+        raise InputError(f"{names} applies only to DMBP; add dmbp to --methods")
+    added = {name: {**options, **settings.get(name, {})} for name in variants} if options else {}
+    return {**{name: dict(own) for name, own in settings.items()}, **added}

@@ -47,17 +47,17 @@ from dmbp.metrics.insertion import STEPS
 from dmbp.models.classifier import Fit
 from dmbp.validation import (
     FORBID_UNKNOWN,
+    Constraint,
+    ErrorContext,
     Location,
-    Must,
     OneOf,
-    Place,
     check_fields,
     parse,
 )
 
 METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
 
-Count = Annotated[int, Must("a whole number from 1", lambda number: number >= 1)]
+Count = Annotated[int, Constraint("a whole number from 1", lambda number: number >= 1)]
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def read_plan(path: Path) -> Plan:
     if isinstance(methods, list):  # a name alone stands for a table that has only a name
         entries = cast("list[Any]", methods)
         table["methods"] = [{"name": m} if isinstance(m, str) else m for m in entries]
-    file = parse(PlanFile, table, lambda location: _place(location, table, path))
+    file = parse(PlanFile, table, lambda location: _error_context(location, table, path))
     for method, settings in file.settings.items():
         check_settings(method, settings, where=f" in {path}")
     tasks = tuple(_with_paths_from(path.parent, task) for task in file.tasks)
@@ -215,18 +215,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a plan: {error}") from error
 
 
-def _place(location: Location, table: Mapping[str, Any], path: Path) -> Place:
+def _error_context(location: Location, table: Mapping[str, Any], path: Path) -> ErrorContext:
     """Return what to call the task, method or plan that a location of the file lies in."""
     if location[:1] == ("settings",) and len(location) == 2:
-        return Place(f"the plan {path}", key_name=lambda _: f"[settings.{location[1]}] in {path}")
+        return ErrorContext(
+            f"the plan {path}", key_name=lambda _: f"[settings.{location[1]}] in {path}"
+        )
     if len(location) < 2 or location[0] not in ("tasks", "methods"):
-        return Place(f"the plan {path}")
+        return ErrorContext(f"the plan {path}")
     kind, index = str(location[0]).removesuffix("s"), int(location[1])
     entry = table[str(location[0])][index]
     if not isinstance(entry, dict):
-        return Place(f"the plan {path}")
+        return ErrorContext(f"the plan {path}")
     name: Any = cast("dict[str, Any]", entry).get("name", index + 1)
-    return Place(f"{kind} {name!r} in {path}")
+    return ErrorContext(f"{kind} {name!r} in {path}")
 
 
 def _variant(entry: MethodEntry, settings: Mapping[str, Any], path: Path) -> Variant:

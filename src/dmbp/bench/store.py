@@ -1,17 +1,18 @@
-"""Where results are kept: one SQLite file with a row for each cell that was tried.
+"""The store of results: one SQLite file with a row for each cell that was tried.
 
-A cell is one question of a benchmark to one method, identified by everything that determines its
-result:
+A cell is one question of a benchmark answered by one method, identified by everything that
+determines its result:
 
+    >>> from dataclasses import replace
     >>> cell = Cell("voc", "2008_000002", "9f2c…", "cat", "resnet50", "77ab…", "gradcam", {}, {})
     >>> len(cell.key), cell.key == replace(cell, method="dmbp").key
     (32, False)
 
-The same question has the same key in every run and on every machine; a change to the photo, the
-weights or any setting makes another key. Rows are written in batches, each batch whole or not at
-all, so a run may be killed at any moment and continues where it stopped. A cell that succeeded is
-never overwritten; one that failed is replaced when it is tried again. Several processes may write
-to one file, and two files can be merged.
+The same cell has the same key in every run and on every machine; a change to the photo, the weights
+or any setting changes the key. Rows are written in batches, each of them whole or not at all, so a
+run can be killed at any moment and continues where it stopped. The row of a cell that succeeded is
+never overwritten; that of a cell that failed is replaced when the cell is tried again. Several
+processes may write to one file, and two files can be merged.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -29,10 +30,10 @@ from typing import Any, TypeVar
 
 from dmbp.errors import InputError, OutputError
 
-__all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DigestCache", "ResultRow", "Store", "replace"]
+__all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DigestCache", "ResultRow", "Store"]
 
 RESULTS_VERSION = 2
-"""Part of every key; raised whenever a method or a metric of ours comes to give other results."""
+"""Part of every key; incremented when a change to a method or metric changes its results."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """A digest of all fields but the names of dataset and model, which decide nothing."""
+        """A digest of all fields except the names of dataset and model, which affect no result."""
         parts = {k: v for k, v in asdict(self).items() if k not in ("dataset", "model")}
         text = _to_json({"results": RESULTS_VERSION, **parts})
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -65,7 +66,8 @@ class Cell:
 class ResultRow:
     """A cell's result: scores by metric, their curves and the seconds taken, or why it failed.
 
-    `written` is when the row was first written to a file, in seconds since 1970.
+    `seconds` is the time one attribution took. `written` is when the row was first written to a
+    file, in seconds since 1970.
     """
 
     cell: Cell
@@ -89,16 +91,16 @@ JSON_COLUMNS = ("settings", "scoring", "scores", "curves")
 NUMBER_COLUMNS = ("seconds", "written")
 
 
-def _values_of(row: ResultRow, written: float) -> list[Any]:
-    """Return a row as the values of its columns, the key first."""
+def _to_columns(row: ResultRow, written: float) -> list[Any]:
+    """Return the values of a row's columns, the key first."""
     named = {**vars(row.cell), **vars(row), "written": row.written or written}
     return [row.cell.key] + [
         _to_json(named[name]) if name in JSON_COLUMNS else named[name] for name in COLUMNS
     ]
 
 
-def _row_of(values: Sequence[Any]) -> ResultRow:
-    """Return the row with these values in its columns."""
+def _from_columns(values: Sequence[Any]) -> ResultRow:
+    """Return the row whose columns, without the key, have these values."""
     named = {
         name: json.loads(value) if name in JSON_COLUMNS else value
         for name, value in zip(COLUMNS, values, strict=True)
@@ -107,21 +109,21 @@ def _row_of(values: Sequence[Any]) -> ResultRow:
     return ResultRow(cell, **{name: named[name] for name in RESULT_COLUMNS})
 
 
-LAYOUT_VERSION = 1
-"""Version of the file's tables, kept in the file itself."""
+SCHEMA_VERSION = 1
+"""Version of the tables, stored in the file as SQLite's `user_version`."""
 
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for another process to finish writing."""
 
 _TYPED_COLUMNS = [f"{name} {'REAL' if name in NUMBER_COLUMNS else 'TEXT'}" for name in COLUMNS]
-_TABLES = f"""
+_SCHEMA = f"""
 CREATE TABLE rows (key TEXT PRIMARY KEY, {", ".join(_TYPED_COLUMNS)}) WITHOUT ROWID;
 CREATE INDEX by_question ON rows (model, dataset, method);
 CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
 """
 
-# A photo's digest is part of the key, so the failure of a broken photo stays in the file after the
-# photo was repaired and succeeded. Such a row no longer counts.
+# A photo's digest is part of the key, so the failed row of a broken photo stays in the file after
+# the photo was repaired and its cell succeeded. Such a row no longer counts.
 _QUESTION = ", ".join(name for name in CELL_COLUMNS if name != "photo")
 _CURRENT_ROWS = (
     f"SELECT rows.* FROM rows LEFT JOIN (SELECT {_QUESTION}, max(written) AS repaired FROM rows "
@@ -138,21 +140,22 @@ _INSERT = (
 
 Item = TypeVar("Item")
 
-KEYS_A_QUERY = 500
-ROWS_A_MERGE = 1000
+KEYS_PER_QUERY = 500
+ROWS_PER_MERGE = 1000
 
 
 class Store:
     """A file of results.
 
     Args:
-        path: The file; it is created if it does not exist.
-        read_only: Only read. A file that cannot be written, or whose folder cannot, is then opened
-            without a lock.
+        path: The file, which is created if it does not exist, unless `read_only`.
+        read_only: Also accept a file that cannot be written, or whose folder cannot, and open it
+            for reading. A file that can be written is opened for writing all the same, because
+            SQLite's log needs that even of readers, and digests of photos are remembered in it.
 
     Raises:
-        InputError: The file is not a store, or has another layout.
-        OutputError: The file cannot be opened or written.
+        InputError: If the file is not a store, or has another layout.
+        OutputError: If the file cannot be opened or written.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -165,39 +168,39 @@ class Store:
         self._database.close()
 
     def add(self, rows: Iterable[ResultRow]) -> None:
-        """Write rows, all or none; cells that have succeeded before keep their row."""
+        """Write rows, all or none; cells that have already succeeded keep their row."""
         now = time.time()
-        self._database.write(_INSERT, [_values_of(row, now) for row in rows])
+        self._database.write(_INSERT, [_to_columns(row, now) for row in rows])
 
     def failed_by_key(self, keys: Iterable[str]) -> dict[str, bool]:
-        """Return whether each cell failed, for those of the given keys that have a row."""
+        """Return whether each cell failed, for the keys that have a row."""
         query = "SELECT key, failure IS NOT NULL FROM rows WHERE key IN"
         return {key: bool(failed) for key, failed in self._select(query, keys)}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yield every row, reading a few at a time."""
+        """Yield every row; they are read from the file as they are needed."""
         order = "ORDER BY model, dataset, image, target, method"
         for values in self._database.read(f"SELECT {', '.join(COLUMNS)} FROM rows {order}"):
-            yield _row_of(values)
+            yield _from_columns(values)
 
     def rows_by_key(self, keys: Iterable[str]) -> dict[str, ResultRow]:
-        """Return the rows of those of the given keys that have one."""
+        """Return rows by key, for the keys that have one."""
         query = f"SELECT key, {', '.join(COLUMNS)} FROM rows WHERE key IN"
-        return {key: _row_of(values) for key, *values in self._select(query, keys)}
+        return {key: _from_columns(values) for key, *values in self._select(query, keys)}
 
     def _select(self, query: str, keys: Iterable[str]) -> Iterator[Any]:
-        for some in _batches(keys, KEYS_A_QUERY):
-            yield from self._database.read(f"{query} ({', '.join('?' * len(some))})", some)
+        for batch in _batches(keys, KEYS_PER_QUERY):
+            yield from self._database.read(f"{query} ({', '.join('?' * len(batch))})", batch)
 
     def metrics(self) -> list[str]:
-        """Return every metric for which some row has a score."""
+        """Return every metric for which any row has a score."""
         query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
         return [metric for (metric,) in self._database.read(query)]
 
     def counts(self) -> list[tuple[str, str, str, int, int]]:
         """Return the number of rows and of failed rows by model, dataset and method.
 
-        The failure of a photo that was repaired since is not counted.
+        The failures of photos that have been repaired since are not counted.
         """
         names = "model, dataset, method"
         return list(
@@ -208,7 +211,7 @@ class Store:
         )
 
     def failures(self) -> list[tuple[str, int]]:
-        """Return every reason for a failure and how often it occurs, the most frequent first."""
+        """Return the reasons for failures and how often each occurs, the most frequent first."""
         return list(
             self._database.read(
                 f"SELECT failure, count(*) FROM ({_CURRENT_ROWS}) WHERE failure IS NOT NULL "
@@ -220,17 +223,17 @@ class Store:
         """Add the rows of another file; for a cell in both, a row that succeeded is kept.
 
         Returns:
-            How many of the other file's rows are new, and how many were there already.
+            How many of the other file's rows are new, and how many this file had already.
         """
         before = len(self)
-        theirs = Store(other, read_only=True)
+        source = Store(other, read_only=True)
         try:
-            for rows in _batches(theirs.rows(), ROWS_A_MERGE):
+            for rows in _batches(source.rows(), ROWS_PER_MERGE):
                 self.add(rows)
             added = len(self) - before
-            return added, len(theirs) - added
+            return added, len(source) - added
         finally:
-            theirs.close()
+            source.close()
 
     def __len__(self) -> int:
         return next(number for (number,) in self._database.read("SELECT COUNT(*) FROM rows"))
@@ -238,22 +241,22 @@ class Store:
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(items)
-    while some := list(islice(remaining, size)):
-        yield some
+    while batch := list(islice(remaining, size)):
+        yield batch
 
 
 class DigestCache:
-    """Digests of photo files, remembered until a file's size or time changes.
+    """Digests of photo files, valid until a file's size or modification time changes.
 
-    They are kept in the same file as the results, so that a run of fifty thousand photos that is
-    continued does not read them all again.
+    They are kept in the same file as the results, so that a run of fifty thousand photos does not
+    read them all again when it is continued.
     """
 
     def __init__(self, database: "Database") -> None:
         self._database = database
 
     def get(self, path: Path) -> str | None:
-        """Return the digest remembered for a file, or None if it changed since or is gone."""
+        """Return the digest of a file, or None if it is unknown or the file has changed."""
         version = _file_version(path)
         if version is None:
             return None
@@ -263,9 +266,9 @@ class DigestCache:
         )
 
     def put(self, digests: Mapping[Path, str]) -> None:
-        """Remember the digests of files, except those that vanished meanwhile.
+        """Remember the digests of files, except of files that have vanished meanwhile.
 
-        Nothing is remembered in a file that cannot be written.
+        Nothing is remembered if the store cannot be written.
         """
         if self._database.is_read_only:
             return
@@ -277,16 +280,16 @@ class DigestCache:
 
 
 def _file_version(path: Path) -> tuple[int, int] | None:
-    """Return a file's size and time of change, or None if it cannot be looked at."""
+    """Return a file's size and modification time, or None if it cannot be accessed."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 class Database:
-    """The SQLite file under a store: opened, checked, and with errors in dmbp's words."""
+    """The SQLite file of a store; its errors are raised as `InputError` or `OutputError`."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self._path = path
@@ -307,49 +310,51 @@ class Database:
         self.connection.close()
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield what a query selects."""
+        """Yield the rows that a query selects."""
         with self._errors_translated():
             yield from self.connection.execute(query, values)
 
     def write(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute a statement for every row, all or none."""
-        with self._errors_translated():
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                self.connection.executemany(statement, rows)
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:
-                    self.connection.execute("ROLLBACK")
-                raise
+        with self._errors_translated(), self._transaction():
+            self.connection.executemany(statement, rows)
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        """Commit what is executed inside, or roll all of it back if anything is raised."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:  # SQLite itself rolls back if the disk is full
+                self.connection.execute("ROLLBACK")
+            raise
 
     def _check_version(self) -> None:
         version = self.connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             raise InputError(f"{self._path} is a database, but not one of dmbp's benchmarks")
-        if version != LAYOUT_VERSION:
+        if version != SCHEMA_VERSION:
             raise InputError(
                 f"{self._path} was written by another version of dmbp (layout {version}, here "
-                f"{LAYOUT_VERSION}); use that version, or begin a new file"
+                f"{SCHEMA_VERSION}); use that version, or begin a new file"
             )
 
     def _create_tables(self) -> None:
-        """Create the tables of a new file; two processes may open one at the same time."""
+        """Create the tables of a new file, which several processes may be opening at once."""
         self._enable_write_ahead_log()
         self.connection.execute("PRAGMA synchronous = NORMAL")
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             tables = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if version == 0 and tables == 0:
-                for statement in _TABLES.split(";"):
+                for statement in _SCHEMA.split(";"):
                     self.connection.execute(statement)
-                self.connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
-        finally:
-            self.connection.execute("COMMIT")
+                self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _enable_write_ahead_log(self) -> None:
-        """Retry while another process does the same: SQLite does not wait for that lock itself."""
+        """Switch the journal mode, retrying while locked: SQLite does not wait for this lock."""
         end = time.monotonic() + LOCK_TIMEOUT
         while True:
             try:
@@ -372,12 +377,12 @@ class Database:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether SQLite can write the file, and its log beside it."""
+    """Return whether SQLite can write the file, and its log beside it."""
     return os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK)
 
 
 def _read_only_address(path: Path) -> str:
-    """Return an address that opens a file without a lock, with its log if a run left one."""
+    """Return a URI for reading a file, with its log if a run left one, else without locks."""
     log = path.with_name(f"{path.name}-wal")
     has_log = log.is_file() and log.stat().st_size > 0
     return f"{path.absolute().as_uri()}?{'mode=ro' if has_log else 'immutable=1'}"

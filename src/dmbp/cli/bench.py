@@ -34,7 +34,7 @@ StoreFile = Annotated[Path, typer.Option("--store", help="The file of results.")
 STORE = Path("dmbp-bench.sqlite")
 BATCH = 32
 WHOLE = "1/1"
-MOST_FAILURES = 20
+MAX_FAILURES = 20
 """Reasons for failures that are listed."""
 
 
@@ -99,10 +99,10 @@ def _command(plan: Path, store: Path, given: Mapping[str, object]) -> str:
 def _print_failures(results: "Store") -> None:
     """Print why cells failed, the most frequent reason first."""
     failures = results.failures()
-    for failure, count in failures[:MOST_FAILURES]:
+    for failure, count in failures[:MAX_FAILURES]:
         stdout.print(f"{count} × {failure}")
-    if len(failures) > MOST_FAILURES:
-        stdout.print(f"and {len(failures) - MOST_FAILURES} more; all: dmbp bench export")
+    if len(failures) > MAX_FAILURES:
+        stdout.print(f"and {len(failures) - MAX_FAILURES} more; all: dmbp bench export")
 
 
 @bench_app.command()

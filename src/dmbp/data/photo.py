@@ -19,8 +19,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dmbp.errors import PhotoError
 
-SMALLEST_SIDE = 16
-LARGEST_PIXELS = 150_000_000
+MIN_SIDE = 16
+MAX_PIXELS = 150_000_000
 """More than any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
 
 SAMPLE_SIDE = 320
@@ -127,16 +127,16 @@ def _opened(path: Path) -> Generator[Image.Image]:
 
 
 def _check_size(path: Path, width: int, height: int) -> None:
-    if min(width, height) < SMALLEST_SIDE:
+    if min(width, height) < MIN_SIDE:
         raise PhotoError(
-            f"{path} is {width}×{height} pixels; a photo needs at least {SMALLEST_SIDE} a side"
+            f"{path} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} a side"
         )
-    if width * height > LARGEST_PIXELS:
+    if width * height > MAX_PIXELS:
         raise PhotoError(_too_large(path))
 
 
 def _too_large(path: Path) -> str:
-    return f"{path} has more than {LARGEST_PIXELS // 1_000_000} megapixels; make it smaller first"
+    return f"{path} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from dmbp.errors import InputError, TargetError, suggestion
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.probabilities import ProbabilityTracker, activation_function
-from dmbp.validation import Must, check_fields
+from dmbp.validation import Constraint, check_fields
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
 
@@ -21,13 +21,13 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 GREY_MEAN = (0.449,)
 GREY_STD = (0.226,)
 
-Side = Annotated[
-    int, Must("a number of pixels, because photos are made square", lambda side: side >= 1)
+Pixels = Annotated[
+    int, Constraint("a number of pixels, because photos are made square", lambda side: side >= 1)
 ]
-ChannelNumbers = Annotated[tuple[float, ...], Must("a number for each channel")]
+PerChannel = Annotated[tuple[float, ...], Constraint("a number for each channel")]
 Interpolation = Annotated[
     Image.Resampling,
-    Must(
+    Constraint(
         "one of Pillow's, such as Image.Resampling.BICUBIC",
         lambda method: method in iter(Image.Resampling),
         instance_of=(object,),
@@ -54,16 +54,16 @@ class Preprocessing:
         InputError: If a setting is not one of these.
     """
 
-    resize: Side = 256
-    crop: Side = 224
+    resize: Pixels = 256
+    crop: Pixels = 224
     fit: Fit = "crop"
-    mean: ChannelNumbers = IMAGENET_MEAN
-    std: ChannelNumbers = IMAGENET_STD
+    mean: PerChannel = IMAGENET_MEAN
+    std: PerChannel = IMAGENET_STD
     interpolation: Interpolation = Image.Resampling.BILINEAR
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            object.__setattr__(self, name, _numbers(getattr(self, name)))
+            object.__setattr__(self, name, _as_float_tuple(getattr(self, name)))
         check_fields(self)
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
             raise InputError(
@@ -135,7 +135,7 @@ class Preprocessing:
         return normalised.permute(2, 0, 1)[None].contiguous()
 
 
-def _numbers(given: Any) -> Any:
+def _as_float_tuple(given: Any) -> Any:
     """Return the numbers of a list, array or tensor as a tuple; anything else is left unchanged."""
     try:
         return tuple(float(number) for number in given)
@@ -144,9 +144,9 @@ def _numbers(given: Any) -> Any:
 
 
 # A factory may return an exported program, which is wrapped before it is used.
-MODULE = Must("a PyTorch module", instance_of=(nn.Module, ExportedProgram))
-PREPROCESSING = Must("a Preprocessing", instance_of=(Preprocessing,))
-CLASSES = Must(
+MODULE = Constraint("a PyTorch module", instance_of=(nn.Module, ExportedProgram))
+PREPROCESSING = Constraint("a Preprocessing", instance_of=(Preprocessing,))
+CLASSES = Constraint(
     "a list of names in the order of the outputs", lambda names: isinstance(names, list | tuple)
 )
 
@@ -189,7 +189,7 @@ class Classifier:
         """Return the probability of every class; classes are the last dimension of `outputs`."""
         return activation_function(self.activation)(outputs)
 
-    def is_exclusive(self, outputs: Tensor) -> bool:
+    def is_single_label(self, outputs: Tensor) -> bool:
         """Return whether one class rules out the others; a single output is a yes or no."""
         return self.activation == "softmax" and outputs.shape[-1] > 1
 

@@ -104,7 +104,7 @@ class Prediction:
         if len(self.outputs) == 1 and self.probability(0) < 0.5:
             return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
         is_sure = (
-            self.classifier.is_exclusive(self.outputs) or self.probability(self.top_class) >= 0.5
+            self.classifier.is_single_label(self.outputs) or self.probability(self.top_class) >= 0.5
         )
         words = "predicted" if is_sure else "nothing sure, most likely"
         return f"{words} {self.class_label(self.top_class)}"

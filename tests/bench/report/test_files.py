@@ -29,7 +29,7 @@ def test_both_formats_hold_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
-    monkeypatch.setattr(files, "ROWS_A_GROUP", 5)
+    monkeypatch.setattr(files, "ROWS_PER_GROUP", 5)
     assert export(store, tmp_path / "a.csv") == 12
     assert export(store, tmp_path / "a.parquet") == 12
     with parquet.ParquetFile(tmp_path / "a.parquet") as file:

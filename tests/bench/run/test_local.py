@@ -10,7 +10,7 @@ from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
-from dmbp.bench.run.local import ProcessWorker, parse_devices, threads_each
+from dmbp.bench.run.local import ProcessWorker, parse_devices, threads_per_process
 from dmbp.errors import InputError, WorkerError
 from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
 
@@ -38,7 +38,7 @@ def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -
 def test_only_what_kills_every_worker_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmbp.bench.run.pool.MOST_ATTEMPTS", 2)  # each costs a process's start
+    monkeypatch.setattr("dmbp.bench.run.pool.MAX_ATTEMPTS", 2)  # each costs a process's start
     plan = make_plan(tmp_path, photos=4, model="deadly", methods=["random"])
     mark(tmp_path / "photos" / "cat" / "00002.png")
     tally = run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(TWO, batch=1))
@@ -49,7 +49,7 @@ def test_only_what_kills_every_worker_is_given_up(
 
 
 def test_workers_that_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.serve", print)  # ends at once, without a word
+    monkeypatch.setattr("dmbp.bench.run.local.worker_main", print)  # ends at once, without a word
     plan = read_plan(make_plan(tmp_path, photos=2))
     with pytest.raises(WorkerError, match="workers for cpu do not start: the last ended with"):
         run_plan(plan, tmp_path / "s.sqlite", RunOptions(TWO))
@@ -77,8 +77,8 @@ def _never_end(pipe: object, device: str, threads: int) -> None:
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.serve", _never_end)
-    monkeypatch.setattr("dmbp.bench.run.local.SECONDS_TO_END", 0.2)
+    monkeypatch.setattr("dmbp.bench.run.local.worker_main", _never_end)
+    monkeypatch.setattr("dmbp.bench.run.local.EXIT_TIMEOUT", 0.2)
     worker = ProcessWorker("cpu", 1)
     started = time.monotonic()
     worker.end()
@@ -90,7 +90,7 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
-    assert [threads_each(count) for count in (1, 3, 16)] == [8, 2, 1]
+    assert [threads_per_process(count) for count in (1, 3, 16)] == [8, 2, 1]
 
 
 def test_devices() -> None:

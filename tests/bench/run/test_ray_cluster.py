@@ -14,7 +14,7 @@ from dmbp.bench import ResultRow
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
-from dmbp.bench.run.ray_cluster import RayPool, RayWorker, cluster_places
+from dmbp.bench.run.ray_cluster import RayPool, RayWorker, cluster_capacity
 from dmbp.cli import app
 from dmbp.errors import InputError, WorkerError
 from tests.bench.tiny import make_plan, run_undisturbed, stored_rows
@@ -67,7 +67,7 @@ def test_a_lost_node_changes_nothing(
 
 def test_workers_use_gpus_if_there_are_any() -> None:
     def places(**there: float) -> tuple[int, dict[str, float], str]:
-        return cluster_places(SimpleNamespace(cluster_resources=lambda: there))
+        return cluster_capacity(SimpleNamespace(cluster_resources=lambda: there))
 
     assert places(GPU=4.0, CPU=64.0) == (4, {"num_gpus": 1, "num_cpus": 1}, "cuda")
     assert places(GPU=8.0, CPU=4.0) == (8, {"num_gpus": 1, "num_cpus": 0.5}, "cuda")

@@ -23,7 +23,7 @@ from dmbp.errors import InputError, OutputError
 from dmbp.render import encode_figure, write_all_or_none
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
 
-ROWS_A_GROUP = 5000
+ROWS_PER_GROUP = 5000
 """Rows of a Parquet file that are in memory at once."""
 
 
@@ -81,7 +81,7 @@ def _write_parquet(path: Path, metrics: Sequence[str], lines: Iterable[tuple[Any
     count = 0
     with parquet.ParquetWriter(path, schema) as writer:
         remaining = iter(lines)
-        while group := list(islice(remaining, ROWS_A_GROUP)):
+        while group := list(islice(remaining, ROWS_PER_GROUP)):
             columns = [list(column) for column in zip(*group, strict=True)]
             writer.write_table(arrow.table(columns, schema=schema))
             count += len(group)

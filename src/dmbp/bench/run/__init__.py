@@ -1,8 +1,8 @@
-"""Runs a plan: a driver hands units of work to workers and writes their rows to the store.
+"""Runs a plan: a driver gives units of work to workers and writes their rows to the store.
 
 - `driver`: the run from plan to store, its progress and its summary;
 - `unit_runner`: how a worker computes one unit;
-- `pool`: assigns units to workers, and replaces workers that die;
+- `pool`: assigns units to workers and replaces workers that die;
 - `local`: workers in this process, or in several processes on this machine;
 - `ray_cluster`: workers on a Ray cluster.
 """

@@ -1,4 +1,4 @@
-"""Computing on this machine: in this process, or in several, some for each device.
+"""Workers on this machine: this process, or one or more processes for each device.
 
 >>> parse_devices("cpu", workers=3)
 ('cpu', 'cpu', 'cpu')
@@ -21,7 +21,7 @@ import torch
 from dmbp.bench.identity import load_task_model
 from dmbp.bench.run.pool import Assignment, ResultStream, WorkerHandle, WorkerPool
 from dmbp.bench.run.unit_runner import (
-    MOST_DECODERS,
+    MAX_DECODERS,
     UNITS_AHEAD,
     DecodedPhotos,
     LoadModel,
@@ -36,21 +36,21 @@ DEVICE_TYPES = ("cpu", "cuda", "mps")
 
 
 def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
-    """Return a device's name for every worker.
+    """Return the name of each worker's device.
 
     Args:
         text: Devices separated by commas, such as "cpu" or "cuda:0,cuda:1".
         workers: Workers for each device.
 
     Raises:
-        InputError: A device does not exist.
+        InputError: If a device does not exist.
     """
     names = [_check_device(name.strip()) for name in text.split(",")]
     return tuple(name for name in names for _ in range(workers))
 
 
 def _check_device(name: str) -> str:
-    """Return a device's name if it exists; nothing is put on it, which would cost memory."""
+    """Return the name of a device that exists; nothing is allocated on it."""
     kind, _, index = name.partition(":")
     if kind not in DEVICE_TYPES or not (index.isdecimal() or name == kind):
         raise InputError(f"there is no device {name!r}; devices are cpu, cuda, cuda:1 or mps")
@@ -64,10 +64,10 @@ def _check_device(name: str) -> str:
 
 @contextmanager
 def on_device(device: str) -> Generator[None]:
-    """Make a GPU the current one, on which kernels are launched wherever their tensors lie.
+    """Make a GPU the current device: Triton launches kernels there, wherever their tensors are.
 
-    Beside a GPU, torch is given one thread: eight decoding threads that each use all cores would
-    slow each other down.
+    With a GPU, torch uses one CPU thread: eight decoding threads that each use all cores would slow
+    each other down. Any other device changes nothing.
     """
     if not device.startswith("cuda"):
         yield
@@ -82,7 +82,7 @@ def on_device(device: str) -> Generator[None]:
 
 
 def run_in_process(units: Iterator[Unit], *, load: LoadModel, device: str = "cpu") -> ResultStream:
-    """Compute units in this process while the photos of the next are decoded."""
+    """Compute units in this process; the photos of the next are decoded meanwhile."""
     runner = UnitRunner(load)
     waiting: deque[tuple[Unit, DecodedPhotos]] = deque()
     try:
@@ -98,39 +98,40 @@ def run_in_process(units: Iterator[Unit], *, load: LoadModel, device: str = "cpu
 
 
 def run_in_processes(units: Iterator[Unit], *, devices: Sequence[str]) -> ResultStream:
-    """Compute units in a process for each device; a device named twice has two."""
+    """Compute units in one process for each entry of `devices`, which may repeat a device."""
     return ProcessPool(units, devices).rows()
 
 
 READY = "ready"
+"""What a worker process sends once it has started."""
 
-SECONDS_TO_END = 10.0
-"""Seconds that a process has to end by itself; it needs a few milliseconds."""
+EXIT_TIMEOUT = 10.0
+"""Seconds after which a process that has not exited is killed; exiting takes milliseconds."""
 
 
 class ProcessWorker(WorkerHandle):
-    """A process that computes units; it reads them from a pipe and sends rows back."""
+    """A process that receives units through a pipe, computes them and sends rows back."""
 
     def __init__(self, device: str, threads: int) -> None:
         super().__init__(device)
         context = get_context("spawn")  # a forked process cannot use CUDA
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, device, threads))
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=worker_main, args=(child_pipe, device, threads))
         with _interrupts_blocked():
             self.process.start()
-        theirs.close()
+        child_pipe.close()
 
     def send(self, assignment: Assignment) -> None:
-        """Send a unit; a process that is gone already is noticed when the pipe is read."""
+        """Send a unit; that the process has died is noticed when the pipe is read."""
         try:
             self.pipe.send(assignment.unit)
         except OSError:
             return
 
     def end(self) -> None:
-        """Close the pipe, on which the process exits; kill it if a driver or library holds it."""
+        """Close the pipe, upon which the process exits; kill it if it does not, say in a driver."""
         self.pipe.close()
-        self.process.join(SECONDS_TO_END)
+        self.process.join(EXIT_TIMEOUT)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -147,16 +148,16 @@ class ProcessPool(WorkerPool[ProcessWorker]):
 
     def start(self, device: str) -> ProcessWorker:
         """Start a process."""
-        return ProcessWorker(device, threads_each(len(self._devices)))
+        return ProcessWorker(device, threads_per_process(len(self._devices)))
 
     def collect(self) -> Iterator[list[ResultRow]]:
-        """Wait until a process says that it is ready, sends rows, or ends."""
+        """Wait until a process is ready, sends rows, or ends."""
         by_pipe = {worker.pipe: worker for worker in self.workers}
         for pipe in connection.wait(list(by_pipe)):
             worker = by_pipe[pipe]  # pyright: ignore[reportArgumentType]
             try:
                 message = worker.pipe.recv()
-            except (EOFError, OSError):  # also in the middle of a message
+            except (EOFError, OSError):  # possibly in the middle of a message
                 worker.end()
                 yield self.replace(worker, worker.exit_reason)
                 continue
@@ -167,7 +168,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 self.finish_part(worker, worker.assignments[0])
 
     def stop(self) -> None:
-        """Close all pipes before waiting for any process, so that they end at the same time."""
+        """End all workers; all pipes are closed first, so that the processes exit concurrently."""
         for worker in self.workers:
             worker.pipe.close()
         super().stop()
@@ -175,14 +176,11 @@ class ProcessPool(WorkerPool[ProcessWorker]):
 
 @contextmanager
 def _interrupts_blocked() -> Generator[None]:
-    """Block interrupts; a process that is started inside never gets them.
-
-    The driver deals with them.
-    """
+    """Block SIGINT; a process that is started inside inherits that, so only the driver gets it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # which unblocks interrupts when it is started
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -190,16 +188,16 @@ def _interrupts_blocked() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def threads_each(processes: int) -> int:
-    """Return the threads for each process, so that together they use the machine's cores."""
+def threads_per_process(processes: int) -> int:
+    """Return the number of threads per process with which together they use all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(torch.get_num_threads(), (cores or 1) // processes))
 
 
-def serve(pipe: Any, device: str, threads: int) -> None:
-    """Compute the units that come through a pipe, in a process of its own, until it is closed."""
+def worker_main(pipe: Any, device: str, threads: int) -> None:
+    """Entry point of a worker process: compute units from a pipe until it is closed."""
     torch.set_num_threads(threads)
-    decoders = min(MOST_DECODERS, 2 * threads)
+    decoders = min(MAX_DECODERS, 2 * threads)
     runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)
     waiting: SimpleQueue[tuple[Unit, DecodedPhotos]] = SimpleQueue()
     Thread(target=_receive, args=(pipe, runner, waiting), daemon=True).start()
@@ -209,12 +207,12 @@ def serve(pipe: Any, device: str, threads: int) -> None:
             while True:
                 for rows in runner.rows(*waiting.get()):
                     _send(pipe, rows)
-        except WorkerError as error:  # another process may do better
+        except WorkerError as error:  # the driver starts another process
             sys.exit(f"dmbp: {error}")
 
 
 def _send(pipe: Any, message: Any) -> None:
-    """Send a message to the driver; exit at once if there is none."""
+    """Send a message to the driver; exit at once if the driver is gone."""
     try:
         pipe.send(message)
     except OSError:
@@ -224,7 +222,7 @@ def _send(pipe: Any, message: Any) -> None:
 def _receive(
     pipe: Any, runner: UnitRunner, waiting: "SimpleQueue[tuple[Unit, DecodedPhotos]]"
 ) -> None:
-    """Receive units and begin to decode them; exit at once if the driver is gone."""
+    """Receive units and start to decode them; exit at once if the driver is gone."""
     try:
         while True:
             unit = pipe.recv()

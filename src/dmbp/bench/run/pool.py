@@ -18,11 +18,11 @@ from dmbp.errors import WorkerError
 
 ResultStream = Generator[list[ResultRow]]
 
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Attempts at one part of a unit. A machine that goes down takes a worker with it once; what kills
 three workers in a row (a crash in a kernel, the system reclaiming memory) will kill the next."""
 
-UNITS_A_WORKER = 2
+UNITS_PER_WORKER = 2
 """Units that a worker has at once: one is computed, the photos of the other are decoded."""
 
 
@@ -45,7 +45,7 @@ class Assignment:
     def record_death(self, reason: str) -> list[ResultRow]:
         """Count a worker that died on the first part; if it is given up, return its rows."""
         self.deaths += 1
-        if self.deaths < MOST_ATTEMPTS:
+        if self.deaths < MAX_ATTEMPTS:
             return []
         said = f"{self.deaths} workers in a row were lost over it; the last {reason}"
         rows = self.unit.failed(self.unit.parts[0], said)
@@ -96,9 +96,9 @@ class WorkerPool(ABC, Generic[Worker]):
         """Wait until a worker says something; yield the rows that come with it."""
 
     @property
-    def most_failed_starts(self) -> int:
+    def max_failed_starts(self) -> int:
         """How many workers in a row may die before they are ready."""
-        return MOST_ATTEMPTS - 1
+        return MAX_ATTEMPTS - 1
 
     def rows(self) -> ResultStream:
         """Yield the rows of all units as they arrive; at the end no worker is left."""
@@ -117,7 +117,7 @@ class WorkerPool(ABC, Generic[Worker]):
 
     def _assign(self) -> bool:
         """Give units to workers with the fewest; return whether there is anything to wait for."""
-        for count in range(UNITS_A_WORKER):
+        for count in range(UNITS_PER_WORKER):
             for worker in self.workers:
                 idle = worker.is_ready and len(worker.assignments) <= count
                 if idle and (assignment := self._next()) is not None:
@@ -160,7 +160,7 @@ class WorkerPool(ABC, Generic[Worker]):
         self.workers.remove(worker)
         if not worker.is_ready:
             self._failed_starts += 1
-            if self._failed_starts > self.most_failed_starts:
+            if self._failed_starts > self.max_failed_starts:
                 raise WorkerError(f"workers for {worker.device} do not start: the last {reason}")
         rows = worker.assignments[0].record_death(reason) if worker.assignments else []
         self._returned.extend(own for own in worker.assignments if not own.is_finished)

@@ -14,14 +14,14 @@ from typing import Any
 
 from dmbp.bench.identity import load_task_model
 from dmbp.bench.run.pool import (
-    MOST_ATTEMPTS,
-    UNITS_A_WORKER,
+    MAX_ATTEMPTS,
+    UNITS_PER_WORKER,
     Assignment,
     ResultStream,
     WorkerHandle,
     WorkerPool,
 )
-from dmbp.bench.run.unit_runner import MOST_DECODERS, UnitRunner, in_one_line
+from dmbp.bench.run.unit_runner import MAX_DECODERS, UnitRunner, in_one_line
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings
@@ -53,7 +53,7 @@ class RayActor:
     """What runs in a worker's process on the cluster: it has two units, and computes one."""
 
     def __init__(self, device: str) -> None:
-        decoders = 1 if device == "cpu" else MOST_DECODERS  # with a worker for each core
+        decoders = 1 if device == "cpu" else MAX_DECODERS  # with a worker for each core
         self._runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)
         self._computing = Lock()
         without_size_warnings().__enter__()  # for as long as the process lives
@@ -95,15 +95,15 @@ class RayPool(WorkerPool[RayWorker]):
     """Workers that are actors of a Ray cluster."""
 
     def __init__(self, ray: Any, units: Iterator[Unit]) -> None:
-        count, resources, device = cluster_places(ray)
+        count, resources, device = cluster_capacity(ray)
         super().__init__(units, (device,) * count)
         self._ray = ray
-        self._actor = ray.remote(max_concurrency=UNITS_A_WORKER, **resources)(RayActor)
+        self._actor = ray.remote(max_concurrency=UNITS_PER_WORKER, **resources)(RayActor)
 
     @property
-    def most_failed_starts(self) -> int:
+    def max_failed_starts(self) -> int:
         """How many workers may die before any is ready; a lost node takes many with it."""
-        return MOST_ATTEMPTS * len(self._devices)
+        return MAX_ATTEMPTS * len(self._devices)
 
     def start(self, device: str) -> RayWorker:
         """Ask the cluster for a worker."""
@@ -131,7 +131,7 @@ class RayPool(WorkerPool[RayWorker]):
                 self.finish_part(worker, worker.streams[one])
 
 
-def cluster_places(ray: Any) -> tuple[int, dict[str, float], str]:
+def cluster_capacity(ray: Any) -> tuple[int, dict[str, float], str]:
     """Return how many workers a cluster has room for, the resources of each, and its device."""
     available = ray.cluster_resources()
     gpus, cores = int(available.get("GPU", 0)), int(available.get("CPU", 0))

@@ -26,7 +26,7 @@ from dmbp.models import Classifier, Preprocessing
 UNITS_AHEAD = 1
 """Units decoded while another is computed; more would take memory and gain nothing."""
 
-MOST_DECODERS = 8
+MAX_DECODERS = 8
 """Decoding threads at most: about what keeps an accelerator fed with photos from a camera."""
 
 LoadModel = Callable[[Task], TaskModel]
@@ -35,7 +35,7 @@ LoadModel = Callable[[Task], TaskModel]
 class UnitRunner:
     """Computes units one after the other; units come task by task, so one model is kept."""
 
-    def __init__(self, load: LoadModel, *, decoders: int = MOST_DECODERS) -> None:
+    def __init__(self, load: LoadModel, *, decoders: int = MAX_DECODERS) -> None:
         self._load = load
         self._threads = ThreadPoolExecutor(decoders)
         self._latest: tuple[Task, TaskRunner] | None = None

@@ -75,7 +75,7 @@ def _read_node(proto: Any, version: int) -> Node:
 
     defaults = _default_attributes(proto, version)
     given = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
-    attributes = {k: _plain(value) for k, value in given.items() if defaults.get(k) != value}
+    attributes = {k: _to_python(value) for k, value in given.items() if defaults.get(k) != value}
     if proto.op_type == "ConstantOfShape" and "value" in attributes:
         attributes["value"] = attributes["value"].item()  # traces have no numbers
     name = proto.name or proto.op_type
@@ -95,7 +95,7 @@ def _default_attributes(proto: Any, version: int) -> dict[str, Any]:
     return {k: helper.get_attribute_value(one) for k, one in defaults.items() if one.type}
 
 
-def _plain(attribute: Any) -> Any:
+def _to_python(attribute: Any) -> Any:
     from onnx import TensorProto
 
     if isinstance(attribute, TensorProto):
@@ -119,7 +119,7 @@ def _with_constants_folded(graph: OnnxGraph) -> OnnxGraph:
     constants: dict[str, OnnxValue] = {**graph.constants}
     kept: list[Node] = []
     floats = [one for one in constants.values() if isinstance(one, Tensor)]
-    widest = max((one.dtype for one in floats if one.is_floating_point()), key=_width, default=None)
+    widest = max((one.dtype for one in floats if one.is_floating_point()), key=_bits, default=None)
     no_images = torch.empty(0, dtype=widest)
     for node in graph.nodes:
         if node.operator == "Constant":
@@ -143,7 +143,7 @@ def _without_unused(graph: OnnxGraph) -> OnnxGraph:
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
 
 
-def _width(dtype: torch.dtype) -> int:
+def _bits(dtype: torch.dtype) -> int:
     return torch.finfo(dtype).bits
 
 
@@ -174,18 +174,20 @@ class OnnxNodeModule(nn.Module):
         if not isinstance(constant, Tensor) or self.node.operator in _WITHOUT_WEIGHTS:
             self._numbers[name] = as_numbers(constant)
             return
-        own_name = _PARAMETER_NAMES.get(self.node.operator, {}).get(
+        parameter_name = _PARAMETER_NAMES.get(self.node.operator, {}).get(
             position, f"constant_{position}"
         )
-        self._tensors[name] = own_name
+        self._tensors[name] = parameter_name
         if isinstance(constant, nn.Parameter):
-            self.register_parameter(own_name, constant)
+            self.register_parameter(parameter_name, constant)
         else:
-            self.register_buffer(own_name, constant)
+            self.register_buffer(parameter_name, constant)
 
     def forward(self, values: dict[str, OnnxValue], images: Tensor) -> Any:
         """Return the node's results by name, given the values computed so far."""
-        tensors = {name: getattr(self, own_name) for name, own_name in self._tensors.items()}
+        tensors = {
+            name: getattr(self, parameter_name) for name, parameter_name in self._tensors.items()
+        }
         call = self.node.call({**values, **tensors, **self._numbers}, images)
         return self.node.outputs_by_name(compute(call))
 

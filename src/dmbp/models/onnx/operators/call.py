@@ -18,7 +18,7 @@ OnnxValue = Any
 FLOAT_TYPES = (1, 10, 11, 16)
 """ONNX's numbers for float32, float16, float64 and bfloat16."""
 
-LONGEST_SHAPE = 16
+MAX_SHAPE_LENGTH = 16
 """A longer vector of integers cannot be a shape; it is an index, and stays a tensor."""
 
 
@@ -86,7 +86,7 @@ def as_numbers_if_shape(value: OnnxValue) -> OnnxValue:
     """Return a constant as Python numbers if it is a scalar or may be a shape, else unchanged."""
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
-    may_be_shape = not value.is_floating_point() and value.numel() <= LONGEST_SHAPE
+    may_be_shape = not value.is_floating_point() and value.numel() <= MAX_SHAPE_LENGTH
     return value.tolist() if may_be_shape or value.dim() == 0 else value
 
 

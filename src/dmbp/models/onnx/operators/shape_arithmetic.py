@@ -13,7 +13,7 @@ import torch
 
 from dmbp.models.onnx.operators.call import (
     FLOAT_TYPES,
-    LONGEST_SHAPE,
+    MAX_SHAPE_LENGTH,
     Implementation,
     NodeCall,
     OnnxValue,
@@ -122,7 +122,7 @@ def _transpose(call: NodeCall) -> OnnxValue:
 
 def _constant_of_shape(call: NodeCall) -> OnnxValue:
     sizes, number = call.inputs[0], call.attribute("value", 0.0)
-    is_vector = len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= LONGEST_SHAPE
+    is_vector = len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] <= MAX_SHAPE_LENGTH
     return [number] * sizes[0] if is_vector and not isinstance(number, float) else NotImplemented
 
 
