@@ -1,10 +1,10 @@
-"""Where the rows of a step's result are, from where they are in its inputs.
+"""Tracks which dimension of each step's result holds the rows; a row is one target of one image.
 
 Engines learn masks row by row, so at every site they must know which elements belong to which row.
-An operation keeps rows separate if it moves, cuts or sums other dimensions; `ROW_RULES` says for
-each known operation where the rows go. A network with a site behind any other operation is left
-to the autograd engine. A reshape changes no order, so it keeps rows wherever they end up within
-one dimension.
+An operation keeps rows separate if it only moves, cuts or sums other dimensions; `ROW_RULES` says
+for each such operation which dimension then holds the rows. A reshape keeps the order of elements,
+so rows stay known as long as a single dimension holds all of them. If a site follows any other
+operation, the network falls back to the autograd engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,207 +19,223 @@ from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import Step
 
 RowRule = Callable[[Step, Tensor, int], int | None]
-"""Maps a step, its first input and the rows' dimension there to the rows' dimension in the result,
-or to None if rows are mixed or reordered."""
+"""Maps a step, its first input and the dimension that holds the rows of this input to the dimension
+that holds the rows of the result, or to None if the step mixes or reorders rows."""
 
 
 def _argument(step: Step, position: int, name: str, default: Any) -> Any:
+    """Return an argument that may be passed by position or by name."""
     if position < len(step.arguments):
         return step.arguments[position]
     return step.keywords.get(name, default)
 
 
 def _dimensions(step: Step, position: int, name: str, *, rank: int) -> list[int]:
-    """Return the dimensions given to an operation, non-negative; empty if none are given."""
-    given = _argument(step, position, name, None)
-    several: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
-    return [d % rank for d in several] if all(isinstance(d, int) for d in several) else []
+    """Return a dimension argument as non-negative integers; an empty list if it is missing."""
+    value = _argument(step, position, name, None)
+    dims: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+    return [d % rank for d in dims] if all(isinstance(d, int) for d in dims) else []
 
 
-def _batch(rank: int) -> RowRule:
-    """A batch in dimension 0 of a tensor of exactly this rank, as in `conv2d`."""
-    return lambda _, first, row: row if first.dim() == rank and row == 0 else None
+def _exact_rank(rank: int) -> RowRule:
+    """Return a rule that keeps rows in dimension 0 of an input with exactly `rank` dimensions."""
+    return lambda _, first, row_dim: row_dim if first.dim() == rank and row_dim == 0 else None
 
 
-def _batch_from(rank: int) -> RowRule:
-    """A batch in dimension 0 of a tensor of at least this rank."""
-    return lambda _, first, row: row if first.dim() >= rank and row == 0 else None
+def _min_rank(rank: int) -> RowRule:
+    """Return a rule that keeps rows in dimension 0 of an input with at least `rank` dimensions."""
+    return lambda _, first, row_dim: row_dim if first.dim() >= rank and row_dim == 0 else None
 
 
 def _before_last(count: int) -> RowRule:
-    """The operation works on the last `count` dimensions and keeps the rank."""
+    """Return a rule for operations on the last `count` dimensions that keep the rank."""
 
-    def rule(step: Step, first: Tensor, row: int) -> int | None:
-        same = step.shape is not None and len(step.shape) == first.dim()
-        return row if same and row < first.dim() - count else None
+    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+        keeps_rank = step.shape is not None and len(step.shape) == first.dim()
+        return row_dim if keeps_rank and row_dim < first.dim() - count else None
 
     return rule
 
 
-def _elsewhere(position: int, name: str, default: int | None = None) -> RowRule:
-    """The operation works along dimensions that do not hold the rows."""
+def _along_other_dim(position: int, name: str, default: int | None = None) -> RowRule:
+    """Return a rule that keeps rows if the operation works along dimensions that do not hold them.
 
-    def rule(step: Step, first: Tensor, row: int) -> int | None:
+    The argument at `position`, or with this `name`, lists the dimensions.
+    """
+
+    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
         is_given = _argument(step, position, name, None) is not None
         dimensions = _dimensions(step, position, name, rank=first.dim())
         if not is_given and default is not None:
             dimensions = [default % first.dim()]
-        return row if dimensions and row not in dimensions else None
+        return row_dim if dimensions and row_dim not in dimensions else None
 
     return rule
 
 
-def _reduced(position: int) -> RowRule:
-    """Other dimensions are reduced, and removed or kept with size one."""
+def _reduction_rule(position: int) -> RowRule:
+    """Return a rule that keeps rows if the operation reduces dimensions that do not hold them.
 
-    def rule(step: Step, first: Tensor, row: int) -> int | None:
+    The argument at `position` lists the dimensions, which are removed or keep size one.
+    """
+
+    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
         dimensions = _dimensions(step, position, "dim", rank=first.dim())
-        if not dimensions or row in dimensions:
+        if not dimensions or row_dim in dimensions:
             return None
-        ahead = sum(d < row for d in dimensions)
+        dims_before = sum(d < row_dim for d in dimensions)
         if step.shape is None:
-            return None if ahead else row
-        gone = first.dim() - len(step.shape)
-        return {0: row, len(dimensions): row - ahead}.get(gone)
+            return None if dims_before else row_dim
+        removed = first.dim() - len(step.shape)
+        return {0: row_dim, len(dimensions): row_dim - dims_before}.get(removed)
 
     return rule
 
 
-def _permuted(step: Step, first: Tensor, row: int) -> int | None:
-    return _dimensions(step, 1, "dims", rank=first.dim()).index(row)
+def _permute_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Return the position to which the rows' dimension is permuted."""
+    return _dimensions(step, 1, "dims", rank=first.dim()).index(row_dim)
 
 
-def _swapped(step: Step, first: Tensor, row: int) -> int | None:
+def _transpose_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Return the other of the two swapped dimensions if one of them holds the rows."""
     pair = [_argument(step, k, name, 0) % first.dim() for k, name in ((1, "dim0"), (2, "dim1"))]
-    return pair[1 - pair.index(row)] if row in pair else row
+    return pair[1 - pair.index(row_dim)] if row_dim in pair else row_dim
 
 
-def _taken(step: Step, first: Tensor, row: int) -> int | None:
-    """A dimension is removed; later ones move one forward."""
+def _select_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if another dimension is removed; the dimensions after it move one forward."""
     dimension = _argument(step, 1, "dim", 0) % first.dim()
-    return None if dimension == row else row - (dimension < row)
+    return None if dimension == row_dim else row_dim - (dimension < row_dim)
 
 
-def _inserted(step: Step, first: Tensor, row: int) -> int | None:
-    return row + (_argument(step, 1, "dim", 0) % (first.dim() + 1) <= row)
+def _stack_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Move rows one dimension back if the new dimension is inserted before them."""
+    return row_dim + (_argument(step, 1, "dim", 0) % (first.dim() + 1) <= row_dim)
 
 
-def _expanded(step: Step, first: Tensor, row: int) -> int | None:
-    """New dimensions are added in front."""
-    return None if step.shape is None else row + len(step.shape) - first.dim()
+def _expand_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Move rows back by the number of new dimensions, which are added in front."""
+    return None if step.shape is None else row_dim + len(step.shape) - first.dim()
 
 
-def _sliced(step: Step, first: Tensor, row: int) -> int | None:
-    """The slice is along another dimension, or takes all rows."""
+def _slice_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if the slice is along another dimension or takes all rows."""
     along = _argument(step, 1, "dim", 0) % first.dim()
-    return row if along != row or step.shape == tuple(first.shape) else None
+    return row_dim if along != row_dim or step.shape == tuple(first.shape) else None
 
 
-def _scattered(step: Step, first: Tensor, row: int) -> int | None:
-    """The values are written along another dimension, or over all rows."""
+def _slice_scatter_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if values are written along another dimension or over all rows."""
     start, end = (_argument(step, k, name, None) for k, name in ((3, "start"), (4, "end")))
-    whole = start in (None, 0) and (end is None or end >= first.shape[row])
-    return row if whole or _argument(step, 2, "dim", 0) % first.dim() != row else None
+    all_rows = start in (None, 0) and (end is None or end >= first.shape[row_dim])
+    return row_dim if all_rows or _argument(step, 2, "dim", 0) % first.dim() != row_dim else None
 
 
-def _padded(step: Step, first: Tensor, row: int) -> int | None:
-    return row if row < first.dim() - len(_argument(step, 1, "pad", [])) // 2 else None
+def _pad_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if only dimensions after them are padded."""
+    padded_dims = len(_argument(step, 1, "pad", [])) // 2
+    return row_dim if row_dim < first.dim() - padded_dims else None
 
 
-def _multiplied(step: Step, first: Tensor, row: int) -> int | None:
-    """Rows are multiplied by one matrix, or each by a matrix of its own."""
+def _matmul_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if one constant matrix multiplies all of them, or a separate one each row."""
     rank = first.dim()
-    others = [argument for argument in step.arguments if isinstance(argument, Tensor)]
-    if len(step.reads) != 1 or len(others) != 1:
+    constants = [argument for argument in step.arguments if isinstance(argument, Tensor)]
+    if len(step.reads) != 1 or len(constants) != 1:
         return None
-    if others[0].dim() == rank and row < rank - 2:
-        return row
-    by_matrix = others[0] is step.arguments[1] and others[0].dim() == 2
-    return row if by_matrix and row < rank - 1 else None
+    if constants[0].dim() == rank and row_dim < rank - 2:
+        return row_dim
+    by_matrix = constants[0] is step.arguments[1] and constants[0].dim() == 2
+    return row_dim if by_matrix and row_dim < rank - 1 else None
 
 
-def _normalised(step: Step, first: Tensor, row: int) -> int | None:
-    return row if row < first.dim() - len(_argument(step, 1, "normalized_shape", [])) else None
+def _norm_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    """Keep rows if only dimensions after them are normalised."""
+    normalised_dims = len(_argument(step, 1, "normalized_shape", []))
+    return row_dim if row_dim < first.dim() - normalised_dims else None
 
 
-def _indexed(step: Step, first: Tensor, row: int) -> int | None:  # noqa: ARG001
-    """One index after the rows keeps them; several indices may move dimensions to the front."""
-    places = [k for k, index in enumerate(_argument(step, 1, "indices", [])) if index is not None]
-    return row if len(places) == 1 and places[0] > row else None
+def _index_rule(step: Step, first: Tensor, row_dim: int) -> int | None:  # noqa: ARG001
+    """Keep rows if a single later dimension is indexed; more indices may reorder dimensions."""
+    indices = _argument(step, 1, "indices", [])
+    indexed_dims = [k for k, index in enumerate(indices) if index is not None]
+    return row_dim if len(indexed_dims) == 1 and indexed_dims[0] > row_dim else None
 
 
-def _by_dimensions(names: Sequence[str]) -> dict[str, RowRule]:
-    """Return rules for `conv2d` and the like, which take a batch of a fixed rank."""
-    return {f"{name}{n}d": _batch(n + 2) for name in names for n in (1, 2, 3)}
+def _exact_rank_rules(names: Sequence[str]) -> dict[str, RowRule]:
+    """Return rules for the 1d, 2d and 3d variants of operations such as `conv`."""
+    return {f"{name}{n}d": _exact_rank(n + 2) for name in names for n in (1, 2, 3)}
 
 
 ROW_RULES: Mapping[str, RowRule] = {
-    **_by_dimensions(["conv", "conv_transpose", "avg_pool", "adaptive_avg_pool", "max_pool"]),
-    **_by_dimensions(["adaptive_max_pool", "reflection_pad", "replication_pad"]),
-    **_by_dimensions(["upsample_nearest", "_upsample_nearest_exact", "_adaptive_avg_pool"]),
-    "max_pool2d_with_indices": _batch(4),
-    "upsample_linear1d": _batch(3),
-    "upsample_bilinear2d": _batch(4),
-    "upsample_bicubic2d": _batch(4),
-    "_upsample_bilinear2d_aa": _batch(4),
-    "_upsample_bicubic2d_aa": _batch(4),
-    "upsample_trilinear3d": _batch(5),
-    "pixel_shuffle": _batch_from(4),
-    "pixel_unshuffle": _batch_from(4),
-    "channel_shuffle": _batch_from(3),
-    "batch_norm": _batch_from(2),
-    "_native_batch_norm_legit_no_training": _batch_from(2),
-    "group_norm": _batch_from(2),
-    "instance_norm": _batch_from(3),
+    **_exact_rank_rules(["conv", "conv_transpose", "avg_pool", "adaptive_avg_pool", "max_pool"]),
+    **_exact_rank_rules(["adaptive_max_pool", "reflection_pad", "replication_pad"]),
+    **_exact_rank_rules(["upsample_nearest", "_upsample_nearest_exact", "_adaptive_avg_pool"]),
+    "max_pool2d_with_indices": _exact_rank(4),
+    "upsample_linear1d": _exact_rank(3),
+    "upsample_bilinear2d": _exact_rank(4),
+    "upsample_bicubic2d": _exact_rank(4),
+    "_upsample_bilinear2d_aa": _exact_rank(4),
+    "_upsample_bicubic2d_aa": _exact_rank(4),
+    "upsample_trilinear3d": _exact_rank(5),
+    "pixel_shuffle": _min_rank(4),
+    "pixel_unshuffle": _min_rank(4),
+    "channel_shuffle": _min_rank(3),
+    "batch_norm": _min_rank(2),
+    "_native_batch_norm_legit_no_training": _min_rank(2),
+    "group_norm": _min_rank(2),
+    "instance_norm": _min_rank(3),
     "linear": _before_last(1),
-    "layer_norm": _normalised,
-    "rms_norm": _normalised,
+    "layer_norm": _norm_rule,
+    "rms_norm": _norm_rule,
     "scaled_dot_product_attention": _before_last(2),
-    "bmm": _multiplied,
-    "matmul": _multiplied,
-    "mm": _multiplied,
-    "permute": _permuted,
-    "transpose": _swapped,
-    "select": _taken,
-    "unbind": _taken,
-    "stack": _inserted,
-    "expand": _expanded,
-    "index": _indexed,
-    "slice": _sliced,
-    "slice_scatter": _scattered,
-    "pad": _padded,
-    "constant_pad_nd": _padded,
-    "flip": _elsewhere(1, "dims"),
-    "roll": _elsewhere(2, "dims"),
-    "gather": _elsewhere(1, "dim", 0),
-    "topk": _elsewhere(2, "dim", -1),
-    "sort": _elsewhere(1, "dim", -1),
-    "narrow": _elsewhere(1, "dim", 0),
-    "index_select": _elsewhere(1, "dim", 0),
-    "split": _elsewhere(2, "dim", 0),
-    "split_with_sizes": _elsewhere(2, "dim", 0),
-    "chunk": _elsewhere(2, "dim", 0),
-    "cat": _elsewhere(1, "dim", 0),
-    "select_scatter": _elsewhere(2, "dim", 0),
-    "cumsum": _elsewhere(1, "dim"),
-    "mean": _reduced(1),
-    "sum": _reduced(1),
-    "amax": _reduced(1),
-    "amin": _reduced(1),
-    "max": _reduced(1),
-    "min": _reduced(1),
-    "var": _reduced(1),
-    "std": _reduced(1),
-    "logsumexp": _reduced(1),
-    "norm": _reduced(2),
-    "linalg_vector_norm": _reduced(2),
+    "bmm": _matmul_rule,
+    "matmul": _matmul_rule,
+    "mm": _matmul_rule,
+    "permute": _permute_rule,
+    "transpose": _transpose_rule,
+    "select": _select_rule,
+    "unbind": _select_rule,
+    "stack": _stack_rule,
+    "expand": _expand_rule,
+    "index": _index_rule,
+    "slice": _slice_rule,
+    "slice_scatter": _slice_scatter_rule,
+    "pad": _pad_rule,
+    "constant_pad_nd": _pad_rule,
+    "flip": _along_other_dim(1, "dims"),
+    "roll": _along_other_dim(2, "dims"),
+    "gather": _along_other_dim(1, "dim", 0),
+    "topk": _along_other_dim(2, "dim", -1),
+    "sort": _along_other_dim(1, "dim", -1),
+    "narrow": _along_other_dim(1, "dim", 0),
+    "index_select": _along_other_dim(1, "dim", 0),
+    "split": _along_other_dim(2, "dim", 0),
+    "split_with_sizes": _along_other_dim(2, "dim", 0),
+    "chunk": _along_other_dim(2, "dim", 0),
+    "cat": _along_other_dim(1, "dim", 0),
+    "select_scatter": _along_other_dim(2, "dim", 0),
+    "cumsum": _along_other_dim(1, "dim"),
+    "mean": _reduction_rule(1),
+    "sum": _reduction_rule(1),
+    "amax": _reduction_rule(1),
+    "amin": _reduction_rule(1),
+    "max": _reduction_rule(1),
+    "min": _reduction_rule(1),
+    "var": _reduction_rule(1),
+    "std": _reduction_rule(1),
+    "logsumexp": _reduction_rule(1),
+    "norm": _reduction_rule(2),
+    "linalg_vector_norm": _reduction_rule(2),
 }
+"""The rule of each operation that may move the rows to another dimension, by name."""
 
 
 def result_layout(step: Step, examples: Sequence[Example], rows: int) -> RowLayout | None:
-    """Return where the rows of a step's result are, or None if unknown."""
+    """Return the layout of the rows in a step's result, or None if it is unknown."""
     if rows == 1:
-        return _single_row(step.shape)
+        return _single_row_layout(step.shape)
     layouts = {example.layout for example in examples}
     layout = layouts.pop()
     if layouts or layout is None:
@@ -234,31 +250,34 @@ def result_layout(step: Step, examples: Sequence[Example], rows: int) -> RowLayo
     if not isinstance(first, Tensor):
         return None
     if name in _RESHAPES:
-        return None if step.shape is None else _reshaped(first.shape, step.shape, layout, rows)
-    return _moved(step, [example.value for example in examples], layout)
+        if step.shape is None:
+            return None
+        return _layout_after_reshape(first.shape, step.shape, layout, rows)
+    return _apply_row_rule(step, [example.value for example in examples], layout)
 
 
-def _single_row(shape: Sequence[int] | None) -> RowLayout | None:
-    """With one row, every element belongs to it."""
+def _single_row_layout(shape: Sequence[int] | None) -> RowLayout | None:
+    """Return the layout of a batch of one row, to which every element belongs."""
     if shape is None:
         return ROWS_FIRST
     return RowLayout(inner=shape[0]) if shape else None
 
 
-def _reshaped(
+def _layout_after_reshape(
     before: Sequence[int], after: Sequence[int], layout: RowLayout, rows: int
 ) -> RowLayout | None:
-    """Find the dimension that holds all rows after a reshape: the elements before them stay."""
-    ahead = prod(before[: layout.dimension]) * layout.outer
+    """Return the layout after a reshape, or None if no single dimension holds all rows."""
+    # A reshape keeps the order of elements, so the sequence of rows repeats equally often.
+    repeats = prod(before[: layout.dimension]) * layout.outer
     for dimension, size in enumerate(after):
-        outer, rest = divmod(ahead, prod(after[:dimension]))
-        if rest == 0 and outer and size % (outer * rows) == 0:
+        outer, remainder = divmod(repeats, prod(after[:dimension]))
+        if remainder == 0 and outer and size % (outer * rows) == 0:
             return RowLayout(dimension, outer, size // (outer * rows))
     return None
 
 
-def _moved(step: Step, values: Sequence[Tensor], layout: RowLayout) -> RowLayout | None:
-    """Apply the operation's rule, and check that the dimension it names has the same size."""
+def _apply_row_rule(step: Step, values: Sequence[Tensor], layout: RowLayout) -> RowLayout | None:
+    """Apply the operation's rule, and check that the dimension it returns has the same size."""
     name = step.operation.removeprefix("aten.").partition(".")[0]
     first, rule = values[0], ROW_RULES.get(name)
     if rule is None or (layout.dimension > 0 and len({value.dim() for value in values}) > 1):
@@ -273,42 +292,12 @@ def _moved(step: Step, values: Sequence[Tensor], layout: RowLayout) -> RowLayout
 
 
 _ELEMENTWISE = {
-    "add",
-    "sub",
-    "rsub",
-    "mul",
-    "div",
-    "neg",
-    "positive",
-    "masked_fill",
-    "where",
-    "clone",
-    "contiguous",
-    "alias",
-    "detach",
-    "copy",
-    "lift_fresh_copy",
-    "dropout",
-    "feature_dropout",
-    "maximum",
-    "minimum",
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "prelu",
-    "hardtanh",
-    "clamp",
-    "clamp_min",
-    "clamp_max",
-    "threshold",
-    "abs",
-    "softshrink",
-    "hardshrink",
-    "rrelu",
-    "_prelu_kernel",
-    *("tanh", "silu", "gelu", "hardswish", "mish", "elu", "selu", "celu", "softplus"),
-    *("log_sigmoid", "sigmoid", "hardsigmoid", "sin", "cos", "exp", "pow", "square", "log"),
-    *("sqrt", "rsqrt", "reciprocal", "erf", "identity"),
+    *("add", "sub", "rsub", "mul", "div", "neg", "positive", "maximum", "minimum"),
+    *("masked_fill", "where", "clone", "contiguous", "alias", "detach", "copy", "lift_fresh_copy"),
+    *("dropout", "feature_dropout"),
 }
+"""Operations on single elements. Activations are not listed: they freeze to an `ElementwiseLine`,
+which `result_layout` recognises whatever its name is."""
 
 _RESHAPES = {"reshape", "view", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"}
+"""Operations that keep the order of elements and change only the shape."""

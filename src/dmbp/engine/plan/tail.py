@@ -1,17 +1,17 @@
-"""The end of a network: the steps after the last sites, and last layers without unused channels.
+"""The steps after the last sites as one affine function, the tail; channel pruning before it.
 
-After the last masks the network is an affine function of a few values, so a score is a product:
+After the last masks the network is an affine function of a few values:
 
-    score = Σ ⟨∇v, v⟩ + constant          over the values v that the last steps read
+    score = Σ ⟨∇v, v⟩ + constant          over the values v that the tail reads
 
-Neither part changes while masks are learned, so the last steps run once instead of at every
-iteration.
+Neither the gradients ∇v nor the constant change while masks are learned, so the tail's own steps
+run once instead of at every iteration.
 
-If classes are channels until the end, as in SqueezeNet, the masks of other classes' channels have
-no effect on the target's score. They keep their initial values and need not be computed:
+If the last convolution has one output channel per class, as in SqueezeNet, masks on other classes'
+channels do not affect the target's score. They keep their initial values and need not be computed:
 `prune_channels` cuts the last convolution and ReLU down to the channels that the score depends on.
-On a GPU they are computed anyway: a recorded CUDA graph serves all classes, which saves more than
-the channels cost.
+GPUs compute all channels: a recorded CUDA graph serves all classes, which saves more than the
+channels cost.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ from dmbp.linear.steps import FrozenGraph, Step
 
 @dataclass(frozen=True)
 class Tail:
-    """The score as an affine function of the values that the last steps read.
+    """The score as an affine function of the values that the tail reads.
 
     Attributes:
-        gradients: The gradient of the score in each of these values, by index.
+        gradients: The gradient of the score with respect to each of these values, by index.
         constant: The score's constant part.
-        layouts: Where the rows of these values are; rows come first in values without an entry.
+        layouts: The row layouts of these values; `ROWS_FIRST` for values without an entry.
     """
 
     gradients: Mapping[int, Tensor]
@@ -44,7 +44,7 @@ class Tail:
     layouts: Mapping[int, RowLayout] = field(default_factory=dict[int, RowLayout])
 
     def scores(self, values: Mapping[int, Tensor]) -> Tensor:
-        """Return both streams' scores (2, rows) from the stacked values."""
+        """Return both streams' scores, (2, rows), from the stacked values."""
         scores, rows = self.constant.expand(2, -1), len(self.constant)
         for index, gradient in self.gradients.items():
             layout = self.layouts.get(index, ROWS_FIRST)
@@ -53,27 +53,30 @@ class Tail:
         return scores
 
     def seed_gradients(self, seeds: Tensor) -> dict[int, Tensor]:
-        """Return the loss's gradient in each value, from its seed for one stream of every row."""
+        """Return the loss's gradient with respect to each value, from one seed per row, (rows,)."""
         return {
-            index: self.layouts.get(index, ROWS_FIRST).spread(seeds, part.dim()) * part
-            for index, part in self.gradients.items()
+            index: self.layouts.get(index, ROWS_FIRST).spread(seeds, gradient.dim()) * gradient
+            for index, gradient in self.gradients.items()
         }
 
 
 def tail_steps(frozen: FrozenGraph) -> list[Step]:
-    """Return the steps after which no site follows."""
-    before_a_site: set[int] = set()
+    """Return the steps that no site depends on, without the sites themselves."""
+    site_inputs: set[int] = set()
     steps: list[Step] = []
     for step in reversed(frozen.steps):
-        if step.site is not None or step.output in before_a_site:
-            before_a_site.update(step.reads)
+        if step.site is not None or step.output in site_inputs:
+            site_inputs.update(step.reads)
         else:
             steps.append(step)
     return steps[::-1]
 
 
 def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
-    """Return the values that the tail reads from other steps; the result if the tail is empty."""
+    """Return the indices of the values that the tail reads from other steps.
+
+    If the tail is empty, this is the network's result.
+    """
     producers = {step.output for step in steps}
     reads = [index for step in steps for index in step.reads if index not in producers]
     return list(dict.fromkeys(reads)) if frozen.result in producers else [frozen.result]
@@ -83,30 +86,30 @@ def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
 def make_tail(
     net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]
 ) -> Tail:
-    """Return the tail, computed from its value and its slope at zero.
+    """Return the tail, computed from its value and its gradient at zero.
 
-    `shapes` are the shapes of the values that its steps read.
+    `shapes` are the shapes of the values that its steps read, by index.
     """
-    given = {index: net.inputs.new_zeros(shape).requires_grad_() for index, shape in shapes.items()}
-    slots: dict[int, Any] = dict(given)
+    zeros = {index: net.inputs.new_zeros(shape).requires_grad_() for index, shape in shapes.items()}
+    slots: dict[int, Any] = dict(zeros)
     for step in steps:
         slots[step.output] = step.apply(slots)
-    scores = net.score(slots[steps[-1].output if steps else next(iter(given))])
+    scores = net.score(slots[steps[-1].output if steps else next(iter(zeros))])
     gradients = torch.autograd.grad(
-        scores.sum(), list(given.values()), allow_unused=True, materialize_grads=True
+        scores.sum(), list(zeros.values()), allow_unused=True, materialize_grads=True
     )
-    parts = {index: channels_last(part) for index, part in zip(given, gradients, strict=True)}
-    return Tail(parts, scores.detach())
+    by_index = {index: channels_last(g) for index, g in zip(zeros, gradients, strict=True)}
+    return Tail(by_index, scores.detach())
 
 
 @dataclass(frozen=True)
 class PrunedChannels:
-    """The last steps and the tail with fewer channels.
+    """The last convolutions and gates, and the tail, with fewer channels.
 
     Attributes:
         steps: The steps that changed, by output index.
         tail: The tail of the smaller network.
-        channels: The channels kept, by site name.
+        channels: The indices of the channels kept, by site name; no entry if all are kept.
     """
 
     steps: Mapping[int, Step]
@@ -114,26 +117,26 @@ class PrunedChannels:
     channels: Mapping[str, Tensor]
 
     def select(self, name: str, logits: Tensor) -> Tensor:
-        """Return a site's logits in the channels that are kept."""
+        """Return the logits of a site's kept channels."""
         kept = self.channels.get(name)
         return logits if kept is None else logits[:, kept]
 
-    def restore(self, name: str, learned: Tensor, start: Tensor | None) -> Tensor:
-        """Return all logits of a site: the learned ones, and the initial ones elsewhere.
+    def restore(self, name: str, learned: Tensor, initial: Tensor | None) -> Tensor:
+        """Return all logits of a site: learned in the kept channels, initial in the others.
 
-        `start` are the initial logits of all channels, None if the site was not pruned.
+        `initial` has the initial logits of all channels, or is None if the site was not pruned.
         """
-        if start is None:
+        if initial is None:
             return learned
-        return start.index_copy(1, self.channels[name], learned.to(start.dtype))
+        return initial.index_copy(1, self.channels[name], learned.to(initial.dtype))
 
 
-def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> PrunedChannels:
-    """Prune the convolutions and gates before the tail; steps in `fixed` are not touched."""
+def prune_channels(steps: Sequence[Step], tail: Tail, protected: set[int]) -> PrunedChannels:
+    """Prune convolutions and gates before the tail, except steps whose output is `protected`."""
     changed: dict[int, Step] = {}
     gradients = dict(tail.gradients)
     channels: dict[str, Tensor] = {}
-    for gate, convolution in _prunable_ends(steps, tail, fixed):
+    for gate, convolution in _prunable_pairs(steps, tail, protected):
         assert gate.site is not None
         gradient = gradients[gate.output]
         kept = (gradient != 0).any(3).any(2).any(0).nonzero()[:, 0]
@@ -146,22 +149,24 @@ def prune_channels(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> Pruned
     return PrunedChannels(changed, replace(tail, gradients=gradients), channels)
 
 
-def _prunable_ends(steps: Sequence[Step], tail: Tail, fixed: set[int]) -> list[tuple[Step, Step]]:
-    """Find gates that only the tail reads, each with a convolution that only the gate reads."""
-    producers = {step.output: step for step in steps if step.output not in fixed}
+def _prunable_pairs(
+    steps: Sequence[Step], tail: Tail, protected: set[int]
+) -> list[tuple[Step, Step]]:
+    """Return gates that only the tail reads, each with the convolution that only the gate reads."""
+    producers = {step.output: step for step in steps if step.output not in protected}
     readers = Counter(index for step in steps for index in step.reads)
-    found: list[tuple[Step, Step]] = []
-    for end, gradient in tail.gradients.items():
-        gate = producers.get(end)
-        if gate is None or gate.site is None or readers[end] > 0 or gradient.dim() != 4:
+    pairs: list[tuple[Step, Step]] = []
+    for index, gradient in tail.gradients.items():
+        gate = producers.get(index)
+        if gate is None or gate.site is None or readers[index] > 0 or gradient.dim() != 4:
             continue
         convolution = producers.get(gate.reads[0])
         if convolution is None or readers[convolution.output] > 1:
             continue
-        plain = convolution.operation == CONVOLUTION and not convolution.keywords
-        if plain and convolution_arguments(convolution)[-1] == 1:
-            found.append((gate, convolution))
-    return found
+        is_conv2d = convolution.operation == CONVOLUTION and not convolution.keywords
+        if is_conv2d and convolution_arguments(convolution)[-1] == 1:
+            pairs.append((gate, convolution))
+    return pairs
 
 
 def _prune_convolution(step: Step, kept: Tensor) -> Step:
@@ -175,12 +180,14 @@ def _prune_gate(step: Step, kept: Tensor) -> Step:
     line = step.function
     assert isinstance(line, ElementwiseLine)
 
-    def part(tensor: Tensor) -> Tensor:
+    def keep_channels(tensor: Tensor) -> Tensor:
         return tensor[:, kept] if tensor.dim() == 4 and tensor.shape[1] > 1 else tensor
 
-    offset = None if line.offset is None else part(line.offset)
+    offset = None if line.offset is None else keep_channels(line.offset)
     return replace(
-        step, function=ElementwiseLine(part(line.slope), offset), shape=_pruned_shape(step, kept)
+        step,
+        function=ElementwiseLine(keep_channels(line.slope), offset),
+        shape=_pruned_shape(step, kept),
     )
 
 
