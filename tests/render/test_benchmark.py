@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from dmbp.render.benchmark import BESIDE, LabelBox, Point, place_names
+from dmbp.render.benchmark import NAME_DISTANCE, LabelBox, Point, place_names
 
 
 def point(x: float, y: float, *, error: float = 0.0, width: float = 0.1) -> Point:
@@ -12,14 +12,14 @@ def point(x: float, y: float, *, error: float = 0.0, width: float = 0.1) -> Poin
 def test_a_name_alone_stands_to_the_right() -> None:
     ((box, is_left),) = place_names([point(0.3, 0.5)])
     assert not is_left
-    assert box.left == 0.3 + BESIDE
+    assert box.left == 0.3 + NAME_DISTANCE
     assert abs(box.bottom + box.top - 1.0) < 1e-12
 
 
 def test_at_the_edge_it_stands_to_the_left() -> None:
     ((box, is_left),) = place_names([point(0.95, 0.5)])
     assert is_left
-    assert box.right == 0.95 - BESIDE
+    assert box.right == 0.95 - NAME_DISTANCE
 
 
 def test_names_cover_neither_each_other_nor_points() -> None:

@@ -1,10 +1,10 @@
-"""The command line: one module for each command, and `options` for what they share.
+"""The command line: a module for each command, and `options` for what they share.
 
 A command parses its options and calls a function of `dmbp.workflows` (or `dmbp.bench`). Exit codes:
 0 for success, 2 for an error that the user can correct (one sentence says how), 1 for a bug in dmbp
 or a benchmark with failures, 130 for an interrupt.
 
-Heavy imports are made inside the commands, so that `dmbp --help` does not wait for PyTorch.
+Slow imports are inside the commands, so that `dmbp --help` does not wait for PyTorch.
 """
 
 import os

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dmbp.bench.store import Store
 
 bench_app = typer.Typer(
-    help="Run many methods on many photos, and print tables of their scores.",
+    help="Score many methods on many photos, and print tables.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -35,7 +35,9 @@ def compare(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="A setting of a method, such as rise.masks=1000; may be repeated."
+            "--set",
+            metavar="METHOD.NAME=VALUE",
+            help="A setting of a method, such as rise.masks=1000; may be repeated.",
         ),
     ] = None,
     smooth: SmoothOption = None,
@@ -64,8 +66,8 @@ def compare(
     console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods)
-        own = given_options(smooth=smooth, sites=sites)
-        settings = with_dmbp_settings(parse_settings(setting or [], names), names, own)
+        freezing = given_options(smooth=smooth, sites=sites)
+        settings = with_dmbp_settings(parse_settings(setting or [], names), names, freezing)
         prediction = predict_photo(
             photo, ModelSpec(model, weights, classes, device), target, out, quiet
         )

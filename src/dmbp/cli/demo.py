@@ -17,7 +17,7 @@ Try it on your own photos (after `make demo`, run `source .venv/bin/activate` fi
 
 
 COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad,gradient,random"
-"""Methods that take a second or two at most."""
+"""The methods that the demo compares: those that take a second or two at most."""
 
 
 def demo(out: OutOption = Path("dmbp-demo")) -> None:
@@ -30,13 +30,13 @@ def demo(out: OutOption = Path("dmbp-demo")) -> None:
 
 
 def _explain_samples(out: Path) -> None:
-    """Explain every sample photo, compare methods on one, and print where the pictures are."""
+    """Explain the sample photos, compare methods on one, and print where the pictures are."""
     from dmbp.attribution import DMBP, parse_method_names
     from dmbp.data import sample_photos
     from dmbp.models import DEFAULT, load_model
     from dmbp.render import PanelStyle
     from dmbp.workflows.compare import compare
-    from dmbp.workflows.explain import REPORT, OutputOptions, Photo, check_folder, explain_all
+    from dmbp.workflows.explain import REPORT_NAME, OutputOptions, Photo, check_folder, explain_all
     from dmbp.workflows.prediction import predict
 
     check_folder(out)
@@ -54,5 +54,5 @@ def _explain_samples(out: Path) -> None:
     prediction = predict(image, "collage", classifier, [first])
     pictures = compare(prediction, parse_method_names(COMPARED)).write(out, "collage")
     stdout.print(f"methods compared on the collage for {first!r} → {pictures[0]}, {pictures[1]}")
-    stdout.print(f"\nThe pictures are in {out.resolve()}; open {REPORT} there in a browser.")
+    stdout.print(f"\nThe pictures are in {out.resolve()}; open {REPORT_NAME} there in a browser.")
     stdout.print(NEXT.rstrip())

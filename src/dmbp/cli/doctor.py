@@ -20,8 +20,8 @@ def doctor(
         str,
         typer.Argument(
             help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-            "package.module:factory for your own. Architectures "
-            "without --weights get random ones."
+            "package.module:factory for your own. An architecture without --weights gets random "
+            "weights."
         ),
     ],
     weights: WeightsOption = None,
@@ -33,9 +33,9 @@ def doctor(
     smooth: SmoothOption = None,
     sites: SitesOption = None,
     all_sites: Annotated[
-        bool, typer.Option("--all-sites", help="List all activations that carry masks.")
+        bool, typer.Option("--all-sites", help="List every activation that has a mask.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Check whether a model can be explained.
 
@@ -55,5 +55,5 @@ def doctor(
         stdout.print(diagnosis.json())
     else:
         diagnosis.show(stdout, all_sites=all_sites)
-    if diagnosis.found.refusal is not None:
+    if diagnosis.examination.refusal is not None:
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""`dmbp explain`: a picture and a JSON file for each photo."""
+"""`dmbp explain`: write a picture and a JSON file for each photo."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,8 +36,9 @@ def explain(
     target: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="CLASS",
             help="A class to explain, by number or name; may be repeated. "
-            "Default: the predicted one."
+            "Default: the predicted one.",
         ),
     ] = None,
     preset: Annotated[
@@ -52,10 +53,11 @@ def explain(
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(help="How long masks are learned. Default: fast 50, paper 200."),
+        typer.Option(help="Iterations of learning masks. Default: fast 50, paper 200."),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="RMSProp's. Default: fast 0.05, paper 0.01.")
+        float | None,
+        typer.Option(help="Learning rate of the masks. Default: fast 0.05, paper 0.01."),
     ] = None,
     smooth: SmoothOption = None,
     sites: SitesOption = None,
@@ -78,7 +80,9 @@ def explain(
     overlay: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="How much of the photo shows under the map. Default: 0.45."
+            min=0,
+            max=1,
+            help="How visible the photo is under the map; 0 is white. Default: 0.45.",
         ),
     ] = None,
     soften: Annotated[
@@ -86,15 +90,16 @@ def explain(
         typer.Option(
             min=0,
             max=0.2,
-            help="How far the map is smoothed, as a fraction of its side. Default: 0.01.",
+            help="How far the drawn map is smoothed, as a fraction of its side (--smooth is about "
+            "activations, not the map). Default: 0.01.",
         ),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Explain photos: write a picture and a JSON file for each.
 
-    The picture shows which pixels speak for a class (red) and which against it (blue), the
-    patterns that the model looks for, and how its score adds up.
+    The picture shows which pixels speak for a class (red) and which against it (blue), the weights
+    that pixels have in either part of the score, and how the parts add up.
     """
     from dmbp.render import PALETTES, PanelStyle
     from dmbp.workflows.explain import OutputOptions, explain_photos

@@ -1,4 +1,4 @@
-"""What several commands share: the terminal, the options with their help, and common steps.
+"""What the commands share: the terminal, options with their help, and common steps.
 
 Commands print to `stdout`, and run inside `report_errors`, which turns an error that the user can
 correct into one sentence on `stderr`. An option that several commands take is defined here once.
@@ -47,19 +47,19 @@ def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as one line, without the place in the code that it came from."""
+    """Print a warning as one line, without its location in the code."""
     stderr.print(Text("note: ", "yellow") + Text(" ".join(str(message).split())))
 
 
 class Preset(StrEnum):
-    """The presets of DMBP."""
+    """Presets of DMBP's settings."""
 
     fast = "fast"
     paper = "paper"
 
 
 class Objective(StrEnum):
-    """The objectives of DMBP."""
+    """Objectives that DMBP's masks are learned with."""
 
     all = "all"
     posneg = "posneg"
@@ -75,7 +75,7 @@ class PictureFormat(StrEnum):
 
 
 class PaletteName(StrEnum):
-    """The palettes."""
+    """Names of the palettes in `dmbp.render.PALETTES`."""
 
     red_blue = "red-blue"
     purple_orange = "purple-orange"
@@ -86,7 +86,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         help="The model: a name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-        "package.module:factory for your own. Default: the small model that comes with dmbp.",
+        "package.module:factory for your own. Default: the built-in model, voc160.",
     ),
 ]
 WeightsOption = Annotated[
@@ -107,8 +107,9 @@ SmoothOption = Annotated[
     typer.Option(
         "--smooth",
         metavar="LINE",
-        help="How DMBP makes smooth activations linear: tangent (the default), secant, pieces:16 "
-        "for 16 linear pieces, or pieces:16:8 for pieces that reach from -8 to 8.",
+        help="How DMBP makes the model's smooth activations linear (it does not smooth the map): "
+        "tangent (the default), secant, pieces:16 for 16 linear pieces, or pieces:16:8 for pieces "
+        "that reach from -8 to 8.",
     ),
 ]
 SitesOption = Annotated[
@@ -128,21 +129,25 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but er
 PhotoArgument = Annotated[Path, typer.Argument(help="A photo.")]
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option(help="The class to explain, by number or name. Default: the predicted one."),
+    typer.Option(
+        metavar="CLASS",
+        help="The one class to explain, by number or name. Default: the predicted one.",
+    ),
 ]
+"""A list, so that a second `--target` is an error and does not silently replace the first."""
 METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
 DEFAULT_OUT = Path("dmbp-out")
 
 
 def given_options(**options: Any) -> dict[str, Any]:
-    """Return the options that the user gave; the others are None or an empty list."""
+    """Return the options that are neither None nor an empty list: those that the user gave."""
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def predict_photo(
     photo: Path, model: "ModelSpec", targets: list[str] | None, out: Path, quiet: bool
 ) -> "Prediction":
-    """Run a model on the one photo of a command, after checking everything else."""
+    """Run a model on a photo, after checking the photo, the target and the folder."""
     from dmbp.data import read_photo
     from dmbp.workflows.explain import check_folder
     from dmbp.workflows.prediction import predict
@@ -158,7 +163,7 @@ def predict_photo(
 
 
 def print_default_model(model: str | None, quiet: bool) -> None:
-    """Say which model is used if the user did not give one."""
+    """Print which model is used if the user did not give one."""
     from dmbp.models import DEFAULT
 
     if model is None and not quiet:

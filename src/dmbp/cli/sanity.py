@@ -33,7 +33,9 @@ def sanity(
     photo: PhotoArgument,
     methods: Annotated[
         str | None,
-        typer.Option(help=f"{METHODS_HELP} Default: five of them."),
+        typer.Option(
+            help=f"{METHODS_HELP} Default: dmbp,gradient,gradcam,guided_gradcam,guided_backprop."
+        ),
     ] = None,
     draws: Annotated[int, typer.Option(help="How many random last layers to try.")] = 5,
     smooth: SmoothOption = None,

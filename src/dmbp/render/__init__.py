@@ -1,17 +1,18 @@
-"""Pictures of attributions: what is drawn, in which file.
+"""Draw attributions.
 
-    colour.py         every colour: the palettes, and how strength becomes colour
+    colour.py         the palettes, other colours, and how strength becomes colour
     panel.py          the picture of `dmbp explain`: photo, evidence, linear maps, bars of the terms
     series.py         the same for inputs that are not images: lines for signals, bars for features
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     benchmark.py      the figure of `dmbp bench plot`
     report.py         the HTML page of `dmbp explain --report`, from `templates/report.html`
-    pictures.py       tensors to pictures, and files that are written whole or not at all
+    pictures.py       tensors to pictures, and files that are written all or none
 
-To change how blue is drawn, edit `PALETTES` in `colour.py`: every map, bar, legend and page takes
-its colours from there; only the curves of a benchmark have a set of their own. To use a palette of
-your own, pass `style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
+To change how blue is drawn, edit `PALETTES` in `colour.py`: every map, bar and legend of evidence
+takes its colours from there. The curves of a benchmark and the greys of the HTML page have their
+colours in `benchmark.py` and in the template. To use your own palette, pass
+`style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
 """
 
 from dmbp.render.colour import PALETTES, Palette

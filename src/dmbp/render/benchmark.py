@@ -1,7 +1,7 @@
-"""A benchmark as a figure: for each task its insertion curves, and scores against seconds a map.
+"""Draw a benchmark: for each task its insertion curves, and its scores against seconds per map.
 
 A few methods have colours that colour-blind people can tell apart: DMBP and the best of the others.
-The rest is grey. In the second panel each method's name is placed beside its point so that it
+The others are grey. In the second panel each method's name is placed beside its point so that it
 covers as little as possible of other names, points and error bars; positions there are fractions of
 the axes, from the lower left corner.
 """
@@ -38,16 +38,19 @@ _CURVES = {
     "IM": ("Insertion", "pixels put into the blurred photo, strongest first"),
     "deletion": ("Deletion", "pixels taken out of the photo, strongest first"),
 }
-LINE = 0.062
+LINE_HEIGHT = 0.062
 """Height of a line of text, as a fraction of an axis."""
 
-LETTER = 0.021
+LETTER_WIDTH = 0.021
 """Width of a letter, as a fraction of an axis."""
 
 
 @dataclass(frozen=True)
 class MethodMark:
-    """A method's mean score and seconds a map, and its mean curve if it has one, with errors."""
+    """A method's mean score, its seconds per map and, if it has one, its mean curve.
+
+    `error` and `curve_errors` are standard errors. `is_ours` marks DMBP and its variants.
+    """
 
     label: str
     score: float
@@ -115,7 +118,9 @@ def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None
     name, pixels = _CURVES[task.metric]
     for line, mark in enumerate(best):
         text = f"{mark.score:.2f}  {mark.label}"
-        axis.text(1.03, 0.97 - line * LINE, text, va="top", transform=axis.transAxes, fontsize=9)
+        axis.text(
+            1.03, 0.97 - line * LINE_HEIGHT, text, va="top", transform=axis.transAxes, fontsize=9
+        )
         axis.texts[-1].set_color(colours.get(mark.label, TEXT_GREY))
         axis.texts[-1].set_fontweight("bold" if mark.label in colours else "normal")
     axis.set(xlim=(0, 1), ylim=(0, None))
@@ -158,18 +163,18 @@ def _name_points(
     left, right = numpy.log(axis.get_xlim())
     bottom, top = axis.get_ylim()
 
-    def up(score: float) -> float:
+    def height(score: float) -> float:
         return float((score - bottom) / (top - bottom))
 
     order = sorted(range(len(marks)), key=lambda k: marks[k].label not in colours)
     points = [
         Point(
             float((numpy.log(seconds[k]) - left) / (right - left)),
-            up(marks[k].score),
-            up(marks[k].score - marks[k].error),
-            up(marks[k].score + marks[k].error),
-            LETTER * len(marks[k].label),
-            LINE,
+            height(marks[k].score),
+            height(marks[k].score - marks[k].error),
+            height(marks[k].score + marks[k].error),
+            LETTER_WIDTH * len(marks[k].label),
+            LINE_HEIGHT,
         )
         for k in order
     ]
@@ -191,7 +196,7 @@ def _name_points(
         )
 
 
-BESIDE = 0.03
+NAME_DISTANCE = 0.03
 """Distance from a point to its name."""
 
 OFFSETS = (0.0, 0.05, -0.05, 0.1, -0.1, 0.16, -0.16, 0.22, -0.22)
@@ -200,7 +205,7 @@ OFFSETS = (0.0, 0.05, -0.05, 0.1, -0.1, 0.16, -0.16, 0.22, -0.22)
 
 @dataclass(frozen=True)
 class LabelBox:
-    """A rectangle that something is drawn in."""
+    """A rectangle that a name, a point or an error bar is drawn in."""
 
     left: float
     bottom: float
@@ -208,7 +213,7 @@ class LabelBox:
     top: float
 
     def overlap(self, other: "LabelBox") -> float:
-        """Return the area that both share."""
+        """Return the area of the intersection."""
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.top, other.top) - max(self.bottom, other.bottom)
         return max(width, 0.0) * max(height, 0.0)
@@ -231,26 +236,26 @@ class Point:
         return dot, LabelBox(self.x - 0.004, self.low, self.x + 0.004, self.high)
 
     def name_boxes(self) -> Iterator[tuple[LabelBox, bool]]:
-        """Yield where the name may be, the nearest first, and whether that is left of the point."""
+        """Yield boxes for the name, the nearest first, and whether each is left of the point."""
         for up, is_left in product(OFFSETS, (False, True)):
-            left = self.x - BESIDE - self.width if is_left else self.x + BESIDE
+            left = self.x - NAME_DISTANCE - self.width if is_left else self.x + NAME_DISTANCE
             bottom = self.y + up - self.height / 2
             yield LabelBox(left, bottom, left + self.width, bottom + self.height), is_left
 
 
 def place_names(points: Sequence[Point]) -> list[tuple[LabelBox, bool]]:
-    """Return where each point's name goes; earlier points choose first."""
+    """Return the box of each point's name, and whether it is left; earlier points choose first."""
     drawn = [box for point in points for box in point.boxes()]
-    found: list[tuple[LabelBox, bool]] = []
+    names: list[tuple[LabelBox, bool]] = []
     for point in points:
         best = min(point.name_boxes(), key=lambda name: _cost(name[0], point, drawn))
         drawn.append(best[0])
-        found.append(best)
-    return found
+        names.append(best)
+    return names
 
 
 def _cost(name: LabelBox, point: Point, drawn: Sequence[LabelBox]) -> float:
-    """Return how much a name covers, plus, with far less weight, how far away it is."""
+    """Return how much a name covers, plus, with less weight, how far it is outside and away."""
     outside = max(0.0, -name.left) + max(0.0, name.right - 1.0)
     outside += max(0.0, -name.bottom) + max(0.0, name.top - 1.0)
     covered = sum(name.overlap(box) for box in drawn)

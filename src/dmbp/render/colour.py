@@ -1,4 +1,7 @@
-"""Every colour of the pictures, and how the strength of evidence becomes a colour.
+"""The colours of the pictures, and how the strength of evidence becomes a colour.
+
+The figure of a benchmark (`benchmark.py`) and the text, lines and background of the HTML page
+(`templates/report.html`) have other colours, which are defined there.
 
 A palette has one hue for evidence in favour of the class and one for evidence against it; white
 means no evidence. Both hues darken evenly from white, so that equal strengths look equally strong.
@@ -50,6 +53,7 @@ class Palette:
 
 
 # The shades have CIE lightness 24, 42, 60, 77 and 91 on both sides, at one hue each.
+# tests/render/test_colour.py checks that equal strengths on both sides are equally light.
 PALETTES: Mapping[str, Palette] = {
     "red-blue": Palette(
         negative_shades=("#003d5e", "#00699f", "#2c98dd", "#90c3f5", "#d6e7fc"),
@@ -114,8 +118,8 @@ def signed_over_photo(
 ) -> Array:
     """Draw a signed map (height, width) over a pale grey copy of the photo; RGB in [0, 1].
 
-    `scale` is the magnitude that gets the darkest colour. `faint` is how much of the photo shows
-    where there is no evidence: 0 is white.
+    `scale` is the magnitude that gets the darkest colour. `faint` is how visible the photo
+    is where there is no evidence, from 0 (white) to 1.
     """
     strength = numpy.clip(attribution / scale, -1, 1)
     colour = palette.colormap(0.5 + 0.5 * strength)[..., :3]

@@ -1,4 +1,4 @@
-"""Maps side by side, and how well each does in the insertion metric.
+"""Draw maps side by side, and how well each does in the insertion metric.
 
 `draw_comparison` shows the map of each method (`dmbp compare`). `draw_sanity` shows each method's
 map of the model and of a copy whose last layer is random (`dmbp sanity`).
@@ -21,7 +21,14 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from dmbp.render.colour import CURVES, GRID, INK, MARKER, OTHER_CURVES, Array
-from dmbp.render.panel import LINE, PanelStyle, draw_legend, show_image, title_height, write_note
+from dmbp.render.panel import (
+    TITLE_LINE_HEIGHT,
+    PanelStyle,
+    draw_legend,
+    show_image,
+    title_height,
+    write_note,
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ def draw_comparison(
     style = style or PanelStyle()
     columns = min(COLUMNS, len(maps) + 1)
     rows = math.ceil((len(maps) + 1) / columns)
-    above = max(0.0, title_height(caption) - LINE)  # all titles have two lines at least
+    # The other titles have two lines, for which there is room.
+    above = max(0.0, title_height(caption) - TITLE_LINE_HEIGHT)
     size = style.row_height * columns * 0.82, style.row_height * rows * 0.98 + 0.5 + above
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.035])
@@ -75,7 +83,7 @@ def draw_comparison(
         axis = figure.add_subplot(grid[place // columns, place % columns])
         what = "blank, row by row" if item.is_blank else "insertion"
         title = f"{item.title}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
-        show_image(axis, style.draw_evidence(smoothed, photo, scale), title)
+        show_image(axis, style.evidence_image(smoothed, photo, scale), title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
         write_note(
@@ -140,7 +148,7 @@ def draw_sanity(
         ):
             (smoothed,), scale = style.smooth_maps([shift_to_zero(attribution)])
             axis = figure.add_subplot(grid[line, column])
-            show_image(axis, style.draw_evidence(smoothed, photo, scale), title)
+            show_image(axis, style.evidence_image(smoothed, photo, scale), title)
             if column == 1:
                 axis.set_ylabel(row.title, fontsize=11)
         _write_correlation(figure.add_subplot(grid[line, 3]), row)

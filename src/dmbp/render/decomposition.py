@@ -90,7 +90,7 @@ def plot_linear_map(
 def split_by_sign(
     inputs: Tensor, linear_map: Tensor, reference: Baseline = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the map of pixels that contribute positively, and that of negative ones.
+    """Return the map at pixels with a positive attribution, and at those with a negative one.
 
     Each is zero elsewhere, so that the two add up to the map.
     """
@@ -102,7 +102,7 @@ CHARTS = {
     2: (draw_features, features_height, "feature"),
     3: (draw_signal, signal_height, "channel"),
 }
-"""Chart, height and the word for one entry, by the inputs' dimensions, if they are not images."""
+"""Chart, its height and the word for an entry, by the dimensions of inputs that are not images."""
 
 
 def plot_decomposition(
@@ -178,10 +178,10 @@ def panel_rows(
     """Return the panel's rows, one for each row of the decomposition."""
     inputs = decomposition.inputs
     check_drawable(inputs)
-    for given in (photos, photo_captions, target_captions):
-        if given is not None and len(given) != len(inputs):
-            what = "photos" if given is photos else "captions"
-            raise InputError(f"{len(given)} {what} were given for {len(inputs)} rows")
+    for labels in (photos, photo_captions, target_captions):
+        if labels is not None and len(labels) != len(inputs):
+            what = "photos" if labels is photos else "captions"
+            raise InputError(f"{len(labels)} {what} were given for {len(inputs)} rows")
     size = (inputs.shape[2], inputs.shape[3])
     is_drawn = ~decomposition.is_blank  # rounding errors must not be drawn in full colours
     attributions = decomposition.attribution.sum(1) * is_drawn[:, None, None]

@@ -53,8 +53,9 @@ class PanelStyle:
 
     Args:
         smoothing: How far maps are smoothed, because single pixels are too fine for the eye: a
-            Gaussian's sigma as a fraction of the map's side. It changes pictures only, not numbers.
-        faint: How much of the photo shows under the map, from 0 (white) to 1.
+            Gaussian's sigma as a fraction of the map's longer side. It changes pictures only, not
+            numbers.
+        faint: How visible the photo is under the map, from 0 (white) to 1.
         palette: The colours of evidence for and against.
         row_height: The height of a row of pictures, in inches.
     """
@@ -69,8 +70,8 @@ class PanelStyle:
         maps = [smooth_map(array, self.smoothing * max(array.shape)) for array in attributions]
         return maps, darkest_magnitude(*maps)
 
-    def draw_evidence(self, attribution: Array, photo: Array, scale: float) -> Array:
-        """Draw a smoothed map over its photo."""
+    def evidence_image(self, attribution: Array, photo: Array, scale: float) -> Array:
+        """Return a smoothed map drawn over its photo, as RGB in [0, 1]."""
         return signed_over_photo(
             attribution, photo, scale=scale, faint=self.faint, palette=self.palette
         )
@@ -88,7 +89,7 @@ def term_bars(terms: TermValues, palette: Palette) -> list[tuple[str, float, str
 
 
 def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
-    """Draw the positive and the negative linear map, on one scale."""
+    """Return pictures of the positive and the negative linear map, on one scale."""
     scale = darkest_magnitude(row.positive_map, row.negative_map)
     return (
         linear_map_colours(row.positive_map, scale=scale),
@@ -99,8 +100,8 @@ def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
 TITLE_WIDTH = 36
 """How many letters fit above a picture."""
 
-LINE = 0.27
-"""The height of a title's line, in inches."""
+TITLE_LINE_HEIGHT = 0.27
+"""The height of a line of a title, in inches."""
 
 TERMS_WIDTH = 1.15
 """The width of the bars, in widths of a picture."""
@@ -120,9 +121,10 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
     height = (
         style.row_height * len(rows)
-        + 0.45
+        + 0.45  # inches for the legend
         + sum(title_height(row.photo_caption, row.target_caption) for row in rows)
     )
+    # 0.91: pictures are about square, and the rest of a row's height is its title.
     size = style.row_height * 0.91 * sum(columns), height
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
@@ -136,7 +138,9 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
             figure.add_subplot(grid[line, column]) for column in range(4)
         )
         show_image(photo, row.photo, row.photo_caption)
-        show_image(evidence, style.draw_evidence(attribution, row.photo, scale), row.target_caption)
+        show_image(
+            evidence, style.evidence_image(attribution, row.photo, scale), row.target_caption
+        )
         positive_map, negative_map = linear_map_pictures(row)
         show_image(positive, positive_map, "patterns for it, ∇F⁺")
         show_image(negative, negative_map, "patterns against it, ∇F⁻")
@@ -165,7 +169,7 @@ def wrap_title(title: str) -> str:
 
 def title_height(*titles: str) -> float:
     """Return the inches that titles of more than one line need above a row of pictures."""
-    return LINE * max(wrap_title(title).count("\n") for title in titles)
+    return TITLE_LINE_HEIGHT * max(wrap_title(title).count("\n") for title in titles)
 
 
 def show_image(axis: Axes, picture: Array, title: str) -> None:

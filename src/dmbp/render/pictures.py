@@ -1,4 +1,4 @@
-"""Tensors to pictures, figures to bytes, and files that are written all or none."""
+"""Turn tensors into pictures and figures into bytes, and write files all or none."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ DOTS_PER_INCH = 110
 
 
 def encode_figure(figure: Figure, suffix: str) -> bytes:
-    """Return a figure as the content of a file with this ending."""
+    """Return a figure as the content of a file with the ending `suffix`."""
     if suffix not in FORMATS:
         raise OutputError(f"pictures are written as {', '.join(FORMATS)}, not {suffix!r}")
     buffer = BytesIO()
@@ -29,7 +29,11 @@ def encode_figure(figure: Figure, suffix: str) -> bytes:
 
 
 def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
-    """Write several files so that in the end either all of them exist or none does."""
+    """Write files under temporary names, and rename them once all are complete.
+
+    Raises:
+        OutputError: If a file cannot be written.
+    """
     for path in contents:
         if path.is_dir():
             raise OutputError(f"cannot write {path}: a folder has that name")
@@ -60,7 +64,7 @@ def check_drawable(inputs: Tensor) -> None:
 def parse_photo(photo: Any, size: tuple[int, int]) -> Array:
     """Return a Pillow image, an array or a tensor of this size as RGB in [0, 1].
 
-    Whole numbers range from 0 to 255, as in files. Channels come last, or first in a tensor.
+    Integers range from 0 to 255, as in files. Channels come last; in a tensor they may come first.
     """
     if isinstance(photo, Tensor):
         photo = photo.detach().cpu()

@@ -1,4 +1,4 @@
-"""The report: one HTML page about many photos, which can be mailed and opened offline.
+"""The report: one HTML page about all photos, which can be mailed and opened offline.
 
 The page (`templates/report.html`) loads nothing: pictures are inside it as data, charts are SVG
 elements that `line_chart` writes, and its content security policy forbids all requests.
@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One curve: evenly spaced values, left to right."""
+    """A curve through evenly spaced values, from left to right."""
 
     name: str
     colour: str
@@ -33,7 +33,7 @@ class ChartLine:
 def line_chart(
     lines: Sequence[ChartLine], *, across: str, last: str, limits: tuple[float, float] | None = None
 ) -> str:
-    """Return an SVG element; `across` names the horizontal axis, `last` labels its right end."""
+    """Return a chart as SVG; `across` names the horizontal axis, `last` labels its right end."""
     low, high = limits or _limits(lines)
     parts = [_axis(low, high, across, last), *(_polyline(line, low, high) for line in lines)]
     names = ", ".join(line.name for line in lines)
@@ -80,7 +80,7 @@ def _polyline(line: ChartLine, low: float, high: float) -> str:
 
 
 SHOWN_SIDE = 448
-"""How large a picture is drawn at least, in pixels: those of small networks are enlarged."""
+"""Small pictures are enlarged by the largest whole factor that keeps them within so many pixels."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _target(
     return {
         "name": target.name,
         "probability": f"{target.probability:.1%}",
-        "evidence": _data_url(style.draw_evidence(attribution, row.photo, scale)),
+        "evidence": _data_url(style.evidence_image(attribution, row.photo, scale)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),
         "terms": _terms(row, palette),
@@ -193,7 +193,7 @@ def _history(target: ReportTarget, palette: Palette) -> str:
         ChartLine(name, colour, values)
         for (name, values), colour in zip(target.history.items(), colours, strict=True)
     ]
-    iterations = len(lines[0].values) - 1  # the first values are from before learning
+    iterations = len(lines[0].values) - 1  # the first value is that before learning
     return line_chart(lines, across="iterations", last=str(iterations))
 
 

@@ -1,4 +1,4 @@
-"""Charts for inputs that are not images, beside the bars of the score's terms.
+"""Draw charts for inputs that are not images, beside the bars of the score's terms.
 
 A signal (channels, length) gets a line for each channel, on a band whose colour is the evidence of
 each moment. A vector of features gets a bar for each, as long as what it adds to the score.
@@ -58,7 +58,7 @@ def draw_series(
     palette = (style or PanelStyle()).palette
     scale = ColourScale(palette, darkest_magnitude(*(row.attribution for row in rows)))
     widths = [CHART_WIDTH, TERMS_WIDTH]
-    size = sum(widths), height * len(rows) + 0.45
+    size = sum(widths), height * len(rows) + 0.45  # inches for the legend
     figure = Figure(figsize=size, layout="constrained")
     heights = [height] * len(rows) + [0.1]
     grid = figure.add_gridspec(len(rows) + 1, 2, width_ratios=widths, height_ratios=heights)
@@ -70,31 +70,31 @@ def draw_series(
 
 
 def pick_strongest(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:
-    """Return the indices of the `most` strongest, in order, and a note if others are left out."""
+    """Return the indices of the `most` strongest, ascending, and a note if others are left out."""
     order = sorted(range(len(names)), key=lambda k: -abs(float(strength[k])))
     left_out = len(names) - most
     note = f", the {most} strongest of {len(names)}" if left_out > 0 else ""
     return sorted(order[:most]), note
 
 
-MOST_CHANNELS = 8
+MAX_CHANNELS = 8
 CHANNEL_HEIGHT = 1.3
 """In inches."""
 
-BAND, LINE = 7.0, 0.8
-"""Widths in points. Colours are a band behind a thin line: a white line would be invisible."""
+BAND_WIDTH, LINE_WIDTH = 7.0, 0.8
+"""In points. Colours are a band under a thin line, because a white line would be invisible."""
 
 
 def signal_height(row: SeriesRow) -> float:
     """Return a chart's height in inches, which is at least what the bars beside it need."""
-    return max(2.6, CHANNEL_HEIGHT * min(len(row.values), MOST_CHANNELS))
+    return max(2.6, CHANNEL_HEIGHT * min(len(row.values), MAX_CHANNELS))
 
 
-def draw_signal(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
+def draw_signal(figure: Figure, cell: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
     """Draw a line for each channel, one above the other; of many, the strongest ones."""
     strength = numpy.abs(row.attribution).sum(1)
-    channels, note = pick_strongest(row.names, strength, most=MOST_CHANNELS)
-    grid = place.subgridspec(len(channels), 1)
+    channels, note = pick_strongest(row.names, strength, most=MAX_CHANNELS)
+    grid = cell.subgridspec(len(channels), 1)
     for line, channel in enumerate(channels):
         axis = figure.add_subplot(grid[line, 0])
         _draw_channel(axis, row.values[channel], row.attribution[channel], scale)
@@ -114,26 +114,26 @@ def _draw_channel(axis: Axes, values: Array, attribution: Array, scale: ColourSc
     at = numpy.stack([moments, values], 1)
     strokes = numpy.stack([ends[:-1], at, ends[1:]], 1)
     colours = scale.colours(attribution)
-    axis.add_collection(LineCollection(list(strokes), colors=colours, linewidths=BAND))
-    axis.plot(moments, values, color=SIGNAL, linewidth=LINE)
+    axis.add_collection(LineCollection(list(strokes), colors=colours, linewidths=BAND_WIDTH))
+    axis.plot(moments, values, color=SIGNAL, linewidth=LINE_WIDTH)
     axis.margins(x=0.01, y=0.15)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-MOST_FEATURES = 30
+MAX_FEATURES = 30
 BAR_HEIGHT = 0.24
 """In inches."""
 
 
 def features_height(row: SeriesRow) -> float:
     """Return a chart's height in inches, which is at least what the bars beside it need."""
-    return max(2.6, 0.7 + BAR_HEIGHT * min(len(row.values), MOST_FEATURES))
+    return max(2.6, 0.7 + BAR_HEIGHT * min(len(row.values), MAX_FEATURES))
 
 
-def draw_features(figure: Figure, place: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
+def draw_features(figure: Figure, cell: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
     """Draw a bar for each feature, in order; of many, the strongest ones."""
-    axis = figure.add_subplot(place)
-    features, note = pick_strongest(row.names, row.attribution, most=MOST_FEATURES)
+    axis = figure.add_subplot(cell)
+    features, note = pick_strongest(row.names, row.attribution, most=MAX_FEATURES)
     lengths = [float(row.attribution[k]) for k in features]
     positive, negative = scale.palette.positive, scale.palette.negative
     colours = [positive if length > 0 else negative for length in lengths]

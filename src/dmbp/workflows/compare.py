@@ -1,7 +1,7 @@
 """`dmbp compare`: run several methods on one photo, and score their maps by insertion.
 
-`compare` returns a `Comparison`, which writes the figures and a JSON file. What running several
-methods takes (`leave_out_on_error`, `method_settings`) is shared with `dmbp sanity`.
+`compare` returns a `Comparison`, which writes the figures and a JSON file. `leave_out_on_error` and
+`method_settings` are shared with `dmbp sanity`.
 """
 
 import time
@@ -35,14 +35,14 @@ from dmbp.render.colour import Array
 from dmbp.workflows.prediction import Prediction, encode_record
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""At which fractions of inserted pixels the insertion figure shows the photo."""
+"""Fractions of inserted pixels at which the insertion figure shows the photo."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The maps of several methods for a prediction's first target, in the order they were run.
 
-    `refusals` holds, by method, why it could not be run.
+    `refusals` maps the name of each method that could not be run to the reason.
     """
 
     prediction: Prediction
@@ -73,14 +73,14 @@ class Comparison:
         return list(files)
 
     def _strips(self) -> dict[str, dict[float, Array]]:
-        """Return the photo filling up by the best method, the best of another kind, the worst."""
-        best, *others = sorted(self.maps, key=lambda name: -self.maps[name].score)
-        kinds = [name for name in others if METHODS[name].method is not METHODS[best].method]
-        shown = dict.fromkeys([best, *kinds[:1], *kinds[-1:]])
+        """Return strips for the best method, and for the best and worst of another class."""
+        best, *rest = sorted(self.maps, key=lambda name: -self.maps[name].score)
+        others = [name for name in rest if METHODS[name].method is not METHODS[best].method]
+        shown = dict.fromkeys([best, *others[:1], *others[-1:]])
         return {self.maps[name].title: self._strip(name) for name in shown}
 
     def _strip(self, name: str) -> dict[float, Array]:
-        """Return the photo with each fraction of a method's strongest pixels inserted."""
+        """Return the photo by fraction of inserted pixels, the method's strongest first."""
         inputs = self.prediction.inputs
         ranks = pixel_ranks(self.attributions[name], inputs)
         blurred = baseline_for(inputs, "blur")
@@ -134,11 +134,13 @@ def compare(
         The maps and scores, and the methods that could not be run on the model.
 
     Raises:
+        SiteError: If the model has no such sites.
         DMBPError: If no method could be run.
     """
     settings = settings or {}
     classifier = prediction.classifier
-    # All are made before any is run: a wrong setting is an error, not a method to be left out.
+    # All are constructed before any is run: a wrong setting is an error, not a reason to leave
+    # a method out.
     methods = {
         name: METHODS[name](
             classifier.module, **method_settings(name, classifier, settings.get(name, {}))
@@ -172,13 +174,13 @@ def compare(
 def leave_out_on_error(
     name: str, refusals: dict[str, str], console: Console | None, *, is_only: bool
 ) -> Generator[None]:
-    """Leave a method out if it cannot be run on a model: note why in `refusals`, and go on.
+    """Leave a method out if it cannot be run on a model, and add the reason to `refusals`.
 
     If it is the only method, the error is raised.
     """
     try:
         yield
-    except SiteError:  # a mistyped name is not the method's fault
+    except SiteError:  # the user mistyped the name of a site
         raise
     except DMBPError as error:
         if is_only:
@@ -188,10 +190,12 @@ def leave_out_on_error(
             console.print(f"{name}: left out: {error}")
 
 
-def method_settings(name: str, classifier: Classifier, given: Mapping[str, Any]) -> dict[str, Any]:
+def method_settings(
+    name: str, classifier: Classifier, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a method's settings, with the model's activation if the method reads probabilities."""
     activation = {"activation": classifier.probabilities} if METHODS[name].probabilistic else {}
-    return {**activation, **given}
+    return {**activation, **overrides}
 
 
 def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:

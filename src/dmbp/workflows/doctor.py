@@ -1,4 +1,4 @@
-"""`dmbp doctor`: examine a model on a random image, and show what was found as text or JSON."""
+"""`dmbp doctor`: examine a model on an image of noise, and show the result as text or JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ FROZEN: Mapping[str, str] = {
 }
 """What is frozen at x, by the kind of rule (`linear/rules/`)."""
 
-FIRST, LAST = 3, 2
-"""How many sites, or modules with the same fault, are shown at either end of a long list."""
+FIRST_SHOWN, LAST_SHOWN = 3, 2
+"""How many entries are shown from the start and the end of a long list."""
 
 
 @dataclass(frozen=True)
@@ -36,28 +36,33 @@ class Diagnosis:
 
     model: str
     weights: str
-    found: Examination
+    examination: Examination
 
     def json(self) -> str:
-        """Return everything as JSON."""
+        """Return the diagnosis as JSON."""
         versions = {"dmbp": __version__, "torch": torch.__version__}
-        about = {"model": self.model, "weights": self.weights, **self.found.record(), **versions}
-        return json.dumps(about, indent=2, ensure_ascii=False)
+        record = {
+            "model": self.model,
+            "weights": self.weights,
+            **self.examination.record(),
+            **versions,
+        }
+        return json.dumps(record, indent=2, ensure_ascii=False)
 
     def show(self, console: Console, *, all_sites: bool = False) -> None:
-        """Print everything on one screen; long lists of sites are cut unless `all_sites`."""
-        found = self.found
-        shape = "×".join(str(size) for size in found.input)
-        console.print(f"{self.model}: {self.weights} weights, {found.dtype} input {shape}\n")
-        if found.refusal is not None:
-            console.print(_refusal_text(found.refusal))
+        """Print the diagnosis; a long list of sites is cut in the middle unless `all_sites`."""
+        examination = self.examination
+        shape = "×".join(str(size) for size in examination.input)
+        console.print(f"{self.model}: {self.weights} weights, {examination.dtype} input {shape}\n")
+        if examination.refusal is not None:
+            console.print(_refusal_text(examination.refusal))
             return
-        console.print(_rules_table(found.operations))
-        if found.dropped:
-            console.print(f"\nfrozen at the image, so left out: {_count_text(found.dropped)}")
+        console.print(_rules_table(examination.operations))
+        if examination.dropped:
+            console.print(f"\nfrozen at the image, so left out: {_count_text(examination.dropped)}")
         console.print()
-        console.print(_sites_table(found.sites, all_sites=all_sites))
-        console.print(f"\n{_cost_text(found)}")
+        console.print(_sites_table(examination.sites, all_sites=all_sites))
+        console.print(f"\n{_cost_text(examination)}")
 
 
 def diagnose(
@@ -72,8 +77,10 @@ def diagnose(
     side = size or classifier.preprocessing.crop
     channels = len(classifier.preprocessing.mean)
     noise = torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
-    found = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
-    return Diagnosis(classifier.name, "random" if model.has_random_weights else "its own", found)
+    examination = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
+    return Diagnosis(
+        classifier.name, "random" if model.has_random_weights else "its own", examination
+    )
 
 
 def _rules_table(operations: Mapping[str, Mapping[str, int]]) -> Table:
@@ -86,9 +93,13 @@ def _rules_table(operations: Mapping[str, Mapping[str, int]]) -> Table:
 def _sites_table(sites: Sequence[Site], *, all_sites: bool) -> Table:
     table = _table(f"{len(sites)} sites", "operation", "shape")
     rows = [(site.name, site.operation, "×".join(map(str, site.shape))) for site in sites]
-    if not all_sites and len(rows) > FIRST + LAST + 1:
-        left_out = len(rows) - FIRST - LAST
-        rows = [*rows[:FIRST], (f"… {left_out} more (--all-sites)", "", ""), *rows[-LAST:]]
+    if not all_sites and len(rows) > FIRST_SHOWN + LAST_SHOWN + 1:
+        left_out = len(rows) - FIRST_SHOWN - LAST_SHOWN
+        rows = [
+            *rows[:FIRST_SHOWN],
+            (f"… {left_out} more (--all-sites)", "", ""),
+            *rows[-LAST_SHOWN:],
+        ]
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -99,14 +110,14 @@ def _table(*columns: str) -> Table:
     return Table(*folded, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
 
 
-def _cost_text(found: Examination) -> str:
+def _cost_text(examination: Examination) -> str:
     lines = [
-        f"exactness    {found.exactness:.1e} relative, {found.tolerance:.0e} allowed",
-        f"capture      {format_duration(found.capture_seconds)}",
+        f"exactness    {examination.exactness:.1e} relative, {examination.tolerance:.0e} allowed",
+        f"capture      {format_duration(examination.capture_seconds)}",
     ]
-    if found.learning is None:
+    if examination.learning is None:
         return "\n".join([*lines, "no activation carries a mask: the model is affine"])
-    cost = found.learning
+    cost = examination.learning
     return "\n".join(
         [
             *lines,
@@ -129,17 +140,17 @@ def _peak_text(memory: Peak | None) -> str:
 
 
 def _refusal_text(refusal: Refusal) -> str:
-    """List each operation at fault once, with its modules and a suggestion."""
+    """Return a text that lists each unsupported operation once, with its modules and a fix."""
     if not refusal.operations:
         return f"cannot be explained: {refusal.message}"
     count = len(refusal.operations)
     what = "an operation" if count == 1 else f"{count} operations"
     lines = [f"cannot be explained: {what} of the model cannot be frozen at an input"]
-    places: dict[tuple[str, str], list[str]] = {}
+    modules_of: dict[tuple[str, str], list[str]] = {}
     for refused in refusal.operations:
-        place = refused.module or "the top of the model"
-        places.setdefault((refused.operation, refused.suggestion), []).append(place)
-    for (operation, suggestion), modules in places.items():
+        module = refused.module or "the top of the model"
+        modules_of.setdefault((refused.operation, refused.suggestion), []).append(module)
+    for (operation, suggestion), modules in modules_of.items():
         lines += [
             f"\noperation    {operation}",
             f"{'module ' if len(modules) == 1 else 'modules'}      {_shorten(modules)}",
@@ -149,9 +160,13 @@ def _refusal_text(refusal: Refusal) -> str:
 
 
 def _shorten(names: Sequence[str]) -> str:
-    """Join names; of many, show the first and the last."""
-    if len(names) > FIRST + LAST + 1:
-        names = [*names[:FIRST], f"… {len(names) - FIRST - LAST} more", *names[-LAST:]]
+    """Join names; of a long list, keep the first and the last."""
+    if len(names) > FIRST_SHOWN + LAST_SHOWN + 1:
+        names = [
+            *names[:FIRST_SHOWN],
+            f"… {len(names) - FIRST_SHOWN - LAST_SHOWN} more",
+            *names[-LAST_SHOWN:],
+        ]
     return ", ".join(names)
 
 

@@ -1,10 +1,10 @@
-"""What dmbp makes of a model: its operations and their rules, its sites, and what learning costs.
+"""Examine a model: its operations and their rules, its sites, and what learning masks costs.
 
-    >>> found = examine(model, images)
-    >>> found.exactness, found.sites[0].name, found.refusal
+    >>> examination = examine(model, images)
+    >>> examination.exactness, examination.sites[0].name, examination.refusal
     (0.0, '1', None)
 
-A model that cannot be explained is examined, too: the refusal lists every operation without a
+A model that cannot be explained is examined, too. The refusal then lists every operation without a
 rule, its module and what to do about it; if all have rules, every operation that its rule refuses.
 """
 
@@ -33,7 +33,7 @@ from dmbp.precision import TOLERANCE
 from dmbp.process import Peak, measure_peak
 
 ITERATIONS = 3
-"""Timed iterations, after one warm-up."""
+"""How many iterations are timed, after one warm-up."""
 
 ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
 
@@ -49,7 +49,7 @@ SUGGESTIONS: Mapping[str, str] = {
     "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
     "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
 }
-"""What to do about an operation, by how its name begins."""
+"""What to do about an operation, by the start of its name."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class RefusedOperation:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a model cannot be explained, and the operations at fault, if any, in order."""
+    """Why a model cannot be explained, and the operations that prevent it, if any."""
 
     message: str
     operations: tuple[RefusedOperation, ...] = ()
@@ -109,7 +109,7 @@ class Examination:
     refusal: Refusal | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain values, for a JSON file."""
+        """Return all fields as plain values, for JSON."""
         return asdict(self)
 
 
@@ -166,7 +166,7 @@ def _count_dropped(captured: CapturedGraph, net: LinearNetwork) -> dict[str, int
 
 
 def _active_nodes(captured: CapturedGraph) -> Iterator[Node]:
-    """Return the operations on tensors that depend on the input."""
+    """Yield the operations on tensors that depend on the input."""
     active = {captured.input}
     for node in captured.graph.nodes:
         is_size = isinstance(node.meta.get("val"), int | torch.SymInt)
@@ -208,12 +208,12 @@ def _explain_once(linearizer: Linearizer, inputs: Tensor) -> None:
 
 
 def _reason(net: LinearNetwork, engine: str) -> str:
-    """Say why this engine learns the masks."""
+    """Return why this engine learns the masks."""
     where = f"{str(net.inputs.dtype).removeprefix('torch.')} on {net.inputs.device.type}"
     plan = plan_for(net)
     if engine != "autograd":
-        place = "stay in the first dimension" if plan.rows_first else "are followed to every mask"
-        return f"{where}, images {place}"
+        layout = "stay in the first dimension" if plan.rows_first else "are followed to every mask"
+        return f"{where}, images {layout}"
     if not plan.rows_known:
         return "images cannot be followed to every mask"
     if net.inputs.is_cuda and not plan.rows_first:
@@ -229,7 +229,7 @@ def _synchronise(inputs: Tensor) -> None:
 def _refusal(error: DMBPError) -> Refusal:
     if not isinstance(error, UnsupportedOperation):
         return Refusal(str(error))
-    return Refusal(str(error), tuple(_refused_operation(one) for one in (error, *error.others)))
+    return Refusal(str(error), tuple(_refused_operation(each) for each in (error, *error.others)))
 
 
 def _refused_operation(error: UnsupportedOperation) -> RefusedOperation:

@@ -1,4 +1,4 @@
-"""`dmbp explain`: photos in, a picture and a JSON file for each out.
+"""`dmbp explain`: explain photos, and write a picture and a JSON file for each.
 
 `explain_photos` checks everything that can be checked cheaply (the photos' headers, the folder for
 the results, the device), loads the model, and hands the photos to `explain_all`, which decodes and
@@ -46,7 +46,7 @@ from dmbp.render import (
 )
 from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
 
-REPORT = "report.html"
+REPORT_NAME = "report.html"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Photo:
 class Explanation:
     """A prediction, and the decomposition that explains it: a row for each target.
 
-    Its methods return everything that can be written about the photo.
+    Its methods return the contents of the files that are written. In `seconds`, "reading" is the
+    time for preprocessing the decoded photo and running the model, "explaining" that for the
+    decomposition.
     """
 
     prediction: Prediction
@@ -90,7 +92,7 @@ class Explanation:
     settings: Mapping[str, str | int | float]
     seconds: dict[str, float]
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Return what was predicted and what was explained, in words."""
         explained = ", ".join(map(self.prediction.class_label, self.prediction.targets))
         return f"{self.prediction.verdict()}; explained {explained}"
@@ -154,10 +156,10 @@ class Explanation:
         fractions = torch.linspace(0, 1, STEPS + 1)
         files: dict[Path, bytes] = {}
         for row, target in enumerate(self.prediction.targets):
-            one = slice(row, row + 1)
+            only = slice(row, row + 1)
             frames = [
                 self.prediction.denormalise(
-                    replace_pixels(d.inputs[one], blurred[one], ranks[one], fraction)[0]
+                    replace_pixels(d.inputs[only], blurred[only], ranks[only], fraction)[0]
                 )
                 for fraction in fractions[:, None]
             ]
@@ -231,46 +233,47 @@ def explain_photos(
     """Explain photos, given as files or folders, with DMBP's `settings`.
 
     Raises:
-        PhotoError: If a photo given by name, or every photo, cannot be read. Nothing is written if
-            a header shows it; damaged pixels are found only when it is the photo's turn, and then
-            the other photos are still explained.
+        PhotoError: If a photo given by name, or every photo, cannot be read. If its header shows
+            that, nothing is written. Damaged pixels are noticed only when the photo is decoded;
+            the other photos are then still explained.
+        OutputError: If the files cannot be written, or a picture would overwrite a photo.
     """
-    paths = _check_photos(photo_paths(files), given=files)
+    paths = _check_photos(photo_paths(files), arguments=files)
     check_folder(output.folder)
     stems = dict(_unique_stems(paths))
-    _check_originals(paths, [output.picture(stem) for stem in stems])
+    _check_no_overwrite(paths, [output.picture(stem) for stem in stems])
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
     photos = _decode_photos(stems, targets, damaged)
     explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
-    _report_unreadable(damaged, paths, given=files)
+    _report_unreadable(damaged, paths, arguments=files)
 
 
-def _check_photos(paths: Sequence[Path], *, given: Sequence[Path]) -> list[Path]:
+def _check_photos(paths: Sequence[Path], *, arguments: Sequence[Path]) -> list[Path]:
     """Check the photos' headers, and return the paths of those that can be read."""
-    faults: dict[Path, str] = {}
+    errors: dict[Path, str] = {}
     for path in paths:
         try:
             check_photo(path)
         except PhotoError as error:
-            faults[path] = str(error)
-    _report_unreadable(faults, paths, given=given)
-    return [path for path in paths if path not in faults]
+            errors[path] = str(error)
+    _report_unreadable(errors, paths, arguments=arguments)
+    return [path for path in paths if path not in errors]
 
 
 def _report_unreadable(
-    faults: Mapping[Path, str], paths: Sequence[Path], *, given: Sequence[Path]
+    errors: Mapping[Path, str], paths: Sequence[Path], *, arguments: Sequence[Path]
 ) -> None:
-    """Raise an error if a photo given by name or all photos are unreadable; else warn of them."""
-    if not faults:
+    """Raise an error if a photo given by name, or every photo, is unreadable; else warn."""
+    if not errors:
         return
-    if set(faults) == set(paths) or not set(given).isdisjoint(faults):
-        raise PhotoError("; ".join(faults.values()))
-    warnings.warn(f"left out: {'; '.join(faults.values())}", stacklevel=2)
+    if set(errors) == set(paths) or not set(arguments).isdisjoint(errors):
+        raise PhotoError("; ".join(errors.values()))
+    warnings.warn(f"left out: {'; '.join(errors.values())}", stacklevel=2)
 
 
 def _unique_stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Return file names without their ending, numbered if photos share one."""
+    """Yield each file's name without its ending, numbered if it is taken, and the file's path."""
     taken: set[str] = set()
     for path in paths:
         numbered = (f"{path.stem}-{number}" for number in count(2))
@@ -290,7 +293,7 @@ def check_folder(path: Path) -> None:
         raise OutputError(f"cannot write to {path}: {existing} is not writable")
 
 
-def _check_originals(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
+def _check_no_overwrite(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
     """Raise an `OutputError` if a picture would overwrite a photo."""
     originals = {photo.resolve() for photo in photos}
     for picture in pictures:
@@ -311,7 +314,7 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
 def _decode_photos(
     stems: Mapping[str, Path], targets: Sequence[str], damaged: dict[Path, str]
 ) -> Iterator[Photo]:
-    """Decode one photo at a time; those that cannot be decoded are noted in `damaged`."""
+    """Yield one decoded photo at a time; add those that cannot be decoded to `damaged`."""
     for stem, path in stems.items():
         try:
             yield Photo(str(path), stem, read_photo(path), targets)
@@ -340,11 +343,11 @@ def explain_all(
             if output.report:
                 explanations.append(explanation)
             if console is not None:
-                console.print(f"{photo.name}: {explanation.sentence()} → {picture}")
+                console.print(f"{photo.name}: {explanation.summary()} → {picture}")
     if explanations:
         _write_report(explanations, classifier, explainer, output)
         if console is not None:
-            console.print(f"report → {output.folder / REPORT}")
+            console.print(f"report → {output.folder / REPORT_NAME}")
 
 
 def explain_photo(
@@ -398,7 +401,7 @@ def _write_report(
         versions={"dmbp": __version__, "torch": torch.__version__},
         style=output.style,
     )
-    write_all_or_none({output.folder / REPORT: page})
+    write_all_or_none({output.folder / REPORT_NAME: page})
 
 
 @contextmanager

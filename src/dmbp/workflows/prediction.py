@@ -30,7 +30,7 @@ from dmbp.render.pictures import to_picture
 class ModelSpec:
     """Which model to load, from which files, and where to run it.
 
-    `model` is a name as `dmbp.models.load_model` takes it; None is the model that comes with dmbp.
+    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
     With `untrained`, an architecture without a weights file gets random weights.
     """
 
@@ -53,12 +53,12 @@ class ModelSpec:
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether the model is untrained."""
+        """Whether the model gets random weights."""
         return self.untrained and self.weights is None and is_architecture(self.model or DEFAULT)
 
     @cached_property
     def torch_device(self) -> torch.device:
-        """The device, checked to be available."""
+        """The device, after a check that it is available."""
         try:
             device = torch.device(self.device)
             torch.zeros(1, device=device)
@@ -75,7 +75,7 @@ class Prediction:
     """What a model says about a photo, and the classes to explain.
 
     `view` is the photo as the model saw it; `inputs` is (1, channels, height, width) and `outputs`
-    is (classes,). `targets` are the classes to explain.
+    is (classes,). `targets` are the numbers of the classes to explain.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Prediction:
 
     @property
     def photo(self) -> Array:
-        """The view as RGB in [0, 1]."""
+        """The view as an array (height, width, 3) of values in [0, 1]."""
         return numpy.asarray(self.view, dtype=numpy.float64) / 255
 
     @property
@@ -98,8 +98,8 @@ class Prediction:
     def verdict(self) -> str:
         """Return what the model predicts, in words.
 
-        If several classes may be present and none has a probability of one half, the verdict says
-        that nothing is sure. A model with a single output answers yes or no.
+        If several classes may be present and none has a probability of at least one half, the
+        verdict says that nothing is sure. A model with a single output answers yes or no.
         """
         if len(self.outputs) == 1 and self.probability(0) < 0.5:
             return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
@@ -118,7 +118,7 @@ class Prediction:
         return f"{self.classifier.class_name(index)} ({self.probability(index):.0%})"
 
     def class_slug(self, index: int) -> str:
-        """Return a class for use in a file name; its number tells classes of one name apart."""
+        """Return a class's number and name for a file name; several classes may have one name."""
         words = re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower())
         return f"{index}-{words}".strip("-")
 
@@ -150,7 +150,7 @@ def predict(
     classifier.check_classes(outputs)
     indices = [classifier.class_index(text, outputs) for text in targets]
     indices = indices or [int(outputs.argmax())]
-    unique = list(dict.fromkeys(indices))  # a number and a name may mean one class
+    unique = list(dict.fromkeys(indices))  # a number and a name may be the same class
     return Prediction(name, view, classifier, inputs, outputs, unique)
 
 

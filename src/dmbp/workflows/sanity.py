@@ -20,11 +20,16 @@ from dmbp.workflows.compare import leave_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction, encode_record
 
 DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
+"""The help of `--methods` in `cli/sanity.py` lists the same."""
 
 
 @dataclass(frozen=True)
 class SanityCheck:
-    """For each method, the maps of a photo before and after, in `draws` random last layers."""
+    """Each method's maps of a photo before and after the last layer is re-initialised.
+
+    `draws` is how many random last layers were drawn. `refusals` maps the name of each method that
+    could not be run to the reason.
+    """
 
     prediction: Prediction
     rows: Mapping[str, SanityRow]
@@ -70,11 +75,15 @@ def check_sanity(
         prediction: The photo and the model; its first target is explained.
         names: Names of `dmbp.methods()`.
         settings: Settings by method.
-        draws: How many last layers are drawn.
+        draws: How many random last layers are drawn.
         console: Where to print correlations, and why a method was left out.
+
+    Returns:
+        The maps and correlations, and the methods that could not be run on the model.
 
     Raises:
         InputError: If `draws` is less than 1.
+        SiteError: If the model has no such sites.
         DMBPError: If no method could be run.
     """
     if draws < 1:
@@ -89,8 +98,8 @@ def check_sanity(
     refusals: dict[str, str] = {}
     for name in names:
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
-            given = (settings or {}).get(name, {})
-            rows[name] = _sanity_row(name, prediction, [module, *reinitialised], given)
+            overrides = (settings or {}).get(name, {})
+            rows[name] = _sanity_row(name, prediction, [module, *reinitialised], overrides)
             if console is not None:
                 console.print(f"{name}: |ρ| = {rows[name].mean:.3f}: {rows[name].verdict}")
     if not rows:
@@ -102,21 +111,21 @@ def _sanity_row(
     name: str,
     prediction: Prediction,
     modules: Sequence[torch.nn.Module],
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
 ) -> SanityRow:
     """Compare a method's map of the first module with those of the others.
 
-    The one that is shown has the median correlation.
+    `after` is the map with the median correlation.
     """
-    settings = method_settings(name, prediction.classifier, given)
+    settings = method_settings(name, prediction.classifier, overrides)
     before, *after = [
         METHODS[name](module, **settings).attribute(prediction.inputs, target=prediction.targets[0])
         for module in modules
     ]
-    correlations = [float(rank_correlation(before, one)) for one in after]
+    correlations = [float(rank_correlation(before, attribution)) for attribution in after]
     middle = sorted(range(len(after)), key=correlations.__getitem__)[len(after) // 2]
     return SanityRow(
         METHODS[name].title,
-        *(one[0].sum(0).cpu().double().numpy() for one in (before, after[middle])),
+        *(shown[0].sum(0).cpu().double().numpy() for shown in (before, after[middle])),
         correlations=correlations,
     )
