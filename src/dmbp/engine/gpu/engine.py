@@ -1,15 +1,15 @@
 """The engine for GPUs: 16-bit arithmetic where it is harmless, few kernels, and a CUDA graph.
 
-- Activations and gradients have 16 bits, in channels-last memory, both streams in one batch. In
-  float16 both are scaled into its range (`half_precision.py`).
-- Everything that happens at a site is one kernel each way (`triton/site.py`), together with the
-  bias, sum or batch norm before it and the max-pooling after it (`fusion.py`). On the way back the
-  paper's loss has a gradient in one stream of each row, and only that one is computed.
-- What depends on x alone is computed once, and so are the steps after the last site
+- Activations and gradients are 16-bit by default, in channels-last memory, with both streams in one
+  batch. In float16 both are scaled into its range (`half_precision.py`).
+- A site runs as one kernel in each direction (`triton/site.py`), together with the bias, sum or
+  batch norm before it and the max-pooling after it (`fusion.py`). The paper's loss has a non-zero
+  gradient in only one stream of each row, so the backward pass computes only that stream.
+- Values that depend on x alone are computed once, and so are the steps after the last site
   (`engine/plan/tail.py`).
 - The rest is convolutions, which are split into parts if they have few pixels
-  (`triton/split_convolution.py`), and other affine operations, which run as PyTorch's.
-- A whole iteration is captured as a CUDA graph and replayed (`program.py`). For few rows,
+  (`triton/split_convolution.py`), and other affine operations, which PyTorch runs.
+- A whole iteration (`program.py`) is captured as a CUDA graph and replayed. For few rows,
   independent branches of the network run side by side (`lanes.py`).
 
 Initial masks and the read-out are computed in the network's own precision. The back end (Triton, or
@@ -67,7 +67,7 @@ class GpuBackend(Protocol):
         ...
 
     def loss_head(self, tail: Tail, output: Tensor, learning: LearningState) -> LossHead:
-        """Return what computes terms and seeds at the end of the forward pass."""
+        """Return the loss head, which computes terms and seeds after the forward pass."""
         ...
 
     def split_convolutions(
@@ -78,7 +78,7 @@ class GpuBackend(Protocol):
         ends: Set[int],
         learning: LearningState,
     ) -> list[GpuInstruction]:
-        """Return the program with convolutions next to sites split into parts where that is faster.
+        """Return the program with convolutions next to sites split into parts if that is faster.
 
         Args:
             program: The instructions in order.
@@ -101,8 +101,8 @@ class GpuEngine:
         logits: The initial logits.
         loss: The loss to minimise.
         learning_rate: RMSProp's learning rate.
-        dtype: The dtype of activations and gradients; masks have 16 bits if it has. float16 may
-            overflow, which `is_in_range` reports.
+        dtype: The dtype of activations and gradients. If it is 16-bit, the back end may store masks
+            in 16 bits too. float16 may overflow, which `is_in_range` reports.
         allow_tf32: Whether float32 products may be computed in TF32.
         backend: Makes sites, the loss head and split convolutions.
     """
@@ -138,7 +138,7 @@ class GpuEngine:
 
     @property
     def logits(self) -> Logits:
-        """The current value of the learned scalars."""
+        """The current mask logits, by site name."""
         return {name: site.logits for name, site in self._sites.items()}
 
     def step(self) -> Terms:
@@ -148,7 +148,7 @@ class GpuEngine:
 
     @torch.no_grad()
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Run several iterations and return the terms before each."""
+        """Run iterations and return the terms before each, (iterations, rows)."""
         history = [self._output.new_zeros(0, 2, len(self._output), dtype=torch.float32)]
         slots = self._learning.history_slots
         with self._on_own_stream():
@@ -170,9 +170,9 @@ class GpuEngine:
         return read_out(self._plan, self._output, lambda: self.logits, self._pass_gate)
 
     def is_in_range(self, past: Terms) -> bool:
-        """Return whether float16 could represent all numbers, as far as terms and read-out tell.
+        """Return whether all numbers fitted into float16, judging by the terms and the read-out.
 
-        An activation that overflows becomes infinite, and so does every term that depends on it.
+        An activation that overflows becomes infinite, and no term that depends on it stays finite.
         """
         if self._learning.dtype != torch.float16:
             return True
@@ -216,7 +216,7 @@ class GpuEngine:
             self._split_convolutions(fusion)
         for part in self._program:
             if isinstance(part, AffineInstruction):
-                part.prepare()  # now, so that a capture of a whole explanation includes it
+                part.prepare()  # now, so that a captured graph of a whole explanation includes it
         read = set(plan.tail.gradients).union(*(part.reads for part in self._program))
         constants = {k: constant_value(v, dtype, unit) for k, v in values.items() if k in read}
         self._iteration = Iteration(
@@ -233,7 +233,7 @@ class GpuEngine:
         return SiteInstruction(fused, self._sites[name], needs_input_gradient=needs_input_gradient)
 
     def _split_convolutions(self, fusion: FusionPlan) -> None:
-        """Split convolutions next to sites without max-pooling where that is faster."""
+        """Split convolutions next to sites without max-pooling if that is faster."""
         sites = [fused for fused in fusion.gates.values() if fused.pooling is None]
         ends = set(self._plan.tail.gradients)
         self._program = self._backend.split_convolutions(
@@ -241,13 +241,13 @@ class GpuEngine:
         )
 
     def _loss_head(self, tail: Tail) -> LossHead:
-        """Make the loss head; the tail's gradients undo the activations' unit."""
+        """Make the loss head, whose tail gradients are divided by the activations' unit."""
         by_unit = {index: part / self._learning.unit for index, part in tail.gradients.items()}
         tail = replace(tail, gradients=by_unit)
         return self._backend.loss_head(tail, self._output, self._learning)
 
     def _iterate_once(self) -> None:
-        """Replay an iteration from the CUDA graph; the first one runs eagerly and is captured."""
+        """Run an iteration: replay the CUDA graph, or run eagerly and then capture one."""
         if self._graph is not None:
             self._graph.replay()
             return
@@ -264,7 +264,7 @@ class GpuEngine:
             self._backend.compile(key, self._iteration.run)
 
     def _capture(self) -> None:
-        """Capture an iteration as a CUDA graph, unless one of its operations does not allow it."""
+        """Capture an iteration as a CUDA graph, unless one of its operations cannot be captured."""
         assert self._stream is not None
         lanes = self._iteration.lanes if self._learning.rows <= MAX_ROWS_FOR_LANES else 1
         others = [torch.cuda.Stream() for _ in range(1, lanes)]
@@ -279,7 +279,7 @@ class GpuEngine:
 
     @contextmanager
     def _on_own_stream(self) -> Generator[None]:
-        """Work on the engine's own CUDA stream, synchronised with the caller's.
+        """Switch to the engine's own CUDA stream, synchronised with the caller's.
 
         A CUDA graph cannot be captured on the default stream.
         """

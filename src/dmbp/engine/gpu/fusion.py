@@ -1,8 +1,8 @@
 """Operator fusion: which neighbouring steps a gate's kernel computes in its own pass over memory.
 
-Before the gate these are a convolution's bias, a sum of two values, or a batch norm that could not
-be folded into a convolution; after it a max-pooling. A step is fused only if nothing else reads the
-value in between.
+Before the gate, these are a convolution's bias, a sum of two values, or a batch norm that could not
+be folded into a convolution; after the gate, a max-pooling. A step is fused only if nothing else
+reads the value between it and the gate.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class FusedGate:
 
     Attributes:
         gate: The gate, which is applied to scale · terms[0] + terms[1] + shift.
-        terms: The indices of the values that are read, one or two.
+        terms: The indices of the one or two values that the kernel reads.
         scale: A factor for each channel, from a batch norm.
         shift: A summand for each channel, from biases or a batch norm.
         pooling: The max-pooling after the gate.
@@ -49,11 +49,11 @@ class FusedGate:
 
 @dataclass(frozen=True)
 class FusionPlan:
-    """What is fused into which gate.
+    """Which steps are fused into which gates.
 
     Attributes:
         gates: The fused gates, by the index of the gate's own output.
-        absorbed: The outputs of steps that need not run by themselves any more.
+        absorbed: The outputs of steps that no longer run separately.
         unbiased: The outputs of convolutions that run without their bias.
     """
 
@@ -63,7 +63,7 @@ class FusionPlan:
 
 
 class _FusionPlanner:
-    """Fuses steps into one gate after another, and collects which are absorbed."""
+    """Fuses steps into one gate after another, and collects the absorbed steps."""
 
     def __init__(self, steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> None:
         self._fuses_pooling = pooling
@@ -95,11 +95,11 @@ class _FusionPlanner:
         return FusedGate(gate, (index,), shift=self._take_bias(index), pooling=pooling)
 
     def _exclusive_producer(self, index: int) -> Step | None:
-        """Return the step that computes a value, if the value has a single reader."""
+        """Return the step that computes a value if the value has a single reader, else None."""
         return self._producers.get(index) if self._reader_counts[index] == 1 else None
 
     def _take_bias(self, index: int) -> Tensor | None:
-        """Take the bias out of the convolution that computes a value, and return it."""
+        """Remove the bias of the convolution that computes a value, and return it, or None."""
         step = self._exclusive_producer(index)
         if step is None or step.operation != CONVOLUTION or step.keywords:
             return None
@@ -116,7 +116,7 @@ class _FusionPlanner:
         return plain and len(shapes) == 1
 
     def _take_pooling(self, gate: Step) -> Pooling | None:
-        """Absorb and return the max-pooling that alone reads a ReLU."""
+        """Absorb and return the max-pooling after a ReLU if nothing else reads the ReLU."""
         is_only_reader = self._reader_counts[gate.output] == 1 and gate.output not in self._fixed
         if not is_only_reader or not self._fuses_pooling:
             return None
@@ -141,7 +141,7 @@ def plan_fusion(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> Fus
 
     Args:
         steps: The program's steps in order.
-        fixed: Values that must be written to memory: constants, and what the tail reads.
+        fixed: Indices of values that must be written to memory: constants and the tail's inputs.
         pooling: Whether max-pooling may be fused.
     """
     planner = _FusionPlanner(steps, fixed, pooling=pooling)

@@ -1,24 +1,25 @@
 """16-bit arithmetic on a GPU: casting, accumulation, and staying inside float16's range.
 
-float16 spans about 40 powers of two, so both directions of an iteration are scaled into it.
+float16 spans about 40 powers of two, so both passes of an iteration are scaled into it.
 
-Forward, activations are multiplied by one `unit` for the whole network, which affine steps allow:
+In the forward pass, activations are multiplied by one `unit` s for the whole network, which
+affine steps allow:
 
     s (W h + b) = W (s h) + s b
 
-Weights stay as they are and added constants are multiplied by s. That requires knowing what every
-step adds (`readout.has_known_constant`); any other network runs with a unit of one. Activations
-grow with the terms while masks are learned, to 530 000 in ResNet50 (50 iterations at a learning
-rate of 0.05), and float16 ends at 65 504. At the other end most are above 0.1, and at this unit
-float16 keeps all of its bits down to 0.004.
+Weights stay as they are and added constants are multiplied by s. This requires knowing which
+constant every step adds (`readout.has_known_constant`); any other network runs with a unit of one.
+Activations grow with the terms while masks are learned, to 530 000 in ResNet50 (50 iterations at a
+learning rate of 0.05), and float16's largest number is 65 504. At the small end, most activations
+are above 0.1, and at `FLOAT16_UNIT` float16 keeps all of its bits down to 0.004.
 
-Backward, every row's gradients are multiplied by a scale of their own. ResNet50's gradients span 25
-powers of two: the largest are near the score and the smallest in the first layers, and RMSProp
+In the backward pass, each row's gradients are multiplied by that row's scale. ResNet50's gradients
+span 25 powers of two: the largest are near the score and the smallest in the first layers. RMSProp
 divides each by its own size, so all of them count alike. Unscaled, most would be rounded to a few
-bits or to zero. A scale is a power of two, so it is removed without rounding. Gradients grow with
+bits or to zero. A scale is a power of two, so dividing by it does not round. Gradients grow with
 the terms, a thousandfold in 50 iterations at a learning rate of 0.05, and spread as they grow; the
 scale shrinks by the square root of that growth, so that neither end is lost. `GradientRange`
-checks afterwards whether the gradients did fit.
+checks afterwards whether the gradients fitted.
 """
 
 from collections.abc import Generator, Sequence
@@ -41,12 +42,12 @@ _REDUCED_PRECISION_FLAGS = (
     "allow_fp16_reduced_precision_reduction",
     "allow_bf16_reduced_precision_reduction",
 )
-"""By default cuBLAS may keep partial sums in 16 bits if it splits a 16-bit product into parts."""
+"""Unless cleared, these let cuBLAS keep partial sums in 16 bits if it splits a 16-bit product."""
 
 
 @contextmanager
 def float32_accumulation(*, allow_tf32: bool) -> Generator[None]:
-    """Accumulate products in float32, and restore the caller's switches on exit.
+    """Accumulate products in float32, and restore the caller's settings on exit.
 
     `allow_tf32` says whether float32 factors may be rounded to TF32.
     """
@@ -61,7 +62,7 @@ def float32_accumulation(*, allow_tf32: bool) -> Generator[None]:
 
 
 def cast_value(value: Any, dtype: torch.dtype) -> Any:
-    """Return a value with every floating-point tensor inside it in another dtype."""
+    """Return a value with every floating-point tensor inside it converted to `dtype`."""
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, list | tuple):
@@ -75,7 +76,7 @@ def cast_value(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cast_example(example: Example, like: Tensor) -> Example:
-    """Return an example of a step's input in the dtype of the scalar `like`, as a view of it."""
+    """Return an example of a step's input in the dtype of the scalar `like`; a tensor is a view."""
     value = example.value
     if isinstance(value, Tensor) and value.is_floating_point():
         return replace(example, value=like.expand(value.shape))
@@ -83,7 +84,7 @@ def cast_example(example: Example, like: Tensor) -> Example:
 
 
 def cast_step(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
-    """Return a step with its weights in another dtype, and without its bias unless `biased`."""
+    """Return a step with its weights in `dtype`, and a convolution without bias unless `biased`."""
     if step.operation == CONVOLUTION and not biased:
         weight, _, *rest = convolution_arguments(step)
         step = replace(step, arguments=[step.arguments[0], weight, None, *rest])
@@ -97,11 +98,11 @@ def cast_step(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
 
 
 FLOAT16_UNIT = 2.0**-6
-"""What activations are multiplied by in float16."""
+"""The factor by which activations are multiplied in float16."""
 
 
 def activation_unit(steps: Sequence[Step], dtype: torch.dtype) -> float:
-    """Return what the activations of a program are multiplied by: one unless they are float16."""
+    """Return the factor by which a program's activations are multiplied, one unless in float16."""
     if dtype != torch.float16:
         return 1.0
     is_affine = all(has_known_constant(step) for step in steps if step.site is None)
@@ -110,27 +111,27 @@ def activation_unit(steps: Sequence[Step], dtype: torch.dtype) -> float:
 
 def scale_constants(step: Step, unit: float) -> Step:
     """Return a step whose added constants are multiplied by `unit`, as its inputs are."""
-    places = CONSTANT_ARGUMENTS.get(step.operation, ())
+    positions = CONSTANT_ARGUMENTS.get(step.operation, ())
     arguments = [
-        part * unit if place in places and isinstance(part, Tensor) else part
-        for place, part in enumerate(step.arguments)
+        part * unit if position in positions and isinstance(part, Tensor) else part
+        for position, part in enumerate(step.arguments)
     ]
-    return replace(step, arguments=arguments) if places else step
+    return replace(step, arguments=arguments) if positions else step
 
 
 INITIAL_MAGNITUDE = 2.0**8
-"""A row's largest gradient in the tail is scaled to this magnitude, before the first iteration."""
+"""The initial scale is the largest power of two that keeps a row's tail gradients within this."""
 
 FLOAT16_MAX = 65504.0
 FLOAT16_UNDERFLOW = 2.0**-25
 """The largest finite float16, and the magnitude below which a number is rounded to zero."""
 
 MAX_UNDERFLOW_SHARE = 0.01
-"""The share of gradients that may be rounded to zero."""
+"""The share of non-zero gradients that may be rounded to zero."""
 
 
 def initial_gradient_scales(tail: Tail, loss: Loss, dtype: torch.dtype) -> Tensor:
-    """Return the scale of every row's gradients, (rows,): one unless they are float16."""
+    """Return the initial scale of each row's gradients, (rows,): one unless they are float16."""
     if dtype != torch.float16:
         return torch.ones_like(tail.constant)
     parts = [gradient.abs().flatten(1).amax(1) for gradient in tail.gradients.values()]
@@ -139,12 +140,13 @@ def initial_gradient_scales(tail: Tail, loss: Loss, dtype: torch.dtype) -> Tenso
 
 
 def updated_gradient_scales(starts: Tensor, sizes: Tensor, terms: Tensor) -> Tensor:
-    """Return the scale of every row's gradients at the current terms, (2, rows).
+    """Return the scale of each row's gradients at the current terms, (rows,).
 
     Args:
         starts: The scales before the first iteration, (rows,).
-        sizes: |y⁺| + |y⁻| of the first iteration, (rows,). Zeros are filled in place.
-        terms: The current y⁺ and y⁻.
+        sizes: |y⁺| + |y⁻| of the first iteration, (rows,). Zeros are replaced in place by the
+            current size.
+        terms: The current y⁺ and y⁻, (2, rows).
     """
     size = terms.abs().sum(0)
     sizes.copy_(torch.where(sizes > 0, sizes, size))
@@ -156,8 +158,9 @@ class GradientRange:
     """Statistics of how gradients fit into float16, collected on the device without synchronising.
 
     Attributes:
-        scales: An upper bound on what each row's gradients are multiplied by while learning.
-        largest: The largest magnitude so far, scaled.
+        scales: Each row's gradient scale times the largest seed: an upper bound on the factor by
+            which an iteration would multiply the row's gradients.
+        largest: The largest scaled magnitude so far.
         counts: The number of non-zero gradients, and how many of them float16 rounds to zero.
     """
 
@@ -167,7 +170,7 @@ class GradientRange:
         self.counts = scales.new_zeros(2, dtype=torch.int64)
 
     def record(self, gradient: Tensor) -> None:
-        """Add the unscaled gradient of the scores, both streams stacked."""
+        """Record the unscaled gradients of the scores, both streams stacked."""
         size = by_stream(gradient).abs() * self.scales.view(-1, *(1,) * (gradient.dim() - 1))
         self.largest = torch.maximum(self.largest, size.max())
         present = size > 0

@@ -1,14 +1,15 @@
-"""Independent branches of a network side by side, on several CUDA streams.
+"""Running independent branches of a network side by side, on several CUDA streams.
 
-The convolutions of a single image leave most of a GPU idle; where a network branches, those of one
+The convolutions of a single image leave most of a GPU idle; if a network branches, those of one
 branch can run beside those of another. CUDA streams are called lanes here, because a stream is
-already one of the two masked passes. Lanes matter while an iteration is captured: the CUDA graph
-keeps the dependencies between kernels and nothing else. 200 iterations on an H200, sequentially and
-on lanes, in milliseconds, with the longest chain of dependent instructions as a share of all:
+already one of the two masked passes. Lanes matter only while an iteration is captured: the CUDA
+graph keeps nothing but the dependencies between kernels. The table gives the longest chain of
+dependent instructions as a share of all instructions, and the milliseconds that 200 iterations take
+on an H200, sequentially and on lanes:
 
-    GoogLeNet      0.40      207 and 114 for an image, 311 and 224 for eight
+    GoogLeNet      0.40      207 and 114 for one image, 311 and 224 for eight
     SqueezeNet     0.74       74 and  76
-    ResNet50       0.96      173 and 172 for an image, 342 and 344 for eight
+    ResNet50       0.96      173 and 172 for one image, 342 and 344 for eight
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -19,21 +20,21 @@ from typing import Any, Protocol
 import torch
 
 MAX_ROWS_FOR_LANES = 8
-"""The largest batch whose kernels leave room for others beside them."""
+"""The largest batch whose kernels leave room on the GPU for others beside them."""
 
 MAX_CHAIN_SHARE = 0.6
-"""The longest chain's share of a program, up to which lanes are worth it."""
+"""The largest share of all instructions in the longest chain for which lanes are used."""
 
 MAX_LANES = 4
 
 
 @dataclass(frozen=True)
 class LaneSlot:
-    """Where an instruction runs.
+    """The lane that an instruction runs on, and the instructions that it waits for.
 
     Attributes:
-        lane: Its lane; instructions on one lane run in program order.
-        waits_for: Instructions on other lanes that must finish first.
+        lane: The index of the lane; instructions on one lane run in program order.
+        waits_for: The positions of instructions on other lanes that must finish first.
     """
 
     lane: int
@@ -41,14 +42,14 @@ class LaneSlot:
 
 
 def assign_lanes(needs: Sequence[Sequence[int]], *, lanes: int = MAX_LANES) -> list[LaneSlot]:
-    """Assign a lane to every instruction, given which earlier ones each depends on.
+    """Assign a lane to every instruction; `needs` lists the earlier ones that each depends on.
 
-    The first instruction that depends on another continues on its lane. Others get a lane whose
-    latest instruction they have to wait for anyway, or a new one. If no lane is left, they queue up
-    on the one whose latest instruction is the oldest.
+    An instruction continues the lane of one that it depends on, if that is the lane's latest.
+    Others get a lane whose latest instruction they have to wait for anyway, or a new one. If there
+    are `lanes` lanes already, they queue up on the one whose latest instruction is the oldest.
     """
     slots: list[LaneSlot] = []
-    waited: list[int] = []  # for every instruction, a bit for each that has finished before it
+    waited: list[int] = []  # for every instruction, a bit for each one that finishes before it
     last: list[int] = []  # the latest instruction of every lane
     for position, needed in enumerate(needs):
         before = 0
@@ -67,7 +68,7 @@ def assign_lanes(needs: Sequence[Sequence[int]], *, lanes: int = MAX_LANES) -> l
 
 
 def _lane(last: Sequence[int], needed: Sequence[int], before: int, max_lanes: int) -> int:
-    """Choose a lane for an instruction that needs some and comes after all in the bits `before`."""
+    """Choose a lane for an instruction; `before` has a bit for each one that finishes before it."""
     continued = [lane for lane, position in enumerate(last) if position in needed]
     free = [lane for lane, position in enumerate(last) if before >> position & 1]
     if continued or free:
@@ -89,7 +90,7 @@ def longest_chain(slots: Sequence[LaneSlot]) -> int:
 
 
 class Scheduler(Protocol):
-    """Decides where each instruction of a program runs."""
+    """Decides on which CUDA stream each instruction of a program runs."""
 
     def running(self, position: int) -> AbstractContextManager[None]:
         """Return a context in which the instruction at `position` is launched."""
@@ -137,7 +138,7 @@ class LaneScheduler:
 
     @contextmanager
     def running(self, position: int) -> Generator[None]:
-        """Launch on the instruction's lane, after those it waits for that were not skipped."""
+        """Launch on the instruction's lane, after those it waits for, except skipped ones."""
         slot = self._slots[position]
         stream = self._streams[slot.lane]
         for event in self._events_before(slot):
@@ -148,7 +149,7 @@ class LaneScheduler:
             self._finished[position] = _event_on(stream)
 
     def keep_alive(self, result: Any) -> None:
-        """Keep a result."""
+        """Keep a result as long as the scheduler."""
         self._results.append(result)
 
     def join(self) -> None:

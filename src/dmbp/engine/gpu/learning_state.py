@@ -28,13 +28,13 @@ class SharedValue:
     value: Tensor
 
     def stacked(self) -> Tensor:
-        """Return the value once for each stream, in one tensor."""
+        """Return the value repeated for both streams, in one tensor."""
         return torch.cat([self.value, self.value])
 
 
 @dataclass(frozen=True)
 class SplitSum:
-    """Images as partial sums yet to be added: (summands, rows, height, width, channels)."""
+    """Images as partial sums yet to be added up, (summands, rows, height, width, channels)."""
 
     summands: Tensor
 
@@ -47,24 +47,24 @@ class SplitSum:
 class LearningState:
     """Settings of a run, and the state of the current iteration on the device.
 
-    Gradients carry their row's scale, activations carry the unit, and products of a gradient and an
-    activation carry both (see `half_precision.py`).
+    Gradients are multiplied by their row's scale and activations by the unit, so products of a
+    gradient and an activation are multiplied by both (see `half_precision.py`).
 
     Attributes:
         loss: The loss to minimise.
         learning_rate: RMSProp's learning rate.
         dtype: The dtype of activations and gradients.
-        unit: What activations are multiplied by.
+        unit: The factor by which activations are multiplied.
         initial_scales: Each row's gradient scale before the first iteration, (rows,).
         initial_sizes: |y⁺| + |y⁻| in the first iteration, (rows,); zero before it.
         scales: Each row's current gradient scale, (rows,).
         product_scales: scales · unit, (rows,).
         history: y⁺ and y⁻ of the latest iterations, (slots, 2, rows).
         history_start: The iteration in the first slot of `history`, (1,).
-        seeds: The loss's gradient in y⁺ and y⁻, times the scale: (rows,) for the active stream, or
-            (2 · rows,) for both, positive rows first.
+        seeds: The loss's gradient with respect to y⁺ and y⁻, times the scale: (rows,) for the
+            active stream, or (2 · rows,) for both, positive rows first.
         active_streams: The stream that each row's gradient belongs to, 0 positive and 1 negative,
-            (rows,); ignored if the loss touches both.
+            (rows,); ignored if the loss has gradients in both.
         iteration: The number of iterations so far, (1,).
     """
 
@@ -84,7 +84,7 @@ class LearningState:
 
     @property
     def is_compact(self) -> bool:
-        """Whether masks are stored in 16 bits, as activations are."""
+        """Whether activations have 16 bits; Triton's sites then store masks in 16 bits too."""
         return self.dtype.itemsize == 2
 
     @property
@@ -94,7 +94,7 @@ class LearningState:
 
     @property
     def touches_both_streams(self) -> bool:
-        """Whether the loss has a gradient in both streams of a row."""
+        """Whether both streams of a row may have a non-zero gradient."""
         return not self.loss.touches_one_stream
 
     @property
@@ -133,12 +133,13 @@ def initial_state(
 
 @dataclass(frozen=True)
 class StreamGradient:
-    """The gradient in an instruction's output, as the summands that a site's kernel adds up.
+    """The gradient with respect to an instruction's output, as summands yet to be added up.
 
     Attributes:
         parts: Gradients from the instructions that read the output.
-        tail: The score's gradient in the output if the tail reads it; seeds are not applied yet.
-        split: A part that is itself a split sum.
+        tail: The score's gradient with respect to the output if the tail reads it, not yet
+            multiplied by the seeds.
+        split: One more part, which is itself a split sum.
     """
 
     parts: Sequence[Tensor]
@@ -147,7 +148,7 @@ class StreamGradient:
 
 
 def seeded_gradient(tail: Tensor, learning: LearningState) -> Tensor:
-    """Return the tail's gradient in a value, multiplied by the seeds of the active streams."""
+    """Return the score's gradient with respect to a value, multiplied by the seeds."""
     seeds = learning.seeds.view(-1, *(1,) * (tail.dim() - 1))
     whole = torch.cat([tail, tail]) if learning.touches_both_streams else tail
     return channels_last((whole * seeds).to(learning.dtype))

@@ -1,10 +1,11 @@
 """The GPU engine's program: the instructions of one iteration, and how they are run.
 
-An instruction reads values by index and computes one, for both streams at once. Going back, it gets
-the gradient in its output and returns the gradient in each value it read; a site also takes
-RMSProp's step there. `Iteration` runs all instructions forward, lets the loss head turn the last
-values into terms and seeds, and runs the instructions in reverse. Everything it launches can be
-captured as a CUDA graph: no tensor is read by the CPU.
+An instruction reads values by index and computes one, for both streams at once. In the backward
+pass it receives the gradient with respect to its output and returns the gradient with respect to
+each value it read; a site also updates its masks with an RMSProp step. `Iteration` runs all
+instructions forward, lets the loss head turn the last values into terms and seeds, and runs the
+instructions in reverse. The CPU never reads a tensor, so an iteration can be captured as a CUDA
+graph.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ class GpuSite(Protocol):
 
     @property
     def logits(self) -> Tensor:
-        """The current value of the learned scalars."""
+        """The current mask logits."""
         ...
 
     def pass_gradient(
@@ -50,24 +51,25 @@ class GpuSite(Protocol):
         """Pass both streams' gradients through the gate and its masks, for the read-out.
 
         Args:
-            gradient: The scores' gradients in the gate's output, stacked and in float32.
+            gradient: The scores' gradients with respect to the gate's output, stacked and in
+                float32.
             slope: The gate's slope at x.
             gradient_range: Records how the gradients fit into float16, if given.
         """
         ...
 
     def forward(self, terms: Sequence[Any]) -> Tensor:
-        """Compute both streams' output from the terms that the fused gate adds up."""
+        """Return both streams' output, given the terms that the fused gate adds up."""
         ...
 
     def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
-        """Take RMSProp's step, and return the gradient in each term if it is needed."""
+        """Take an RMSProp step; return the gradient with respect to each term if needed."""
         ...
 
 
 @runtime_checkable
 class Preparable(Protocol):
-    """An operation that otherwise converts its weights when it first runs."""
+    """An operation whose weights can be converted before it first runs."""
 
     def prepare(self) -> None:
         """Convert the weights now."""
@@ -75,7 +77,7 @@ class Preparable(Protocol):
 
 
 class SiteInstruction:
-    """A site."""
+    """Runs one site: a gate, its masks and the steps fused into it."""
 
     def __init__(self, fused: FusedGate, site: GpuSite, *, needs_input_gradient: bool) -> None:
         self.reads = list(fused.terms)
@@ -84,11 +86,11 @@ class SiteInstruction:
         self._needs_input_gradient = needs_input_gradient
 
     def forward(self, values: Mapping[int, Any]) -> Tensor:
-        """Compute both streams' output."""
+        """Return both streams' output."""
         return self.site.forward([_tensor(values[index]) for index in self.reads])
 
     def backward(self, gradient: StreamGradient) -> Sequence[Tensor | None]:
-        """Take RMSProp's step, and return the gradient in each value read."""
+        """Take an RMSProp step, and return the gradient with respect to each value read."""
         input_gradients = self.site.backward(
             gradient, needs_input_gradient=self._needs_input_gradient
         )
@@ -96,7 +98,7 @@ class SiteInstruction:
 
 
 class AffineInstruction:
-    """An affine operation without masks."""
+    """Runs one affine operation, which has no masks."""
 
     def __init__(self, operation: Operation, output: int, learning: LearningState) -> None:
         self.reads = operation.reads
@@ -105,16 +107,16 @@ class AffineInstruction:
         self._learning = learning
 
     def prepare(self) -> None:
-        """Convert the operation's weights, unless that has been done."""
+        """Convert the operation's weights, unless that has been done or is not needed."""
         if isinstance(self.operation, Preparable):
             self.operation.prepare()
 
     def forward(self, values: Mapping[int, Any]) -> Value | SplitSum:
-        """Compute both streams' output."""
-        return self.operation.forward([both_streams(values[index]) for index in self.reads])
+        """Return both streams' output."""
+        return self.operation.forward([stack_streams(values[index]) for index in self.reads])
 
     def backward(self, gradient: StreamGradient) -> Sequence[Any]:
-        """Return the gradient in each value read."""
+        """Return the gradient with respect to each value read."""
         parts: list[Any] = list(gradient.parts)
         if gradient.tail is not None:
             parts.append(seeded_gradient(gradient.tail, self._learning))
@@ -130,7 +132,7 @@ GpuInstruction = SiteInstruction | AffineInstruction
 
 
 def constant_value(value: Any, dtype: torch.dtype, unit: float) -> SharedValue | StreamPair:
-    """Return a value that depends on x alone, in the dtype and unit of an iteration."""
+    """Return a value that depends on x alone, cast to `dtype` and multiplied by `unit`."""
     converted = cast_value(value * unit if isinstance(value, Tensor) else value, dtype)
     return (
         SharedValue(channels_last(converted))
@@ -139,8 +141,8 @@ def constant_value(value: Any, dtype: torch.dtype, unit: float) -> SharedValue |
     )
 
 
-def both_streams(value: Any) -> Value:
-    """Return a value stacked for both streams, also if it is shared by them."""
+def stack_streams(value: Any) -> Value:
+    """Return both streams' value, repeating it if the streams share it."""
     if isinstance(value, SharedValue):
         return value.stacked()
     return value
@@ -164,8 +166,9 @@ class Iteration:
     Args:
         program: The instructions in order.
         constants: Values that depend on x alone, by index.
-        tail: The score's gradient in each value that the tail reads, by index.
-        loss_head: Turns these values into terms and seeds.
+        tail_gradients: The score's gradient with respect to each value that the tail reads, by
+            index.
+        loss_head: Turns the values that the tail reads into terms and seeds.
         dtype: The dtype of activations and gradients.
     """
 
@@ -173,22 +176,22 @@ class Iteration:
         self,
         program: Sequence[GpuInstruction],
         constants: Mapping[int, Any],
-        tail: Mapping[int, Tensor],
+        tail_gradients: Mapping[int, Tensor],
         loss_head: LossHead,
         *,
         dtype: torch.dtype,
     ) -> None:
         self._program = program
         self._constants = constants
-        self._tail = tail
+        self._tail_gradients = tail_gradients
         self._loss_head = loss_head
         self._dtype = dtype
-        self._finished = last_reads(program, set(tail))
+        self._finished = last_reads(program, set(tail_gradients))
         self._forward_slots, self._backward_slots = _lane_slots(program)
 
     @property
     def lanes(self) -> int:
-        """The number of lanes it runs fastest on: one if branches are few or short."""
+        """The number of lanes to run on: one if branches are few or short."""
         both = [*self._forward_slots, *self._backward_slots]
         longest = longest_chain(self._forward_slots) + longest_chain(self._backward_slots)
         if longest > MAX_CHAIN_SHARE * len(both):
@@ -196,16 +199,16 @@ class Iteration:
         return 1 + max((slot.lane for slot in both), default=0)
 
     def run(self, streams: Sequence[torch.cuda.Stream] = ()) -> None:
-        """Run the iteration, on several lanes if CUDA streams are given.
+        """Run the iteration, on one lane per CUDA stream if any are passed.
 
-        The first of them must be the current stream.
+        The first stream must be the current one.
         """
         scheduler = _scheduler(self._forward_slots, streams)
         self._loss_head.update(self._forward(scheduler))
         self._backward(_scheduler(self._backward_slots, streams))
 
     def _forward(self, scheduler: Scheduler) -> dict[int, Tensor]:
-        """Return the values that the tail reads, stacked."""
+        """Run all instructions, and return the values that the tail reads, stacked."""
         values: dict[int, Any] = dict(self._constants)
         for position, instruction in enumerate(self._program):
             with scheduler.running(position):
@@ -214,30 +217,30 @@ class Iteration:
             for index in self._finished[position]:
                 del values[index]
         scheduler.join()
-        return {k: channels_last(stacked(both_streams(values[k]))) for k in self._tail}
+        return {k: channels_last(stacked(stack_streams(values[k]))) for k in self._tail_gradients}
 
     def _backward(self, scheduler: Scheduler) -> None:
         """Propagate the seeds back; every site updates its masks on the way."""
         gradients: dict[int, list[Any]] = {}
         for position, instruction in enumerate(reversed(self._program)):
             parts = gradients.pop(instruction.output, [])
-            tail = self._tail.get(instruction.output)
-            if not parts and tail is None:
+            tail_gradient = self._tail_gradients.get(instruction.output)
+            if not parts and tail_gradient is None:
                 continue
             with scheduler.running(position):
-                input_gradients = self._back(instruction, parts, tail)
+                input_gradients = self._backward_through(instruction, parts, tail_gradient)
             scheduler.keep_alive(input_gradients)
             for index, part in zip(instruction.reads, input_gradients, strict=True):
                 if index not in self._constants and part is not None:
                     gradients.setdefault(index, []).append(part)
         scheduler.join()
 
-    def _back(
-        self, instruction: GpuInstruction, parts: list[Any], tail: Tensor | None
+    def _backward_through(
+        self, instruction: GpuInstruction, parts: list[Any], tail_gradient: Tensor | None
     ) -> Sequence[Any]:
         if isinstance(instruction, SiteInstruction):
-            return instruction.backward(_at_most_two(parts, tail, self._dtype))
-        return instruction.backward(StreamGradient(parts, tail))
+            return instruction.backward(_sum_to_two(parts, tail_gradient, self._dtype))
+        return instruction.backward(StreamGradient(parts, tail_gradient))
 
 
 def _scheduler(slots: Sequence[LaneSlot], streams: Sequence[torch.cuda.Stream]) -> Scheduler:
@@ -245,7 +248,7 @@ def _scheduler(slots: Sequence[LaneSlot], streams: Sequence[torch.cuda.Stream]) 
 
 
 def _lane_slots(program: Sequence[GpuInstruction]) -> tuple[list[LaneSlot], list[LaneSlot]]:
-    """Assign lanes to the program's instructions, and to the same in reverse order."""
+    """Return the lane slots of a program's instructions, in order and in reverse order."""
     positions = {instruction.output: position for position, instruction in enumerate(program)}
     needs = [
         [positions[index] for index in dict.fromkeys(instruction.reads) if index in positions]
@@ -259,12 +262,17 @@ def _lane_slots(program: Sequence[GpuInstruction]) -> tuple[list[LaneSlot], list
     return assign_lanes(needs), assign_lanes(needs_back)
 
 
-def _at_most_two(parts: list[Any], tail: Tensor | None, dtype: torch.dtype) -> StreamGradient:
-    """Add parts up until two are left, of which one may be split: what a site's kernel takes."""
+def _sum_to_two(
+    parts: list[Any], tail_gradient: Tensor | None, dtype: torch.dtype
+) -> StreamGradient:
+    """Add up parts until at most two are left, one of which may be split.
+
+    A site's kernel takes no more.
+    """
     split, *more = [part for part in parts if isinstance(part, SplitSum)] or [None]
     whole = [stacked(part) for part in parts if not isinstance(part, SplitSum)]
     whole += [part.total(dtype) for part in more if part is not None]
-    most = 2 if split is None else 1
-    while len(whole) > most:
+    max_whole = 2 if split is None else 1
+    while len(whole) > max_whole:
         whole = [whole[0] + whole[1], *whole[2:]]
-    return StreamGradient(whole, tail, split)
+    return StreamGradient(whole, tail_gradient, split)

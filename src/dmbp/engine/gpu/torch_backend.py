@@ -1,8 +1,8 @@
 """The GPU engine's back end in plain PyTorch, for machines without Triton.
 
 It computes what the Triton kernels compute, in many more passes over memory, and is the easiest
-place to read what happens at a site. Masks and RMSProp's state are kept in float32, and max-pooling
-and convolutions stay operations of their own.
+place to read what happens at a site. Masks and RMSProp's state are kept in float32, max-pooling is
+a separate operation, and convolutions are not split.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -44,7 +44,7 @@ class TorchSite:
 
     @property
     def logits(self) -> Tensor:
-        """The current value of the learned scalars."""
+        """The current mask logits."""
         return self._logits
 
     def pass_gradient(
@@ -70,7 +70,7 @@ class TorchSite:
         return self._out
 
     def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
-        """Take RMSProp's step, and return the gradient in each term if it is needed."""
+        """Take an RMSProp step; return the gradient with respect to each term if needed."""
         assert self._out is not None
         parts = list(gradient.parts)
         if gradient.tail is not None:
@@ -128,10 +128,10 @@ class TorchLossHead:
         """Write the iteration's terms, seeds and active streams into the state, and count it."""
         learning = self._learning
         scores = self._tail.scores(values)
-        place = (
+        slot = (
             (learning.iteration - learning.history_start).remainder(learning.history_slots).long()
         )
-        learning.history.index_copy_(0, place, scores[None])
+        learning.history.index_copy_(0, slot, scores[None])
         if learning.scales_gradients:
             learning.scales.copy_(
                 updated_gradient_scales(learning.initial_scales, learning.initial_sizes, scores)
@@ -139,8 +139,8 @@ class TorchLossHead:
             torch.mul(learning.scales, learning.unit, out=learning.product_scales)
         seeds = learning.loss.seeds(Terms(self._output, scores[0], scores[1]))
         learning.active_streams.copy_((seeds[0] == 0).int())
-        one = torch.where(seeds[0] != 0, seeds[0], seeds[1])
-        scaled = (seeds if learning.touches_both_streams else one) * learning.scales
+        active_seeds = torch.where(seeds[0] != 0, seeds[0], seeds[1])
+        scaled = (seeds if learning.touches_both_streams else active_seeds) * learning.scales
         learning.seeds.copy_(scaled.flatten())
         learning.iteration.add_(1)
 
@@ -155,7 +155,7 @@ class TorchBackend:
         return TorchSite(fused, logits, learning)
 
     def loss_head(self, tail: Tail, output: Tensor, learning: LearningState) -> TorchLossHead:
-        """Return what computes terms and seeds."""
+        """Return the loss head, which computes terms and seeds after the forward pass."""
         return TorchLossHead(tail, output, learning)
 
     def split_convolutions(

@@ -1,13 +1,15 @@
 """Triton kernels of the GPU engine, each next to the code that launches it.
 
 Start with `backend.py`, which says what is used where, and `launch.py`, through which every kernel
-is compiled and launched. Kernels that run at every iteration:
+is compiled and launched. Kernels that run in every iteration:
 
-- `site.py`: a gate and what is fused into it, forward and back with RMSProp's step;
+- `site.py`: a site, that is a gate with its masks and the steps fused into it: the forward pass,
+  and the backward pass with an RMSProp step;
 - `pooled_site.py`: the same for a ReLU with the max-pooling after it;
 - `mask_state.py`: how masks and RMSProp's state are stored in 16 bits, for both;
 - `split_convolution.py`: split-K convolutions of few pixels;
-- `loss_head.py`: terms and seeds between the two passes.
+- `loss_head.py`: the loss head, which runs between the two passes and computes the terms y⁺ and y⁻
+  and the loss's gradients with respect to them, the seeds.
 
 Kernels in float32, before the first iteration and for the read-out:
 

@@ -1,7 +1,7 @@
-"""The Triton back end: what `engine/select.py` passes to the plan and to the GPU engine.
+"""The Triton back end, which `engine/select.py` passes to the plan and to the GPU engine.
 
-`TritonBackend` makes the parts of a program that iterates; `TritonKernels` has faster float32 paths
-for the passes before and after the iterations.
+`TritonBackend` makes the parts of the program that runs in every iteration; `TritonKernels` has
+faster float32 kernels for the passes before and after the iterations.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -37,7 +37,7 @@ from dmbp.engine.plan.streams import channels_last
 from dmbp.engine.plan.tail import Tail
 
 _compiled: set[Any] = set()
-"""The programs whose kernels have been compiled in this process."""
+"""The keys of the programs whose kernels have been compiled in this process."""
 
 
 class TritonBackend:
@@ -46,12 +46,12 @@ class TritonBackend:
     fuses_pooling = True
 
     def site(self, fused: FusedGate, logits: Tensor, learning: LearningState) -> GpuSite:
-        """Return a site, which includes the max-pooling after it if that was fused."""
+        """Return a site, which includes the max-pooling after it if that is fused."""
         kind = TritonSite if fused.pooling is None else PooledTritonSite
         return kind(fused, logits, learning)
 
     def loss_head(self, tail: Tail, output: Tensor, learning: LearningState) -> LossHead:
-        """Return what computes terms and seeds."""
+        """Return the loss head, which computes terms and seeds after the forward pass."""
         return TritonLossHead(tail, output, learning)
 
     def split_convolutions(
@@ -62,11 +62,11 @@ class TritonBackend:
         ends: Set[int],
         learning: LearningState,
     ) -> list[GpuInstruction]:
-        """Split convolutions next to `sites` where that is faster."""
+        """Return the program with convolutions next to `sites` split if that is faster."""
         return split_convolutions(program, sites, ends=ends, learning=learning)
 
     def compile(self, key: Any, run: Callable[[], None]) -> None:
-        """Compile what `run` launches, several kernels at a time."""
+        """Compile every kernel that `run` launches, several at a time, once per `key`."""
         if key not in _compiled:
             with compile_only():
                 run()
@@ -76,8 +76,8 @@ class TritonBackend:
 class TritonKernels(Kernels):
     """Faster kernels for float32 tensors on a GPU; plain PyTorch for all others.
 
-    A gate's gradient is one kernel: a dozen plain operations would take longer than the convolution
-    next to it.
+    Gradients pass a gate in one kernel: a dozen PyTorch operations would take longer than the
+    convolution next to the gate.
     """
 
     def start_at_gate(self, gradient: Tensor, slope: Tensor, size: float) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ class TritonKernels(Kernels):
     def convolution(
         self, weight: Tensor, bias: Tensor | None, settings: ConvolutionSettings
     ) -> RunConvolution | None:
-        """Return Winograd's method for 3 × 3 convolutions in float32."""
+        """Return Winograd's method for a float32 convolution if it applies and is faster."""
         if not _is_single_precision(weight) or not should_use_winograd(weight, settings):
             return None
         convolution = WinogradConvolution(weight, bias, settings[1][0])
@@ -109,7 +109,7 @@ class TritonKernels(Kernels):
     def transposed_convolution(
         self, weight: Tensor, settings: ConvolutionSettings, input_size: tuple[int, ...]
     ) -> RunConvolution | None:
-        """Return the transpose as a matrix product and a gather, in float32."""
+        """Return a float32 transpose as a matrix product and a gather, if these apply."""
         if not _is_single_precision(weight) or not can_gather_transpose(weight, settings):
             return None
         weight = weight.contiguous(memory_format=torch.channels_last)
@@ -123,5 +123,5 @@ class TritonKernels(Kernels):
 
 
 def _is_single_precision(weight: Tensor) -> bool:
-    """Return whether products with a weight must be exact float32, not TF32."""
+    """Return whether products with a weight must be computed in float32, not TF32."""
     return weight.dtype == torch.float32 and not torch.backends.cudnn.allow_tf32

@@ -1,10 +1,10 @@
 """Elementwise Triton kernels for both streams' gradients at a gate, outside the iterations.
 
-`start_at_gate` chooses the initial logits on the first pass back through the network, and
+`start_at_gate` chooses the initial logits in the first backward pass through the network, and
 `pass_gate` applies the learned masks when the linear maps are read out. Each fuses about a dozen
-elementwise PyTorch operations into one pass over memory. Gradients are dense and in one memory
-order, with the negative stream's elements after the positive's; a program takes `BLOCK` elements of
-both streams.
+elementwise PyTorch operations into one pass over memory. All tensors are dense and have the same
+memory order, and the negative stream's gradients follow the positive's; a program handles `BLOCK`
+elements of both streams.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -93,7 +93,10 @@ def pass_gate_kernel(
 
 
 def start_at_gate(gradient: Tensor, slope: Tensor, size: float) -> tuple[Tensor, Tensor]:
-    """Return a gate's initial logits, ±`size` or 0, and both gradients in its input, stacked."""
+    """Return a gate's initial logits, ±`size` or 0, and the gradients with respect to its input.
+
+    `gradient` and the result have both streams' gradients, stacked.
+    """
     gradient = channels_last(gradient)
     passed = torch.empty_like(gradient)
     logits = torch.empty_like(gradient[: len(gradient) // 2])
@@ -108,11 +111,11 @@ def start_at_gate(gradient: Tensor, slope: Tensor, size: float) -> tuple[Tensor,
 def pass_gate(
     gradient: Tensor, logits: Tensor, slope: Tensor | None, gradient_range: GradientRange | None
 ) -> Tensor:
-    """Return both gradients in a gate's input, stacked.
+    """Return both streams' gradients with respect to a gate's input, stacked.
 
     Args:
-        gradient: Both gradients in the gate's output, stacked.
-        logits: As a `MaskState` stores them, or plain float32.
+        gradient: Both streams' gradients with respect to the gate's output, stacked.
+        logits: The logits as a `MaskState` stores them, or plain float32.
         slope: The gate's slope; None if the logits mark closed gates and open ones have slope one.
         gradient_range: Records how the gradients fit into float16, if given.
     """

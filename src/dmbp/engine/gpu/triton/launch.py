@@ -1,15 +1,16 @@
-"""Launching Triton kernels, and compiling them ahead, several at a time.
+"""Launching Triton kernels, and compiling them ahead of time, several at once.
 
-Triton compiles a kernel when it first meets the types of its arguments, and its launcher when it is
-first launched: about half a second each, one after the other. Inside `compile_only`, `launch` does
-not launch anything but compiles in a thread pool, all kernels at once or in the background while
-other work goes on; a later launch waits for its own kernel.
+Triton compiles a kernel when it is first launched with arguments of new types, and then the
+kernel's launcher: about half a second each, one after the other. Inside `compile_only`, `launch`
+does not launch anything but compiles in a thread pool, either all kernels before it goes on or in
+the background; a later launch waits for its own kernel.
 
 Up to version 3.6, Triton's code generator also sets and restores the process's warning filters at
-every node that it compiles. Filters are shared by all threads: of two that overlap, the one that
-ends last restores what it found, which is what the other had set. A user's warning may then be
-lost, or everybody's filters changed for good. `protect_warning_filters` keeps it from doing so. The
-warnings it means to ignore no longer occur: they were about methods that it has replaced since.
+every node that it compiles. All threads share these filters. If two compilations overlap, the last
+to end restores the filters that it saw at its start, which may be those that the other had set: a
+user's warning may be lost, or the process's filters changed for good. `protect_warning_filters`
+prevents this. The warnings that Triton means to ignore no longer occur: they concerned methods that
+it has since replaced.
 """
 
 import importlib
@@ -25,7 +26,7 @@ from torch import Tensor
 
 
 class _WarningsWithoutFilters:
-    """The `warnings` module for code that may warn, but must not change the filters."""
+    """Stands in for the `warnings` module in code that may warn but must not change filters."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(warnings, name)
@@ -45,15 +46,15 @@ def protect_warning_filters(module: Any) -> None:
 
 
 _pending: "dict[Any, Future[Any]]" = {}
-"""Kernels compiled in the background, or being compiled, that have not been launched since."""
+"""Background compilations, finished or not, whose kernels have not been launched since."""
 
 _compilers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="dmbp-compile")
 _background_compilers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="dmbp-compile-ahead")
-"""Few threads, because each takes the interpreter lock from the work that goes on."""
+"""Few threads, because each competes with the main thread for the interpreter lock."""
 
 
 class _ThreadState(threading.local):
-    """Per thread: the compilations started inside `compile_only`, or None outside it."""
+    """The compilations that a thread started inside `compile_only`, or None outside it."""
 
     compilations: "dict[Any, Future[Any]] | None" = None
     compilers = _compilers
@@ -62,11 +63,11 @@ class _ThreadState(threading.local):
 thread_state = _ThreadState()
 
 FP_FUSION = {"enable_fp_fusion": True}
-"""Products and sums are fused and rounded once, whatever a Triton version's default is."""
+"""Fuses a product and a sum and rounds them once, whatever a Triton version's default is."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **settings: Any) -> None:
-    """Launch a kernel on a grid, or inside `compile_only` see that it is compiled."""
+    """Launch a kernel on a grid, or only compile it inside `compile_only`."""
     compilations = thread_state.compilations
     settings = FP_FUSION | settings
     if compilations is None and not _pending:
@@ -97,14 +98,14 @@ def _compile(device: int | None, kernel: Any, grid: Any, *, arguments: Any, sett
 
 
 def _specialization(kernel: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what Triton compiles a kernel for; some numbers are excluded by the kernel itself."""
-    parameters = getattr(kernel, "params", [])  # interpreted kernels have none
+    """Return what Triton compiles a kernel for, without the arguments that the kernel excludes."""
+    parameters = getattr(kernel, "params", [])  # interpreted kernels lack the attribute
     ignored = {p.num for p in parameters if p.do_not_specialize}
     return tuple(None if k in ignored else _argument_kind(a) for k, a in enumerate(arguments))
 
 
 def _argument_kind(argument: Any) -> Any:
-    """Return a tensor's dtype and alignment, or a number's divisibility."""
+    """Return a tensor's dtype and alignment, an integer's divisibility, or another's type."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if isinstance(argument, int):
@@ -114,10 +115,9 @@ def _argument_kind(argument: Any) -> Any:
 
 @contextmanager
 def compile_only(*, background: bool = False) -> Generator[None]:
-    """Launch nothing inside; on exit, every kernel that was to be launched has been compiled.
+    """Compile the kernels launched inside instead of running them, and wait for them on exit.
 
-    With `background`, it may still be compiling on exit, and later launches wait for their own
-    kernel.
+    With `background`, do not wait on exit; later launches wait for their own kernel.
     """
     thread_state.compilations = {}
     thread_state.compilers = _background_compilers if background else _compilers

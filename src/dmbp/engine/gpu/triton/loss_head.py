@@ -2,7 +2,7 @@
 
 Two small kernels fuse the score's inner products, the loss's gradient, the history and the update
 of the gradient scales. The first splits every inner product into partial sums, so that a single row
-keeps more than one multiprocessor busy; the second adds them up, one program a row.
+keeps more than one multiprocessor busy; the second adds them up, with one program per row.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -21,13 +21,14 @@ from dmbp.engine.plan.tail import Tail
 
 @triton.jit(do_not_specialize=["rows", "first", "blocks"])
 def partial_scores_kernel(
-    sums, iteration, h, tail, elements, rows, first, parts_a_row, blocks,
+    sums, iteration, h, tail, elements, rows, first, parts_per_row, blocks,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute partial sums of ⟨tail, h⟩ for every row of both streams, and count the iteration.
 
     Reads `h` (2 · rows, elements) and `tail` (rows, elements). Program (row, part) writes its sum
-    to column `first` + part of `sums` (2 · rows, parts_a_row); one program increments `iteration`.
+    to column `first` + part of `sums` (2 · rows, parts_per_row); one program also increments
+    `iteration`.
     """
     row = tl.program_id(0)
     part = tl.program_id(1)
@@ -39,7 +40,7 @@ def partial_scores_kernel(
         ok = k < elements
         value = tl.load(h + start + k, ok, other=0.0).to(tl.float32)
         total += value * tl.load(tail + tail_start + k, ok, other=0.0)
-    tl.store(sums + row * parts_a_row + first + part, tl.sum(total, 0))
+    tl.store(sums + row * parts_per_row + first + part, tl.sum(total, 0))
     if row + part + first == 0:
         tl.store(iteration, tl.load(iteration) + 1)
 
@@ -47,12 +48,12 @@ def partial_scores_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def terms_and_seeds_kernel(
     history, history_start, seeds, initial_scales, initial_sizes, scales, product_scales,
-    active_streams, iteration, sums, constant, output, unit, rows, parts_a_row,
+    active_streams, iteration, sums, constant, output, unit, rows, parts_per_row,
     POSITIVE: tl.constexpr, NEGATIVE: tl.constexpr, NUISANCE: tl.constexpr,
     BOTH_STREAMS: tl.constexpr, SCALES_GRADIENTS: tl.constexpr, PARTS: tl.constexpr,
     HISTORY_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Add up a row's partial sums to y⁺ and y⁻, and compute the loss's gradient in each.
+    """Add up a row's partial sums to y⁺ and y⁻, and compute the seeds, the loss's gradients.
 
     Reads `sums`, the tail's `constant` and the model's `output`. Writes the terms to the
     iteration's slot of `history`, and the row's `seeds` and active stream. If `SCALES_GRADIENTS`,
@@ -60,10 +61,10 @@ def terms_and_seeds_kernel(
     """
     row = tl.program_id(0)
     k = tl.arange(0, PARTS)
-    ok = k < parts_a_row
+    ok = k < parts_per_row
     bias = tl.load(constant + row)
-    positive = bias + tl.sum(tl.load(sums + row * parts_a_row + k, ok, other=0.0), 0)
-    negative = bias + tl.sum(tl.load(sums + (rows + row) * parts_a_row + k, ok, other=0.0), 0)
+    positive = bias + tl.sum(tl.load(sums + row * parts_per_row + k, ok, other=0.0), 0)
+    negative = bias + tl.sum(tl.load(sums + (rows + row) * parts_per_row + k, ok, other=0.0), 0)
     nuisance = tl.load(output + row) - positive - negative
     side = tl.where(nuisance < 0, NUISANCE, -NUISANCE)
     positive_seed = POSITIVE + side
@@ -92,11 +93,10 @@ def terms_and_seeds_kernel(
 
 
 PARTS = 32
-"""Partial sums for each row and value, so that a single row's score does not depend on one
-multiprocessor."""
+"""The number of partial sums per row and value; they let one row use several multiprocessors."""
 
 BLOCK = 1024
-"""Elements that a program of `partial_scores_kernel` adds at a time."""
+"""The number of elements that a program of `partial_scores_kernel` adds at a time."""
 
 
 class TritonLossHead:

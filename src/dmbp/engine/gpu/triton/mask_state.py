@@ -1,16 +1,17 @@
 """How Triton kernels store masks and RMSProp's state, and the device functions that access it.
 
 A site has a logit and RMSProp's mean square for every element, in the memory order of its output. A
-logit larger than any that is learned marks a closed gate: nothing passes it and its mask never
-moves. So a ReLU's slope needs no memory traffic of its own.
+logit larger than any learned one marks a closed gate: nothing passes it and its mask never changes.
+A ReLU's slope therefore need not be read from memory.
 
-If `IS_COMPACT`, both have 16 bits. Logits are multiples of 1/2048 up to ±16; squares have seven
-bits of exponent and nine of mantissa. Both are rounded stochastically, in proportion to the
-remainder, so that steps too small for 16 bits count on average. The random bits are a hash of the
-element's index in its row and of the iteration: a row rounds alike alone and in a batch.
+If `IS_COMPACT`, both have 16 bits. Logits are multiples of 1/2048 between ±16; squares have seven
+bits of exponent and nine of mantissa. Both are rounded stochastically: up with a probability
+proportional to the remainder, so that steps too small for 16 bits count on average. The random bits
+are a hash of the element's index in its row and of the iteration, so a row is rounded in the same
+way alone and in a batch.
 
-In device functions `at` are offsets into a tensor, `ok` is the boolean mask of a load or store, and
-`mask` always means the paper's mask σ.
+In device functions, `at` holds offsets into a tensor, `ok` is the boolean mask of a load or store,
+and `mask` always means the paper's mask σ.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -33,7 +34,7 @@ CLOSED = tl.constexpr(6e4)
 
 CLOSED_CODE = tl.constexpr(32767)
 CODES_PER_UNIT = tl.constexpr(2048.0)
-"""A logit's 16-bit code: the mark of a closed gate, and the codes from one integer to the next."""
+"""The 16-bit code that marks a closed gate, and the number of codes per unit of a logit."""
 
 FLOAT16_MAX = tl.constexpr(half_precision.FLOAT16_MAX)
 
@@ -44,7 +45,7 @@ below EPSILON."""
 
 @triton.jit
 def _random_bits(element, iteration):
-    """Hash an element and an iteration; callers use the lowest 14 and highest 13 of 32 bits."""
+    """Hash an element's index and an iteration; callers use the lowest 14 and highest 13 bits."""
     x = (element * 0x1B873593 + iteration * 0x2C1B3C6D).to(tl.uint32)
     x = (x ^ (x >> 16)) * 0x297A2D39
     x = (x ^ (x >> 15)) * 0x5D5C2B1F
@@ -64,7 +65,7 @@ def load_square(squares, at, ok, IS_COMPACT: tl.constexpr):
 
 @triton.jit
 def _store_square(squares, at, ok, value, noise, IS_COMPACT: tl.constexpr):
-    """Store mean squares, rounded stochastically by the lowest 14 random bits if compact."""
+    """Store mean squares; if compact, round them stochastically by the lowest 14 random bits."""
     if IS_COMPACT:
         bits = value.to(tl.uint32, bitcast=True) + (noise & 0x3FFF)
         code = (bits >> 14).to(tl.int32) - SMALLEST_SQUARE
@@ -87,7 +88,7 @@ def load_logit(logits, at, ok, IS_COMPACT: tl.constexpr):
 
 @triton.jit
 def _store_logit(logits, at, ok, value, noise, IS_COMPACT: tl.constexpr):
-    """Store logits, rounded stochastically by the highest 13 random bits if compact."""
+    """Store logits; if compact, round them stochastically by the highest 13 random bits."""
     if IS_COMPACT:
         code = tl.floor(value * CODES_PER_UNIT + (noise >> 19).to(tl.float32) / 8192.0)
         code = tl.minimum(tl.maximum(code, -32766.0), 32766.0)
@@ -101,10 +102,11 @@ def rmsprop_step(
     logits, squares, at, ok, logit, square, change, rate, element, iteration,
     IS_COMPACT: tl.constexpr,
 ):  # fmt: skip
-    """Take RMSProp's step for a tile: update squares and open gates' logits in memory.
+    """Take an RMSProp step for a tile: update squares and open gates' logits in memory.
 
-    `logit` and `square` are the loaded values, `change` is the loss's gradient in the logits
-    without scales, and `element` is each element's index in its row, which seeds the random bits.
+    `logit` and `square` are the loaded values, `change` is the loss's unscaled gradient with
+    respect to the logits, and `element` is each element's index in its row, which seeds the random
+    bits.
     """
     noise = _random_bits(element, iteration)
     square = DECAY * square + (1 - DECAY) * change * change
@@ -121,7 +123,7 @@ def load_float32(tensor, at, ok):
 
 @triton.jit
 def clamp_to_float16(value, dtype: tl.constexpr):
-    """Clamp a gradient to be stored in float16 to its range; beyond, only its sign counts."""
+    """Clamp a gradient to float16's range if `dtype` is float16; an overflow keeps its sign."""
     if dtype == tl.float16:
         value = tl.minimum(tl.maximum(value, -FLOAT16_MAX), FLOAT16_MAX)
     return value
@@ -129,9 +131,10 @@ def clamp_to_float16(value, dtype: tl.constexpr):
 
 @triton.jit
 def load_optional_tile(tensor, first, q, c, ok, stride, channels):
-    """Load a tile of a tensor as float32, or zeros if the tensor is missing, with `channels` = 0.
+    """Load a tile of a tensor as float32, or zeros if `channels` is 0: the tensor is missing.
 
-    `first` is the tile's first pixel, in 64 bits; `q` and `c` are pixels and channels within it.
+    `first` is the tile's first pixel, in 64 bits; `q` are pixels within the tile, and `c` are
+    channels of the tensor.
     """
     return load_float32(tensor + first * stride, q * stride + c, ok & (c < channels))
 
@@ -149,11 +152,11 @@ def encode_logits_kernel(codes, logits, is_open, elements, BLOCK: tl.constexpr):
 
 
 BLOCK = 1024
-"""Elements of a program in the elementwise kernels."""
+"""The number of elements per program in the elementwise kernels."""
 
 
 def encode_logits(logits: Tensor, is_open: Tensor) -> Tensor:
-    """Return 16-bit codes of logits, in channels-last memory."""
+    """Return the 16-bit codes of logits, in channels-last memory."""
     logits = channels_last(logits.float())
     codes = torch.empty_like(logits, dtype=torch.int16)
     launch(
@@ -164,13 +167,13 @@ def encode_logits(logits: Tensor, is_open: Tensor) -> Tensor:
 
 
 def dense_slope(slope: Tensor, like: Tensor) -> Tensor:
-    """Return a slope for every element, in channels-last memory; booleans as zeros and ones."""
+    """Return a slope for each element of `like`, in channels-last memory; booleans as 0 and 1."""
     slope = channels_last(slope.expand(like.shape))
     return slope.view(torch.uint8) if slope.dtype == torch.bool else slope
 
 
 def block_grid(tensor: Tensor) -> tuple[int]:
-    """Return the launch grid for an elementwise kernel."""
+    """Return the launch grid of an elementwise kernel."""
     return (-(-tensor.numel() // BLOCK),)
 
 
@@ -179,7 +182,7 @@ class MaskState:
 
     Attributes:
         logits: int16 codes if compact, else float32 with infinity at closed gates; channels-last.
-        squares: RMSProp's mean squares, in the same form.
+        squares: RMSProp's mean squares: int16 codes if compact, else float32; channels-last.
     """
 
     def __init__(self, logits: Tensor, is_open: Tensor, learning: LearningState) -> None:
@@ -190,7 +193,7 @@ class MaskState:
         self.squares = torch.zeros_like(self.logits)
 
     def decoded(self) -> Tensor:
-        """Return the logits in float32, and zero at closed gates, where they have no effect."""
+        """Return the logits in float32, with zeros at closed gates, where they have no effect."""
         if self.logits.dtype == torch.int16:
             return torch.where(
                 self.logits == CLOSED_CODE.value, 0, self.logits.float() / CODES_PER_UNIT.value

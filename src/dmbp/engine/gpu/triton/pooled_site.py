@@ -3,10 +3,10 @@
 x alone decides which pixel wins a window, so the forward kernel reads the winners and skips all
 other pixels: it fuses bias, gate, masks and pooling, and never writes the unpooled activation.
 
-Back, there are two kernels. If windows do not overlap, each program takes a tile of windows and
-writes the gradient of a window's pixels, zero but for the winner; masks are then stored by window.
-If they overlap, each program takes a tile of pixels and gathers from the windows that they won, in
-a fixed order, so that sums are deterministic.
+There are two backward kernels. If windows do not overlap, each program takes a tile of windows and
+writes the gradients of their pixels, zero except for the winners; masks are then stored by window.
+If windows overlap, each program takes a tile of pixels and gathers from the windows that they won,
+in a fixed order, so that sums are deterministic.
 
 Layouts and operands are those of `site.py`. `winners` (windows, channels) are uint8 positions in
 the window, counted row by row.
@@ -110,12 +110,12 @@ def pooled_backward_by_window_kernel(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BOTH_STREAMS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Pass the gradient back through windows that do not overlap, and take RMSProp's step.
+    """Pass the gradient back through windows that do not overlap, and take an RMSProp step.
 
     A window's winner gets its whole gradient g1 + g2 + tail · seed, times mask; the window's other
     pixels get zero. Reads `h` as the forward kernel wrote it; updates `logits` and `squares`,
-    stored by window; writes `dz` at all pixels of all windows. Pixels outside every window are not
-    written: they must be zero already.
+    stored by window; writes `dz` at all pixels of all windows, unless `dz_channels` is 0. Pixels
+    outside every window are not written: they must be zero already.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     first_negative = first + windows
@@ -206,7 +206,7 @@ def pooled_backward_by_pixel_kernel(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BOTH_STREAMS: tl.constexpr, IS_COMPACT: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Pass the gradient back through windows that overlap, and take RMSProp's step.
+    """Pass the gradient back through windows that overlap, and take an RMSProp step.
 
     Every pixel gathers g1 + g2 from the windows that it won. Reads `z` and `shift` to recompute the
     gate's input, because only pooled activations were stored; updates `logits` and `squares`,
@@ -274,8 +274,8 @@ def pooled_backward_by_pixel_kernel(
 class PooledTritonSite:
     """A ReLU with its masks, the bias before it and the max-pooling after it.
 
-    Masks of pixels that win no window have no effect and never move. If windows do not overlap,
-    state is stored for winners alone, one a window.
+    Masks of pixels that win no window have no effect and never change. If windows do not overlap,
+    only the winners' state is stored, one element per window and channel.
     """
 
     def __init__(self, fused: FusedGate, logits: Tensor, learning: LearningState) -> None:
@@ -303,7 +303,7 @@ class PooledTritonSite:
 
     @property
     def logits(self) -> Tensor:
-        """The current value of the learned scalars; the initial one at pixels without state."""
+        """The current mask logits; the initial ones at pixels whose state is not stored."""
         learned = self._state.decoded()
         if self._initial_logits is None:
             return learned
@@ -318,13 +318,16 @@ class PooledTritonSite:
         slope: Tensor,  # noqa: ARG002
         gradient_range: GradientRange | None,
     ) -> Tensor:
-        """Pass both streams' gradients through the gate and its masks; only winners have one."""
+        """Pass both streams' gradients through the gate and its masks.
+
+        Only winners have a gradient, so a logit stored by window serves all of its pixels.
+        """
         if self._initial_logits is None:
             return pass_gate(gradient, self._state.logits, None, gradient_range)
         return pass_gate(gradient, self._logits_at_pixels(), None, gradient_range)
 
     def forward(self, terms: Sequence[Tensor | SharedValue]) -> Tensor:
-        """Compute both streams' pooled output."""
+        """Return both streams' pooled output."""
         (term,) = terms
         learning = self._learning
         rows, channels, *size = self._winners.shape
@@ -342,7 +345,7 @@ class PooledTritonSite:
         return out
 
     def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
-        """Take RMSProp's step, and return the gradient in the term if it is needed."""
+        """Take an RMSProp step; return the gradient with respect to the term if needed."""
         assert self._out is not None
         assert self._input is not None
         result = self._gradient_buffer() if needs_input_gradient else None
@@ -380,9 +383,8 @@ class PooledTritonSite:
         assert out is not None
         assert self._input is not None
         parts = list(gradient.parts)
-        if (
-            gradient.tail is not None
-        ):  # hardly any network ends here, so the kernel has no such operand
+        # Hardly any network ends with such a pooling, so the kernel has no operand for the tail.
+        if gradient.tail is not None:
             parts = [
                 sum(parts[1:], parts[0]) if parts else None,
                 seeded_gradient(gradient.tail, learning),
@@ -427,10 +429,9 @@ class PooledTritonSite:
         return height * self._pooling.stride, width * self._pooling.stride
 
     def _gradient_buffer(self) -> Tensor:
-        """Return a tensor for the gradient.
+        """Return a tensor to write the gradient into.
 
-        If some pixels are outside every window, it is one buffer that was zeroed once and is
-        reused.
+        If the kernel does not write every pixel, this is a buffer that is zeroed once and reused.
         """
         rows, channels = self._winners.shape[:2]
         rows = 2 * rows if self._learning.touches_both_streams else rows
@@ -450,7 +451,7 @@ class PooledTritonSite:
         return self._zeroed_gradient
 
     def _kernel_sizes(self) -> tuple[int, int, int, int, int, int, int]:
-        """Return the number of pixels, windows and channels, and the image and pooled sizes."""
+        """Return the numbers of pixels, windows and channels, and the unpooled and pooled sizes."""
         rows, channels, out_height, out_width = self._winners.shape
         pixels, windows = rows * self._height * self._width, rows * out_height * out_width
         return pixels, windows, channels, self._height, self._width, out_height, out_width

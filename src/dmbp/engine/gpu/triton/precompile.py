@@ -1,8 +1,8 @@
 """Compiles the kernels that nearly every network needs, while the network is still being captured.
 
-Small sites are put through everything that sites do, inside `compile_only`. This covers the kernels
-of ResNets, VGGs and similar networks, in the order in which these need them. Whatever else a
-network needs is compiled when it is first met.
+Inside `compile_only`, everything that the engine launches is launched for small sites. This covers
+the kernels of ResNets, VGGs and similar networks, in the order in which they are needed. Any other
+kernel is compiled when it is first needed.
 """
 
 import torch
@@ -29,20 +29,23 @@ from dmbp.linear.steps import Step
 
 CHANNELS = 64
 SIZE = (16, 16)
-"""The channels and size of the images that stand in for a network's."""
+"""The channels, height and width of the images that stand in for a network's."""
 
 MAX_ROWS_TO_SPLIT = 4
-"""The largest batch for which kernels of split convolutions are compiled ahead."""
+"""The largest batch for which kernels of split convolutions are compiled ahead of time."""
 
 RESNET, VGG = (3, 2, 1), (2, 2, 0)
-"""Kernel, stride and padding of their max-poolings."""
+"""The kernel size, stride and padding of the max-poolings in ResNets and VGGs."""
 
 _started: set[tuple[Loss, torch.dtype, torch.device, bool]] = set()
-"""What compilation was started for in this process."""
+"""The settings for which compilation was started in this process."""
 
 
 def compile_ahead(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int) -> None:
-    """Start compiling in the background, once in a process; launches wait for their own kernels."""
+    """Start compiling in the background, once per process and setting.
+
+    Launches wait for their own kernels.
+    """
     key = (loss, dtype, device, rows <= MAX_ROWS_TO_SPLIT)
     if key not in _started:
         _started.add(key)
@@ -54,7 +57,7 @@ def compile_ahead(loss: Loss, *, dtype: torch.dtype, device: torch.device, rows:
 def launch_common_kernels(
     loss: Loss, *, dtype: torch.dtype, device: torch.device, rows: int
 ) -> None:
-    """Launch every kernel that common networks need; meant for `compile_only`."""
+    """Launch every kernel that common networks need; call it inside `compile_only`."""
     gradient = channels_last(torch.zeros(2, CHANNELS, *SIZE, device=device))
     slope = torch.ones(1, CHANNELS, *SIZE, dtype=torch.bool, device=device)
     _launch_single_precision(gradient)
@@ -68,13 +71,13 @@ def launch_common_kernels(
         _launch_split_convolutions(site, images, learning)
     back = images if learning.touches_both_streams else images[:1]
     site.forward([images, images])
-    for given in (
+    for incoming in (
         StreamGradient([], tail.gradients[0]),
         StreamGradient([back]),
         StreamGradient([back, back]),
     ):
         site.forward([images])
-        site.backward(given, needs_input_gradient=True)
+        site.backward(incoming, needs_input_gradient=True)
     TritonLossHead(tail, torch.zeros(1, device=device), learning).update({0: images})
     gradient_range = GradientRange(learning.scales, loss) if learning.scales_gradients else None
     site.pass_gradient(gradient, slope, gradient_range)
@@ -93,7 +96,7 @@ def _launch_single_precision(gradient: torch.Tensor) -> None:
 
 
 def _pooling(images: torch.Tensor, kernel: int, stride: int, padding: int) -> Pooling:
-    """Return a max-pooling of images."""
+    """Return a max-pooling of the first image."""
     _, index = max_pool2d_with_indices(images[:1], [kernel] * 2, [stride] * 2, [padding] * 2)
     step = Step("", "", "", "", Gather(index, 2), (), {}, output=0, shape=None, site=None)
     return Pooling(step, kernel, stride, padding)
@@ -111,10 +114,10 @@ def _fused_gate(slope: torch.Tensor, pooling: Pooling | None = None) -> FusedGat
 def _launch_pooled_site(
     fused: FusedGate, logits: torch.Tensor, images: torch.Tensor, learning: LearningState
 ) -> None:
-    """Launch both kernels of a site with max-pooling."""
+    """Launch the forward and the backward kernel of a site with max-pooling."""
     site = PooledTritonSite(fused, logits, learning)
-    found = site.forward([images])
-    back = found if learning.touches_both_streams else found[: len(found) // 2]
+    pooled = site.forward([images])
+    back = pooled if learning.touches_both_streams else pooled[: len(pooled) // 2]
     site.backward(StreamGradient([back]), needs_input_gradient=True)
 
 
@@ -124,9 +127,9 @@ def _launch_split_convolutions(
     """Launch split convolutions, and the site's kernels that add up their parts."""
     weight = images.new_zeros(CHANNELS, CHANNELS, 3, 3)
     for summands in SUMMANDS:
-        found = SplitConvolution(weight, ([1, 1], [1, 1], [1, 1], 1), summands)(images)
-        site.forward([found])
+        parts = SplitConvolution(weight, ([1, 1], [1, 1], [1, 1], 1), summands)(images)
+        site.forward([parts])
         back = (
-            found if learning.touches_both_streams else SplitSum(found.summands[:, :1].contiguous())
+            parts if learning.touches_both_streams else SplitSum(parts.summands[:, :1].contiguous())
         )
         site.backward(StreamGradient([], split=back), needs_input_gradient=True)

@@ -1,19 +1,21 @@
-"""Sites in Triton: everything that happens at a gate, in one kernel forward and one back.
+"""Sites in Triton: everything that happens at a gate, in one forward and one backward kernel.
 
-Forward, the kernel fuses the bias, sum or batch norm before the gate, the gate, and both masks.
-Back, it fuses the sum of incoming gradients, the gradient in the masks with RMSProp's step, and the
-gradient through masks, gate and batch norm. Each tensor is read or written once.
+The forward kernel fuses the bias, sum or batch norm before the gate, the gate, and both masks. The
+backward kernel fuses the sum of incoming gradients, the gradient with respect to the masks with an
+RMSProp step, and the gradient through masks, gate and batch norm. Each kernel
+passes over every tensor once.
 
 Tensors are channels-last: element (pixel, channel) lies at pixel · stride + channel. Pixels are
 counted over all rows of a stream, and the negative stream's pixels follow the positive's. A program
-takes a tile of `TILE` pixels by `WIDTH` channels; in its kernel, `first` is the tile's first pixel,
-and `q` and `c` are the pixels and channels in it. An optional operand comes with its number of
-channels, zero if it is missing, so that one compiled kernel serves both cases; differences in code
-(`HAS_…`, `IS_…`) are compile-time constants. Only offsets within a tile have 32 bits.
+takes a tile of `TILE` pixels by `WIDTH` channels. In its kernel, `first` is the tile's first pixel,
+`q` are the tile's pixels counted from `first`, and `c` are its channels counted from the tensor's
+first channel. An optional operand comes with its number of channels, zero if it is missing, so that
+one compiled kernel serves both cases; differences in code (`HAS_…`, `IS_…`) are compile-time
+constants. Offsets within a tile are 32-bit, offsets of tiles 64-bit.
 
-Fusing a 1 × 1 convolution with its site was tried and does not pay: the matrix product and a dozen
-tensors in its epilogue do not fit into registers together (ResNet50, batch of 64 on an H200: 13 ms
-an iteration at best against 8.5).
+Fusing a 1 × 1 convolution with its site was tried and is slower: the matrix product and a dozen
+tensors in its epilogue do not fit into registers together (ResNet50, batch of 64 on an H200: at
+best 13 ms per iteration against 8.5).
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -107,13 +109,14 @@ def site_backward_kernel(
     HAS_SLOPE: tl.constexpr, BOTH_STREAMS: tl.constexpr, IS_COMPACT: tl.constexpr,
     SUMMANDS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient `dz` in z from the gradient in h, and take RMSProp's step.
+    """Pass the gradient with respect to h back through the site, and take an RMSProp step.
 
-    The gradient in h is g1 + g2 + tail · seed: of one stream a row, which `active_streams` names,
-    or of both, stacked, if `BOTH_STREAMS`. It carries the row's scale, and its product with h
-    carries `product_scales`, which is divided out before RMSProp. g1 is a sum of `SUMMANDS`
-    tensors, `g1_summand_stride` elements apart. Reads `h` as the forward kernel wrote it; updates
-    `logits` and `squares` in place; writes `dz` unless `dz_channels` is 0.
+    The gradient with respect to h is g1 + g2 + tail · seed: of one stream per row, given by
+    `active_streams`, or of both, stacked, if `BOTH_STREAMS`. It is multiplied by the row's scale
+    and its product with h by `product_scales`, which is divided out before RMSProp. g1 is a sum of
+    `SUMMANDS` tensors, `g1_summand_stride` elements apart. Reads `h` as the forward kernel wrote
+    it; updates `logits` and `squares` in place; writes `dz`, the gradient with respect to each
+    term, unless `dz_channels` is 0.
     """
     first = tl.program_id(0).to(tl.int64) * TILE
     all_pixels = pixels.to(tl.int64)
@@ -178,8 +181,9 @@ def site_backward_kernel(
 
 TILE_ELEMENTS = 256
 WARPS = 1
-"""Elements and warps of a program. An iteration of ResNet50 on an H200, with these and with 1024
-and four, takes 857 and 882 µs for one image, 1718 and 1726 for eight, 8.94 and 8.98 ms for 64."""
+"""The number of elements and warps per program. An iteration of ResNet50 on an H200 takes 857 µs
+for one image, 1718 µs for eight and 8.94 ms for 64; with 1024 elements and four warps, it takes
+882 µs, 1726 µs and 8.98 ms."""
 
 
 @dataclass(frozen=True)
@@ -194,14 +198,16 @@ class PixelLayout:
 def pixel_layout(tensor: Tensor) -> PixelLayout | None:
     """Return a tensor's layout if its memory is pixels by channels, else None.
 
-    Images may be a slice of the channels of larger ones.
+    Images may be a slice of the channels of images with more.
     """
     if tensor.dim() == 4:
         rows, channels, height, width = tensor.shape
         stride = tensor.stride(3) if width > 1 else tensor.stride(2) if height > 1 else channels
         expected = (height * width * stride, 1, width * stride, stride)
         sizes_and_strides = zip(tensor.shape, tensor.stride(), expected, strict=True)
-        regular = all(size == 1 or one == other for size, one, other in sizes_and_strides)
+        regular = all(
+            size == 1 or actual == required for size, actual, required in sizes_and_strides
+        )
         return PixelLayout(rows * height * width, channels, stride) if regular else None
     if not tensor.is_contiguous():
         return None
@@ -210,7 +216,7 @@ def pixel_layout(tensor: Tensor) -> PixelLayout | None:
 
 
 def as_pixels(tensor: Tensor) -> tuple[Tensor, PixelLayout]:
-    """Return a tensor that is laid out as pixels by channels, copied if needed, and its layout."""
+    """Return a tensor as pixels by channels in memory, copied if needed, and its layout."""
     layout = pixel_layout(tensor)
     if layout is None:
         tensor = channels_last(tensor)
@@ -245,7 +251,7 @@ class TritonSite:
 
     @property
     def logits(self) -> Tensor:
-        """The current value of the learned scalars."""
+        """The current mask logits."""
         return self._state.decoded()
 
     def pass_gradient(
@@ -256,20 +262,21 @@ class TritonSite:
         return pass_gate(gradient, self._state.logits, None if is_plain else slope, gradient_range)
 
     def forward(self, terms: Sequence[Tensor | SharedValue | SplitSum]) -> Tensor:
-        """Compute both streams' output."""
+        """Return both streams' output."""
         learning, layout = self._learning, self._layout
         shape = list(self._state.logits.shape)
         out = empty_channels_last((2 * shape[0], *shape[1:]), learning.dtype, self._state.logits)
-        place = as_pixels(out)[1]
+        out_layout = as_pixels(out)[1]
         terms = split_sum_first(terms, learning.dtype)
         first, *rest = [operand(term) for term in terms]
-        second = rest[0] if rest else (out, place.stride, 1)
+        second = rest[0] if rest else (out, out_layout.stride, 1)
         launch(
             site_forward_kernel, launch_grid(layout),
             out, first[0], second[0], or_placeholder(self._scale, learning.scales),
             or_placeholder(self._shift, learning.scales),
             self._state.logits, or_placeholder(self._slope, out), or_placeholder(self._offset, out),
-            layout.pixels, layout.channels, place.stride, first[1], second[1], first[2], second[2],
+            layout.pixels, layout.channels, out_layout.stride, first[1], second[1],
+            first[2], second[2],
             summand_stride(terms[0]), layout.channels if rest else 0, channel_count(self._scale),
             channel_count(self._shift),
             HAS_SLOPE=self._slope is not None, HAS_OFFSET=self._offset is not None,
@@ -280,7 +287,7 @@ class TritonSite:
         return out
 
     def backward(self, gradient: StreamGradient, *, needs_input_gradient: bool) -> Tensor | None:
-        """Take RMSProp's step, and return the gradient in each term if it is needed."""
+        """Take an RMSProp step; return the gradient with respect to each term if needed."""
         assert self._out is not None
         learning, layout, out = self._learning, self._layout, self._out
         shape = list(out.shape) if learning.touches_both_streams else [self._rows, *out.shape[1:]]
@@ -306,7 +313,7 @@ class TritonSite:
 
 
 def operand(term: Tensor | SharedValue | SplitSum) -> tuple[Tensor, int, int]:
-    """Return a tensor, its stride from pixel to pixel, and 1, or 0 if both streams share it."""
+    """Return a term's tensor, its stride from pixel to pixel, and 0 if streams share it, else 1."""
     if isinstance(term, SplitSum):
         return term.summands, term.summands.shape[-1], 1
     shared = isinstance(term, SharedValue)
@@ -317,7 +324,7 @@ def operand(term: Tensor | SharedValue | SplitSum) -> tuple[Tensor, int, int]:
 def split_sum_first(
     terms: Sequence[Tensor | SharedValue | SplitSum], dtype: torch.dtype
 ) -> Sequence[Tensor | SharedValue | SplitSum]:
-    """Put a split sum first, where the kernel adds its summands, and total all others."""
+    """Return the terms, a split sum first, where the kernel adds it up; add up all other ones."""
     split = [term for term in terms if isinstance(term, SplitSum)]
     others = [term for term in terms if not isinstance(term, SplitSum)]
     return [*split[:1], *(term.total(dtype) for term in split[1:]), *others]
@@ -329,52 +336,53 @@ def summand_count(value: Tensor | SharedValue | SplitSum | None) -> int:
 
 
 def summand_stride(value: Tensor | SharedValue | SplitSum | None) -> int:
-    """Return the number of elements from one summand to the next."""
+    """Return the number of elements from one summand to the next, zero for other values."""
     return value.summands[0].numel() if isinstance(value, SplitSum) else 0
 
 
 def channel_count(tensor: Tensor | None) -> int:
-    """Return the channels of a per-channel operand, zero if it is missing."""
+    """Return the number of channels of a per-channel operand, zero if it is missing."""
     return 0 if tensor is None else len(tensor)
 
 
 def present_channels(
     layout: PixelLayout, result: Tensor | None, gradient: StreamGradient
 ) -> list[int]:
-    """Return the channels of the result, g1, g2 and the tail, each zero if it is missing."""
+    """Return the number of channels of the result, g1, g2 and the tail, zero for missing ones."""
     parts = len(gradient.parts) + (gradient.split is not None)
     present = (result is not None, parts > 0, parts > 1, gradient.tail is not None)
-    return [layout.channels if there else 0 for there in present]
+    return [layout.channels if is_present else 0 for is_present in present]
 
 
 def gradient_operands(gradient: StreamGradient, like: Tensor) -> list[tuple[Tensor, int]]:
-    """Return g1 and g2 with their strides; `like` stands in for a missing one and is not read."""
-    given = [] if gradient.split is None else [gradient.split]
-    pairs = [operand(part)[:2] for part in (*given, *gradient.parts)]
+    """Return g1 and g2 with their strides; the kernel never reads `like`, which stands in."""
+    split = [] if gradient.split is None else [gradient.split]
+    pairs = [operand(part)[:2] for part in (*split, *gradient.parts)]
     return [*pairs, (like, 0), (like, 0)][:2]
 
 
 def or_placeholder(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
-    """Return a tensor, or if it is missing another of its dtype, which the kernel does not read.
+    """Return `tensor`, or `stand_in` if it is None; the kernel never reads a stand-in.
 
-    Kernels are compiled for the dtypes of their arguments, so None would compile another kernel.
+    Kernels are compiled for the dtypes of their arguments, so None, or a stand-in of another dtype,
+    would compile another kernel.
     """
     return stand_in if tensor is None else tensor
 
 
 def empty_channels_last(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Return an uninitialised tensor: images channels-last, others contiguous."""
+    """Return an uninitialised tensor on the device of `like`: images channels-last."""
     order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
     return torch.empty(*shape, dtype=dtype, device=like.device, memory_format=order)
 
 
 def _width(layout: PixelLayout) -> int:
-    """Return the channels of a tile: all of them up to 64, rounded up to a power of two."""
+    """Return a tile's channels: all, rounded up to a power of two, between 16 and 64."""
     return min(64, max(16, 1 << (layout.channels - 1).bit_length()))
 
 
 def tile_settings(layout: PixelLayout) -> dict[str, Any]:
-    """Return the kernels' tile sizes and warps."""
+    """Return the kernels' tile sizes and number of warps."""
     width = _width(layout)
     return {"TILE": TILE_ELEMENTS // width, "WIDTH": width, "num_warps": WARPS}
 

@@ -1,14 +1,15 @@
-"""Split-K convolutions in Triton, for convolutions of so few pixels that a GPU would stand idle.
+"""Split-K convolutions in Triton, for convolutions of so few pixels that most of a GPU is idle.
 
-The output of a single image's convolution has fewer tiles than the GPU has multiprocessors, and
-cuDNN leaves the others idle. Here the sum over taps and input channels is split into parts, which
-are computed side by side; the site next to the convolution adds them up, in the pass it makes
-anyway. A 3 × 3 convolution of both streams of one image on an H200, cuDNN against this, takes in
-microseconds: 28 × 28 pixels of 128 channels 7.3 and 5.1, 14 × 14 of 256 8.0 and 5.1, 7 × 7 of 512
-11.4 and 5.4. (1 × 1 convolutions are left to cuBLAS, which splits products itself.)
+The output of a single image's convolution may have fewer tiles than the GPU has multiprocessors,
+and cuDNN leaves the others idle. Here the sum over taps and input channels is split into parts,
+which are computed side by side; the site next to the convolution adds them up in the pass over
+memory that it makes anyway. A 3 × 3 convolution of both streams of one image takes, on an H200, in
+microseconds, with cuDNN and with this: 28 × 28 pixels of 128 channels 7.3 and 5.1, 14 × 14 of 256
+8.0 and 5.1, 7 × 7 of 512 11.4 and 5.4. (1 × 1 convolutions are left to cuBLAS, which splits
+products itself.)
 
-`split_convolutions` rewrites a program: a convolution is split forward if only a site reads its
-output, and back if a site computed its input.
+`split_convolutions` rewrites a program: a convolution's forward pass is split if only a site reads
+its output, and its backward pass if a site computed its input.
 """
 
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -48,7 +49,7 @@ def split_convolution_kernel(
     across, stride, padding, steps,
     TILE: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute part `program_id(2)` of a convolution, of `num_programs(2)`.
+    """Compute part `program_id(2)` of the `num_programs(2)` parts of a convolution.
 
     A program takes a tile of `TILE` output pixels by `WIDTH` output channels, and a share of the
     `steps` that the sum consists of; each step multiplies `DEPTH` input channels at one tap. Reads
@@ -67,16 +68,16 @@ def split_convolution_kernel(
     row = p // (out_height * out_width)
     top = (p // out_width) % out_height * stride - padding
     left = p % out_width * stride - padding
-    steps_a_tap = in_channels // DEPTH
+    steps_per_tap = in_channels // DEPTH
     weight += c[None, :] * (steps * DEPTH) + d[:, None]
     total = tl.zeros((TILE, WIDTH), tl.float32)
     for step in range(part * steps // parts, (part + 1) * steps // parts):
-        tap = step // steps_a_tap
+        tap = step // steps_per_tap
         y = top + tap // across
         x = left + tap % across
         ok = inside & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         pixel = (row * height + y) * width + x
-        start = (step - tap * steps_a_tap) * DEPTH
+        start = (step - tap * steps_per_tap) * DEPTH
         value = tl.load(
             images + pixel[:, None] * in_channels + start + d[None, :], ok[:, None], other=0.0
         )
@@ -86,17 +87,17 @@ def split_convolution_kernel(
 
 
 TILE = 64
-"""A program's output pixels and output channels, and the input channels of a step."""
+"""The number of output pixels and output channels per program, and of input channels per step."""
 
 WARPS = 4
 STAGES = 3
 
 SUMMANDS = (8, 4)
-"""The parts if the output has at most a quarter as many tiles as there are multiprocessors, or
-half."""
+"""The number of parts if the output has at most a quarter as many tiles as the GPU has
+multiprocessors, and if it has at most half as many."""
 
 H200_MULTIPROCESSORS = 132
-"""Assumed if kernels are interpreted on a CPU."""
+"""The number of multiprocessors assumed if kernels are interpreted on a CPU."""
 
 
 class SplitConvolution:
@@ -135,14 +136,14 @@ def choose_summands(
     size: tuple[int, ...],
     device: torch.device,
 ) -> int:
-    """Return in how many parts a convolution is fastest; 1 leaves it whole.
+    """Return the number of parts in which a convolution is fastest; 1 if it should stay whole.
 
     Args:
         shape: The weight's shape.
         settings: The convolution's settings.
         rows: The number of images, over both streams.
         size: The images' height and width.
-        device: The device.
+        device: The device that the convolution runs on.
     """
     channels, in_channels, *kernel = shape
     stride, padding, dilation, groups = settings
@@ -157,16 +158,16 @@ def choose_summands(
 
 
 def _summands_for_tiles(tiles: int, device: torch.device) -> int:
-    """Return the number of parts for an output of so many tiles."""
+    """Return the number of parts for an output of `tiles` tiles."""
     processors = H200_MULTIPROCESSORS
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-    many, some = SUMMANDS
-    return many if 4 * tiles <= processors else some if 2 * tiles <= processors else 1
+    many, few = SUMMANDS
+    return many if 4 * tiles <= processors else few if 2 * tiles <= processors else 1
 
 
 class SplitConvolutionOperation:
-    """A convolution that is split forward, in its transpose, or both."""
+    """A convolution whose forward pass, transpose or both are split."""
 
     stacks = True
 
@@ -182,19 +183,19 @@ class SplitConvolutionOperation:
         self._transpose = transpose
 
     def forward(self, values: Sequence[Value]) -> Any:
-        """Return the convolution."""
+        """Return the convolution, as partial sums if its forward pass is split."""
         if self._forward is None:
             return self._whole.forward(values)
         return self._forward(channels_last(stacked(values[0])))
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor | SplitSum]:
-        """Return the transposed convolution."""
+        """Return the transposed convolution, as partial sums if it is split."""
         if self._transpose is None:
             return self._whole.transpose(gradient)
         return [self._transpose(channels_last(gradient))]
 
     def prepare(self) -> None:
-        """Convert the weights for the direction that is not split."""
+        """Convert the weights for each direction that is not split."""
         self._whole.convolution.prepare(
             forward=self._forward is None, transpose=self._transpose is None
         )
@@ -207,7 +208,7 @@ def split_convolutions(
     ends: Set[int],
     learning: LearningState,
 ) -> list[GpuInstruction]:
-    """Return the program with convolutions next to `sites` split where that is faster.
+    """Return the program with convolutions next to `sites` split if that is faster.
 
     `ends` are the indices of values that the tail reads, which must be whole.
     """
@@ -227,7 +228,7 @@ def _split_instruction(
     site_outputs: Set[int],
     learning: LearningState,
 ) -> GpuInstruction:
-    """Split a convolution forward if a site reads it, and back if a site computed its input."""
+    """Split a convolution's passes next to a site, and return other instructions unchanged."""
     whole = instruction.operation if isinstance(instruction, AffineInstruction) else None
     if not isinstance(whole, ConvolutionOperation):
         return instruction
@@ -247,14 +248,14 @@ def _split_instruction(
 
 
 def _split_forward(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
-    """Return a split convolution if that is faster, else None."""
+    """Return a convolution split into parts if that is faster, else None."""
     weight, settings, size = convolution.weight, convolution.settings, convolution.input_size
     summands = choose_summands(weight.shape, settings, rows=rows, size=size, device=weight.device)
     return SplitConvolution(weight, settings, summands) if summands > 1 else None
 
 
 def _split_transpose(convolution: Convolution, *, rows: int) -> SplitConvolution | None:
-    """Return a split convolution that computes the transpose if that is faster, else None."""
+    """Return a convolution's transpose split into parts if that is faster, else None."""
     channels, in_channels, *kernel = convolution.weight.shape
     settings = flipped_settings(kernel, convolution.settings)
     if settings is None:

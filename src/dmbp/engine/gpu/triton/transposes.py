@@ -1,14 +1,13 @@
 """Transposes of max-pooling and of convolutions in Triton, where each pixel gathers from windows.
 
 A transpose sends every window's gradient to the pixels of the window. Scattering adds in the order
-in which threads arrive, so that no two calls agree. Here every pixel gathers from the windows that
-contain it, in a fixed order, and the result is the same each time:
+in which threads arrive, so results differ between calls. Here every pixel gathers from the windows
+that contain it, in a fixed order, and the result is the same each time:
 
 - max-pooling: a window's gradient goes to the pixel that won it;
-- a convolution with a stride, or to the few channels of an image: a matrix product gives the
-  gradient of every tap of every window (the columns of im2col), and pixels gather them (col2im).
-  With cuDNN's deterministic kernels it takes 48 ms on an H200 to read out 64 images of ResNet50,
-  with this 34.
+- a convolution with a stride or few input channels: a matrix product gives the gradient
+  of every tap of every window (the columns of im2col), and pixels gather them (col2im). Reading out
+  64 images of ResNet50 on an H200 takes 48 ms with cuDNN's deterministic kernels, and 34 with this.
 
 These kernels run in float32 before and after the iterations. Images are channels-last and dense.
 Window sizes are ordinary arguments, so that one compiled kernel serves all networks.
@@ -36,7 +35,7 @@ def find_winners_kernel(
     index_stride, channel_stride, row_stride, kernel, stride, padding,
     TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Convert max-pooling's flat indices into an image to positions in the window, channels-last.
+    """Convert max-pooling's flat indices into an image into positions in the window, channels-last.
 
     Reads `index` by its strides; writes `winners` (windows, channels) as uint8, counted row by row.
     """
@@ -101,7 +100,10 @@ def gather_from_windows_kernel(
 
 
 def window_winners(pooling: Pooling, width: int) -> Tensor:
-    """Return each window's winner as a position in the window, uint8 and channels-last."""
+    """Return each window's winner as a position in the window, uint8 and channels-last.
+
+    `width` is the width of the images before pooling.
+    """
     index = pooling.index
     rows, channels, out_height, out_width = index.shape
     if index.stride(2) != out_width * index.stride(3):
@@ -118,7 +120,10 @@ def window_winners(pooling: Pooling, width: int) -> Tensor:
 
 
 def unpool(gradient: Tensor, winners: Tensor, pooling: Pooling, size: Sequence[int]) -> Tensor:
-    """Return the gradient in images of the given size, for one stream or both."""
+    """Return the gradient with respect to the images before pooling, of height and width `size`.
+
+    `gradient` has the rows of one stream or both.
+    """
     rows, channels, *out_size = winners.shape
     result = empty_channels_last((len(gradient), channels, *size), gradient.dtype, gradient)
     layout = PixelLayout(len(gradient) * size[0] * size[1], channels, channels)
@@ -132,15 +137,18 @@ def unpool(gradient: Tensor, winners: Tensor, pooling: Pooling, size: Sequence[i
 
 
 MAX_COLUMN_ELEMENTS = 2**27
-"""The number of column elements that are kept at a time."""
+"""The maximum number of column elements kept at a time, unless one row has more."""
 
 GATHER_TILE_ELEMENTS = 1024
 MAX_TILE_CHANNELS = 64
-"""The number of elements in a tile, and of channels at most."""
+"""The number of elements in a tile, and its maximum number of channels."""
 
 
 class GatheredTranspose:
-    """Maps the gradient in a convolution's output to that in its input, images of `size`."""
+    """Maps the gradient with respect to a convolution's output to that with respect to its input.
+
+    The input consists of images of `size`.
+    """
 
     def __init__(
         self, weight: Tensor, settings: ConvolutionSettings, size: tuple[int, ...]
@@ -153,7 +161,7 @@ class GatheredTranspose:
         self._windows = (down, along, *stride, *padding)
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Return the gradients in the input, channels-last."""
+        """Return the gradient with respect to the input, channels-last."""
         rows, channels, *out_size = gradient.shape
         result = torch.empty(
             (rows, self._in_channels, *self._size),

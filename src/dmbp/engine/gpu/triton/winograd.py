@@ -1,19 +1,19 @@
 """3 × 3 convolutions in float32 by Winograd's method F(2 × 2, 3 × 3), in Triton.
 
-    y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ d B)] A          a tile of 2 × 2 outputs from 4 × 4 pixels d
+    y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ d B)] A          a tile y of 2 × 2 outputs from 4 × 4 pixels d
 
 Four outputs share sixteen products instead of thirty-six, and sums run over channels alone, which
 rounds less: errors are 0.3 to 1.1 millionths of the largest output, cuDNN's 0.3 to 3.8. cuDNN also
 copies channels-last images first, and it may choose a Fourier transform that takes ten times as
-long. Both streams on an H200, cuDNN against this, in milliseconds:
+long. Milliseconds for both streams on an H200, with cuDNN and with this:
 
     one image   224 × 224 × 64  2.86, 0.19   56 × 56 × 256  0.26, 0.12     7 × 7 × 512  0.13, 0.02
     64 images   224 × 224 × 64  12.9, 11.7   56 × 56 × 256  17.5, 5.8    28 × 28 × 512  3.7, 4.9
 
 One kernel transforms the weight, once; another transforms the input; cuBLAS multiplies the sixteen
-matrices; a third kernel transforms the products and adds the bias. Images are channels-last and
-dense. Tiles are counted row by row over all images, and what is multiplied lies in memory as
-(16, tiles, channels).
+pairs of matrices; a third kernel transforms the products and adds the bias. Images are
+channels-last and dense. Tiles are counted row by row over all images; transformed inputs and
+products lie in memory as (16, tiles, channels).
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
 """
@@ -34,10 +34,10 @@ from dmbp.engine.gpu.triton.launch import launch
 def _place(
     first, tiles, channels, tiles_down, tiles_along, TILE: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Return which tiles and channels a program takes, and where they lie.
+    """Return the tiles and channels that a program handles, and the tiles' positions.
 
-    These are the tiles' indices from `first` on, the channels, which of both exist, and each tile's
-    row and top left output pixel.
+    Returns the tiles' indices counted from `first`, the channels, a boolean mask of those that
+    exist, and each tile's row, and the y and x of its top left output pixel.
     """
     q = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
     c = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -179,13 +179,13 @@ def winograd_weight_kernel(factors, weight, in_channels, elements, BLOCK: tl.con
 
 
 MAX_WORKSPACE_ELEMENTS = 2**27
-"""The number of transformed input and product elements that are kept at a time."""
+"""The maximum number of transformed input and product elements kept at a time."""
 
 TILES = 16
 WIDTH = 64
 BLOCK = 256
-"""Tiles and channels of a program that transforms images, and elements of one that transforms a
-weight."""
+"""The number of tiles and channels per program that transforms images, and of elements per program
+that transforms a weight."""
 
 MIN_CHANNELS = 32
 """The fewest input and output channels for which the method is faster."""
@@ -241,7 +241,7 @@ class WinogradConvolution:
 
 
 def should_use_winograd(weight: Tensor, settings: Any) -> bool:
-    """Return whether Winograd's method can compute a convolution, and is faster."""
+    """Return whether Winograd's method can compute a convolution and is faster."""
     stride, padding, dilation, groups = settings
     plain = stride == [1, 1] and dilation == [1, 1] and groups == 1
     fits = tuple(weight.shape[2:]) == (3, 3) and padding in ([0, 0], [1, 1], [2, 2])
