@@ -1,4 +1,4 @@
-"""Engines: learn the masks of a linear network, and read its terms and linear maps out.
+"""Engines that learn the masks of a linear network and read out its terms and linear maps.
 
 An explanation passes through this package in one direction:
 
@@ -13,6 +13,18 @@ An explanation passes through this package in one direction:
 4. `engine.readout` returns the terms and the two linear maps at the learned masks (`readout.py`).
 
 `prepare` compiles GPU kernels in the background while a network is still being captured.
+
+Glossary:
+
+- row: one target of one image; rows are learned independently of each other;
+- site: the output of an activation, which carries one mask for each element;
+- gate: the step at a site, the activation frozen at x as slope ⊙ z + offset;
+- logit: the learned scalar of a mask, σ = sigmoid(logit);
+- stream: one of two passes through the network, masked by σ (positive) or 1−σ (negative);
+- term: one of three parts of a score, y = y⁺ + y⁻ + y~ (positive, negative and nuisance);
+- seed: the loss's gradient with respect to a stream's score;
+- tail: the steps after the last sites, reduced to one affine function;
+- lane: a CUDA stream, renamed because "stream" has the meaning above.
 """
 
 from dmbp.engine.autograd import AutogradEngine

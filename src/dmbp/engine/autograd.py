@@ -1,7 +1,7 @@
-"""The plainest engine: autograd over the linear network, on any device and in any dtype.
+"""The engine that supports every network: autograd on any device and in any dtype.
 
-It takes every network, and the faster engines are tested against it. Both streams pass through the
-network side by side, one masked by σ and the other by 1−σ. Their graphs share only the masks, so a
+The faster engines are tested against it. Both streams pass through the network side by side, the
+positive one masked by σ and the negative one by 1−σ. Their graphs share only the masks, so a
 stream whose seed is zero in every row needs no backward pass: the paper's loss has the seeds
 (−2, 0) if y~ > 0 and (0, 2) if y~ < 0.
 """
@@ -59,7 +59,7 @@ class AutogradEngine:
         return terms
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Run several iterations and return the terms before each."""
+        """Run `iterations` iterations and return the terms before each, (iterations, rows)."""
         return learn_by_steps(self.step, self._output, iterations, on_iteration)
 
     def readout(self) -> Readout:
@@ -89,7 +89,7 @@ class AutogradEngine:
 
 
 def masked_streams(net: LinearNetwork, inputs: Sequence[Tensor], logits: Logits) -> list[Tensor]:
-    """Return the scores (rows,) of two inputs, the first masked by σ and the second by 1−σ."""
+    """Return the scores of two inputs, (rows,) each, masked by σ and 1−σ respectively."""
 
     def at_site(site: Site, streams: list[Tensor]) -> list[Tensor]:
         if site.name not in logits:

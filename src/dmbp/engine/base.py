@@ -2,10 +2,10 @@
 
     y = y⁺ + y⁻ + y~                                 the terms of a score (Eq. 9)
     loss = a y⁺ + b y⁻ + c |y~|                      minimised over the masks, row by row
-    its gradient in (y⁺, y⁻) = (a, b) ∓ c            − where y~ ≥ 0, + where y~ < 0
+    ∂loss / ∂(y⁺, y⁻) = (a, b) ∓ c                   − if y~ ≥ 0, + if y~ < 0
 
-An engine learns the masks of one linear network with RMSProp and reads the terms and the two linear
-maps out at the learned masks. `engine/select.py` chooses an engine.
+An engine learns the masks of one linear network with RMSProp, and reads out the terms and the two
+linear maps at the learned masks. `engine/select.py` chooses an engine.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from torch import Tensor
 
 RMSPROP_DECAY = 0.99
 RMSPROP_EPSILON = 1e-8
-"""PyTorch's defaults for RMSProp; every engine uses them."""
+"""PyTorch's defaults for RMSProp, `alpha` and `eps`, which every engine uses."""
 
 Logits = Mapping[str, Tensor]
 """The learned scalars by site name; a mask is σ = sigmoid(logit)."""
@@ -41,7 +41,7 @@ class Terms:
 
     @property
     def nuisance(self) -> Tensor:
-        """The part that neither stream carries: paths that mix positive and negative masks."""
+        """The part of the score in neither stream: paths that mix positive and negative masks."""
         return self.output - self.positive - self.negative
 
 
@@ -68,9 +68,9 @@ class Loss:
         return streams + self.nuisance * terms.nuisance.abs()
 
     def seeds(self, terms: Terms) -> Tensor:
-        """Return the loss's gradient in y⁺ and y⁻, (2, rows).
+        """Return the loss's gradient with respect to y⁺ and y⁻, (2, rows).
 
-        At y~ = 0 it is a subgradient, the one from above.
+        At y~ = 0 it is the subgradient from above.
         """
         side = torch.where(terms.nuisance < 0, self.nuisance, -self.nuisance)
         return torch.stack([self.positive + side, self.negative + side])
@@ -82,13 +82,13 @@ class Loss:
 
     @property
     def touches_one_stream(self) -> bool:
-        """Whether only one of the two streams has a non-zero seed in every row."""
+        """Whether at most one of the two streams has a non-zero seed in each row."""
         sides = (self.nuisance, -self.nuisance)
         return all(self.positive == -side or self.negative == -side for side in sides)
 
 
 class Engine(Protocol):
-    """Minimises a loss of the terms over the masks with RMSProp.
+    """Minimises a loss over the masks with RMSProp, and reads out the terms and linear maps.
 
     Rows are independent: a batch learned together gives the same result as each row alone.
     """
@@ -103,9 +103,9 @@ class Engine(Protocol):
         ...
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Run several iterations and return the terms before each, (iterations, rows).
+        """Run `iterations` iterations and return the terms before each, (iterations, rows).
 
-        `on_iteration` is called after each iteration is issued; a GPU may not have finished it.
+        `on_iteration` is called once each iteration is issued; a GPU may not have finished it.
         """
         ...
 
@@ -116,7 +116,7 @@ class Engine(Protocol):
     def is_in_range(self, past: Terms) -> bool:
         """Return whether the engine's precision could represent every number up to the read-out.
 
-        `past` is what `learn` returned.
+        `past` are the terms that `learn` returned.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Terms and linear maps at given masks, without the memory that autograd would need.
+"""Terms and linear maps at the current masks, without the memory that autograd would need.
 
     score = ⟨∇x, x⟩ + Σ ⟨∇v, b⟩          over the results v of steps that add a constant b
 
@@ -25,8 +25,8 @@ from dmbp.linear.steps import Slot, Step
 LINEAR = "aten.linear.default"
 
 CONSTANT_ARGUMENTS = {CONVOLUTION: (2,), LINEAR: (2,), BATCH_NORM: (2, 3)}
-"""Operations that add a constant, and the positions of the arguments that have the unit of an
-activation: biases, and running means."""
+"""Operations that add a constant, with the positions of the arguments that have an activation's
+unit: biases and running means."""
 
 WITHOUT_CONSTANT = {
     MAX_POOL,
@@ -48,30 +48,30 @@ def has_known_constant(step: Step) -> bool:
         return False
     if step.operation in CONSTANT_ARGUMENTS:
         return len(step.reads) == 1 and isinstance(step.arguments[0], Slot)
-    return step.operation in WITHOUT_CONSTANT and not _adds_tensor(step)
+    return step.operation in WITHOUT_CONSTANT and not _includes_constant(step)
 
 
 def constant_contribution(step: Step, gradient: Tensor) -> Tensor | None:
     """Return what a step's constant adds to the scores, (2 · rows,); None if it adds no constant.
 
-    `gradient` is the gradient of both streams' scores in the step's result.
+    `gradient` is the gradient of both streams' scores with respect to the step's result.
     """
     if step.operation not in CONSTANT_ARGUMENTS:
         return None
     if step.operation == BATCH_NORM:
-        added = scale_and_shift(step)[1]
+        constant = scale_and_shift(step)[1]
     else:
-        added = step.arguments[2] if len(step.arguments) > 2 else None
-    if added is None:
+        constant = step.arguments[2] if len(step.arguments) > 2 else None
+    if constant is None:
         return None
     if gradient.dim() > 2:
-        last = step.operation == LINEAR
-        gradient = gradient.flatten(1, -2).sum(1) if last else gradient.flatten(2).sum(2)
-    return torch.mv(gradient, added)
+        is_linear = step.operation == LINEAR  # its channels are the last dimension
+        gradient = gradient.flatten(1, -2).sum(1) if is_linear else gradient.flatten(2).sum(2)
+    return torch.mv(gradient, constant)
 
 
-def _adds_tensor(step: Step) -> bool:
-    """Return whether a sum or concatenation includes a constant tensor."""
+def _includes_constant(step: Step) -> bool:
+    """Return whether a sum or concatenation includes a constant."""
     if step.operation == "aten.add.Tensor":
         return not all(isinstance(part, Slot) for part in step.arguments)
     if step.operation == "aten.cat.default":
@@ -87,7 +87,7 @@ def read_out(
 
     Args:
         plan: The network's execution plan.
-        output: The score of every row, (rows,).
+        output: The model's score of every row, (rows,).
         logits: Returns the current logits; called only if the terms need a forward pass.
         at_gate: Passes gradients through a gate and its current masks.
     """

@@ -1,4 +1,4 @@
-"""The choice of engine and kernels for a network; only this module imports all back ends."""
+"""Chooses the engine and kernels for a network; only this module imports all back ends."""
 
 import warnings
 from functools import cache
@@ -27,16 +27,16 @@ DTYPES = {
 """The dtype of activations and gradients on a GPU, by precision."""
 
 PRECISIONS = tuple(DTYPES)
-"""The precisions masks can be learned in. "auto" is float16 on GPUs for networks in single
+"""The precisions in which masks can be learned. "auto" is float16 on GPUs for networks in single
 precision, and the network's own precision elsewhere. The initial masks and the read-out do not
 depend on it."""
 
 TYPICAL_BYTES_PER_ELEMENT = 25
-"""Bytes of GPU memory that learning takes for each masked element, everything included. Measured in
+"""Bytes of GPU memory per masked element that learning takes, everything included. Measured in
 batches of 64: 11 for DenseNet121, 12 for ResNet50, 14 for VGG16 and 25 for MobileNetV2."""
 
 MAX_BYTES_PER_ELEMENT = 40
-"""An upper estimate of the same, for networks that take more than usual."""
+"""An upper estimate of the same, for networks that take more memory than usual."""
 
 
 def plan_for(net: LinearNetwork) -> ExecutionPlan:
@@ -59,8 +59,8 @@ def engine_for(
 ) -> Engine:
     """Return the fastest engine for a network on its device and in a precision.
 
-    A network gets the autograd engine if it is unknown which elements belong to which row at a
-    site, or if neither of the faster engines supports its device and dtype.
+    This is the autograd engine if it is unknown which elements belong to which row at a site, or if
+    neither of the faster engines supports the network's device and dtype.
 
     Args:
         plan: The network's execution plan.
@@ -70,7 +70,7 @@ def engine_for(
         precision: One of `PRECISIONS`.
 
     Raises:
-        InputError: The precision is unknown, or not available for this device and dtype.
+        InputError: If the precision is unknown, or not available for this device and dtype.
     """
     require_known("precision", precision, PRECISIONS)
     device, own = plan.net.inputs.device.type, plan.net.inputs.dtype
@@ -94,7 +94,7 @@ def engine_for(
 
 
 def has_gpu_engine(plan: ExecutionPlan) -> bool:
-    """Return whether the GPU engine learns this network's masks."""
+    """Return whether the GPU engine can learn this network's masks."""
     inputs = plan.net.inputs
     return inputs.is_cuda and inputs.dtype == torch.float32 and plan.rows_first
 
@@ -109,7 +109,7 @@ def gpu_backend() -> GpuBackend:
 
 
 def prepare(inputs: Tensor, *, loss: Loss, precision: str) -> None:
-    """Start compiling the kernels that an engine for such inputs will need, in the background."""
+    """Start compiling, in the background, the kernels that an engine for these inputs will need."""
     uses_triton = inputs.is_cuda and inputs.dtype == torch.float32 and has_triton()
     if uses_triton and precision in DTYPES:
         from dmbp.engine.gpu.triton.precompile import compile_ahead

@@ -1,8 +1,8 @@
 """The few functions of a plan that a back end may replace by faster ones.
 
-A plan calls them through the `Kernels` object that it is given, so that it never imports a back
-end. `Kernels` itself is plain PyTorch and serves every device; the Triton back
-end overrides it (`engine/gpu/triton/backend.py`), and `engine/select.py` chooses between them.
+A plan calls them through its `Kernels` object, so that it never imports a back end. `Kernels` is
+plain PyTorch and supports every device; the Triton back end (`engine/gpu/triton/backend.py`)
+overrides its methods, and `engine/select.py` chooses between them.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Pooling:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a pixel may lie in several windows."""
+        """Whether a pixel may lie in more than one window."""
         return self.kernel > self.stride
 
     @property
@@ -49,16 +49,19 @@ class Pooling:
 
 
 def square_windows(step: Step) -> Pooling | None:
-    """Return a step's windows if it is a max-pooling with square windows, else None."""
+    """Return a step as a `Pooling` if it is a max-pooling with square windows, else None.
+
+    Dilated windows and windows of more than 255 pixels are not supported.
+    """
     if step.operation != MAX_POOL or not isinstance(step.function, Gather) or step.keywords:
         return None
-    given = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
-    kernel = given[0]
-    stride = given[1] if len(given) > 1 and given[1] else kernel
-    padding = given[2] if len(given) > 2 else [0, 0]
-    dilation = given[3] if len(given) > 3 else [1, 1]
-    square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
-    if not square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
+    settings = [list(a) if isinstance(a, list | tuple) else a for a in step.arguments[1:]]
+    kernel = settings[0]
+    stride = settings[1] if len(settings) > 1 and settings[1] else kernel
+    padding = settings[2] if len(settings) > 2 else [0, 0]
+    dilation = settings[3] if len(settings) > 3 else [1, 1]
+    is_square = all(len(set(pair)) == 1 for pair in (kernel, stride, padding))
+    if not is_square or list(dilation) != [1, 1] or kernel[0] ** 2 > 255:
         return None
     return Pooling(step, kernel[0], stride[0], padding[0])
 
@@ -70,12 +73,13 @@ class Kernels:
         """Choose a gate's initial logits, and pass both streams' gradients through it.
 
         Args:
-            gradient: The gradients in the gate's output, stacked.
+            gradient: Both streams' gradients with respect to the gate's output, stacked.
             slope: The gate's slope at x.
-            size: A logit is ±`size`, by the sign of both gradients, or zero if they disagree.
+            size: The magnitude of a logit; its sign is that of both gradients. The logit is zero if
+                their signs differ.
 
         Returns:
-            The logits, and the stacked gradients in the gate's input.
+            The logits, and the stacked gradients with respect to the gate's input.
         """
         positive, negative = by_stream(gradient)
         agree = torch.sign(positive) == torch.sign(negative)
@@ -108,8 +112,8 @@ class Kernels:
     ) -> RunConvolution | None:
         """Return a faster transpose of a convolution, or None if there is none.
 
-        The plan calls this if the transpose is not a convolution itself: with a stride, or if the
-        input is an image with few channels.
+        The plan calls this for strided convolutions, whose transpose is not a convolution, and for
+        convolutions of images with few channels.
         """
         return None
 

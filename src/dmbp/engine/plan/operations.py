@@ -1,12 +1,12 @@
-"""The steps of a linear network as engines run them: forward on both streams, transposed back.
+"""The steps of a linear network as engines run them: forward on both streams, and transposed.
 
 An affine operation's transpose does not depend on the stream, so the backward pass of a row needs
-one gradient, for whichever stream the loss touches. `choose_operation` picks the fastest
-implementation for a step. A step without one becomes a `GeneralOperation`, which runs the step
-itself and takes its transpose from autograd.
+one gradient, that of the stream whose seed is not zero. `choose_operation` returns the fastest
+implementation of a step. A step without a fast one becomes a `GeneralOperation`, which runs the
+step itself and takes its transpose from autograd.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -49,7 +49,7 @@ class Operation(Protocol):
         ...
 
     def transpose(self, gradient: Any) -> Sequence[Any]:
-        """Return the gradient in each value read, None where it does not depend on that value."""
+        """Return the gradient with respect to each value read, or None if it has no effect."""
         ...
 
 
@@ -59,19 +59,19 @@ class GeneralOperation:
     stacks = False
 
     def __init__(self, step: Step, examples: Sequence[Example]) -> None:
-        given = dict(zip(step.reads, examples, strict=True))  # a value read twice counts once
-        self.reads = list(given)
+        by_index = dict(zip(step.reads, examples, strict=True))  # a value read twice counts once
+        self.reads = list(by_index)
         self._step = step
         with torch.enable_grad():
-            self._given = {k: _as_variables(example.value) for k, example in given.items()}
-            self._result = step.apply(self._given)
+            self._variables = {k: _as_variables(example.value) for k, example in by_index.items()}
+            self._result = step.apply(self._variables)
 
     def forward(self, values: Sequence[Value]) -> Value:
         """Apply the step to each stream."""
         halves = [split_streams(value) for value in values]
         results = [
-            self._step.apply(dict(zip(self.reads, side, strict=True)))
-            for side in (
+            self._step.apply(dict(zip(self.reads, stream, strict=True)))
+            for stream in (
                 [half.positive for half in halves],
                 [half.negative for half in halves],
             )
@@ -83,14 +83,15 @@ class GeneralOperation:
         results, gradients = _with_gradients(self._result, gradient)
         if not results:
             return [None] * len(self.reads)
-        leaves = [leaf for given in self._given.values() for leaf in _leaves(given)]
-        found = iter(
+        leaves = [leaf for value in self._variables.values() for leaf in _leaves(value)]
+        leaf_gradients = iter(
             torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
         )
-        return [_arrange_like(self._given[index], found) for index in self.reads]
+        return [_arrange_like(self._variables[index], leaf_gradients) for index in self.reads]
 
 
 def _as_variables(value: Any) -> Any:
+    """Copy nested tensors as leaves of an autograd graph."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.is_floating_point())
     if isinstance(value, list | tuple):
@@ -99,6 +100,7 @@ def _as_variables(value: Any) -> Any:
 
 
 def _leaves(value: Any) -> list[Tensor]:
+    """Return the tensors that require a gradient, in order."""
     if isinstance(value, Tensor):
         return [value] if value.requires_grad else []
     if isinstance(value, list | tuple):
@@ -106,38 +108,38 @@ def _leaves(value: Any) -> list[Tensor]:
     return []
 
 
-def _arrange_like(value: Any, found: Any) -> Any:
-    """Arrange gradients in the nested form of the value they belong to."""
+def _arrange_like(value: Any, gradients: Iterator[Tensor | None]) -> Any:
+    """Arrange the gradients of a value's leaves in the nested form of the value."""
     if isinstance(value, Tensor):
-        return next(found) if value.requires_grad else None
+        return next(gradients) if value.requires_grad else None
     if isinstance(value, list | tuple):
-        return [_arrange_like(item, found) for item in value]
+        return [_arrange_like(item, gradients) for item in value]
     return None
 
 
 def _with_gradients(result: Any, gradient: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensors of a result that have a gradient, and the gradients."""
+    """Return the tensors of a result that have a gradient, and their gradients."""
     if gradient is None:
         return [], []
-    if isinstance(result, Tensor):  # constants written over it leave no gradient
+    if isinstance(result, Tensor):  # a result overwritten with constants has none
         return ([result], [gradient]) if result.requires_grad else ([], [])
     pairs = [_with_gradients(item, part) for item, part in zip(result, gradient, strict=True)]
     return [r for pair in pairs for r in pair[0]], [g for pair in pairs for g in pair[1]]
 
 
 class RowByRowOperation(GeneralOperation):
-    """An operation that never mixes rows, run on both streams at once."""
+    """An affine step that never mixes rows, run on both streams at once."""
 
     stacks = True
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Apply the step to all rows."""
-        given = dict(zip(self.reads, [stacked(value) for value in values], strict=True))
-        return self._step.apply(given)
+        """Apply the step to the rows of both streams."""
+        by_index = dict(zip(self.reads, [stacked(value) for value in values], strict=True))
+        return self._step.apply(by_index)
 
 
 class ConvolutionOperation:
-    """A convolution."""
+    """A 2d convolution of images."""
 
     stacks = True
 
@@ -147,7 +149,7 @@ class ConvolutionOperation:
         self.convolution = Convolution(*arguments, example=example, kernels=kernels)
 
     def forward(self, values: Sequence[Value], mask: Tensor | None = None) -> Tensor:
-        """Convolve, and multiply by a mask if one is given."""
+        """Convolve both streams, and multiply the result by a mask if one is passed."""
         return self.convolution.forward(channels_last(stacked(values[0])), mask)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
@@ -155,12 +157,12 @@ class ConvolutionOperation:
         return [self.convolution.transpose(gradient)]
 
     def prepare(self) -> None:
-        """Prepare the weights."""
+        """Prepare the weights for both directions."""
         self.convolution.prepare()
 
 
 class ScaleOperation:
-    """Batch norm that does not follow a convolution: a scale and a shift for each channel."""
+    """Batch norm that does not follow a convolution: a scale and a shift per channel."""
 
     stacks = True
 
@@ -170,11 +172,11 @@ class ScaleOperation:
         self._scale, self._shift = (part.view(shape) for part in scale_and_shift(step))
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Scale and shift."""
+        """Scale and shift both streams."""
         return torch.addcmul(self._shift, stacked(values[0]), self._scale)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Scale."""
+        """Scale the gradient."""
         return [gradient * self._scale]
 
 
@@ -187,11 +189,11 @@ class SumOperation:
         self.reads = step.reads
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Add both."""
+        """Add both values."""
         return stacked(values[0]) + stacked(values[1])
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
-        """Send the gradient to both."""
+        """Return the gradient for both values."""
         return [gradient, gradient]
 
 
@@ -205,7 +207,7 @@ class ConcatenationOperation:
         self._sizes = [example.shape[1] for example in examples]
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Concatenate."""
+        """Concatenate the values of both streams."""
         return torch.cat([stacked(value) for value in values], 1)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
@@ -215,7 +217,7 @@ class ConcatenationOperation:
 
 
 class GatherOperation:
-    """Max-pooling that picks x's winners, in channels-last order as they lie in memory."""
+    """Max-pooling that picks the winners at x, on images in channels-last memory order."""
 
     stacks = True
 
@@ -232,7 +234,7 @@ class GatherOperation:
         return self._winners.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
 
     @cached_property
-    def _both(self) -> Tensor:
+    def _index_of_both(self) -> Tensor:
         return torch.cat([self._index, self._index])
 
     @cached_property
@@ -243,22 +245,22 @@ class GatherOperation:
 
     def prepare(self) -> None:
         """Prepare the indices and the back end's kernel."""
-        _ = self._both, self._unpool
+        _ = self._index_of_both, self._unpool
 
     def forward(self, values: Sequence[Value]) -> Tensor:
-        """Pick the winners."""
+        """Return the value of each window's winner, for both streams."""
         positions = _positions(channels_last(stacked(values[0])))
-        return _image(positions.gather(1, self._both), self._output_size)
+        return _image(positions.gather(1, self._index_of_both), self._output_size)
 
     def transpose(self, gradient: Tensor) -> Sequence[Tensor]:
         """Return, for each pixel, the sum of the gradients of the windows it won."""
         is_double = gradient.dtype == torch.float64  # kernels add in single precision
         if self._unpool is not None and not is_double:
             return [self._unpool(channels_last(gradient))]
-        index = self._index if len(gradient) == len(self._winners) else self._both
-        back = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
-        back.scatter_add_(1, index, _positions(channels_last(gradient)))
-        return [_image(back, self._input_size)]
+        index = self._index if len(gradient) == len(self._winners) else self._index_of_both
+        result = gradient.new_zeros(len(index), self._input_size.numel(), index.shape[2])
+        result.scatter_add_(1, index, _positions(channels_last(gradient)))
+        return [_image(result, self._input_size)]
 
 
 def _positions(images: Tensor) -> Tensor:
@@ -272,7 +274,7 @@ def _image(positions: Tensor, size: torch.Size) -> Tensor:
 
 
 def choose_operation(step: Step, examples: Sequence[Example], kernels: Kernels) -> Operation:
-    """Return the fastest operation for a step, given the form of what it reads."""
+    """Return the fastest operation for a step, given the form of the values it reads."""
     first = examples[0]
     for suits, make in _IMAGE_OPERATIONS:
         if first.is_image and suits(step, examples):
@@ -283,14 +285,16 @@ def choose_operation(step: Step, examples: Sequence[Example], kernels: Kernels) 
 
 
 Suits = Callable[[Step, Sequence[Example]], bool]
+"""Returns whether an operation can run a step that reads values of these forms."""
+
 Make = Callable[[Step, Sequence[Any], Kernels], Operation]
+"""Makes the operation for a step from example values of what it reads."""
 
 
 def _argument(step: Step, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-# These operations never mix rows in dimension 0, so both streams run at once.
 def _is_linear(step: Step, examples: Sequence[Example]) -> bool:
     return step.operation == "aten.linear.default" and examples[0].value.dim() >= 2
 
@@ -311,6 +315,7 @@ def _is_mean(step: Step, examples: Sequence[Example]) -> bool:
 
 
 _ROW_BY_ROW: Sequence[Suits] = [_is_linear, _is_average, _is_flattening, _is_mean]
+"""Operations that never mix rows in dimension 0, so that both streams run at once."""
 
 
 def _is_convolution(step: Step, _: Sequence[Example]) -> bool:

@@ -1,23 +1,23 @@
-"""Rewrites of the frozen graph that give the same network in fewer or cheaper steps.
+"""Rewrites of the frozen graph that compute the same network in fewer or cheaper steps.
 
 `fold_batch_norm` folds batch norm into the convolution before it:
 
     BN(W z + b) = (s W) z + (s (b − mean) + shift)        s = weight / √(variance + eps)
 
 It also removes steps that return their input unchanged: dropout in evaluation mode, `contiguous`,
-and average pooling to the size that is already there, as VGG16 has at 7 × 7.
+and adaptive average pooling to the size of its input, as in VGG16 at 7 × 7.
 
-`reuse_concat` chains concatenations that grow:
+`reuse_concat` chains concatenations that extend earlier ones:
 
     cat(a, b, c, d)  =  cat(cat(a, b, c), d)
 
-DenseNets append every layer's output to everything before it. As the model is written, the backward
+DenseNets append every layer's output to those before it. As the model is written, the backward
 pass splits the gradient of every layer of a block into as many parts as there are layers before it;
 in a chain, it splits each gradient in two.
 
-`prune_linear` cuts linear layers down to the outputs that something reads. Once attention's
+`prune_linear` cuts linear layers down to the outputs that later steps read. Once attention's
 probabilities are frozen, queries and keys have no effect; if one layer computes them together with
-the values, two thirds of its work is wasted. Outputs that nothing reads become zero.
+the values, two thirds of its work is wasted. Outputs that no step reads become zero.
 """
 
 from collections import Counter
@@ -55,37 +55,38 @@ def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int],
 
 
 def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
-    """Return the scale and shift of each channel for a batch norm in evaluation mode."""
+    """Return the scale and shift per channel of a batch norm in evaluation mode."""
     return _scales_and_shifts([step])[0]
 
 
 def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-    """Return the scales and shifts of several batch norms, computed in one batch if possible."""
+    """Return the scale and shift of each batch norm, computed in one batch if possible."""
     if not steps:
         return []
     if len({_norm_form(step) for step in steps}) > 1:
         return [scale_and_shift(step) for step in steps]
-    given = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
-    weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in given[:4])
+    arguments = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
+    weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in arguments[:4])
     assert mean is not None
     assert variance is not None
-    scale = torch.rsqrt(variance + given[6][0])
+    scale = torch.rsqrt(variance + arguments[6][0])
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
     shift = shift if bias is None else shift + bias
-    channels = [len(part) for part in given[2]]
+    channels = [len(part) for part in arguments[2]]
     return list(zip(scale.split(channels), shift.split(channels), strict=True))
 
 
 def _norm_form(step: Step) -> tuple[Any, ...]:
+    """Return what batch norms must have in common to be computed in one batch."""
     weight, bias, mean, _, _, _, epsilon = step.arguments[1:8]
     return weight is None, bias is None, mean.dtype, epsilon
 
 
 @torch.no_grad()
 def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
-    """Fold batch norms and drop identities; sites keep their order."""
-    steps = _without_identities(frozen.steps)
+    """Fold batch norms into convolutions and remove identities; sites keep their order."""
+    steps = _remove_identities(frozen.steps)
     readers = Counter(index for step in steps for index in step.reads)
     producers = {step.output: step for step in steps}
     pairs = [
@@ -97,24 +98,26 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
         and readers[before.output] == 1
         and not before.keywords
     ]
-    found = _scales_and_shifts([norm for _, norm in pairs])
+    scales_and_shifts = _scales_and_shifts([norm for _, norm in pairs])
     folded = {
-        norm.output: _folded_pair(before, norm, *by)
-        for (before, norm), by in zip(pairs, found, strict=True)
+        norm.output: _fold_pair(before, norm, scale, shift)
+        for (before, norm), (scale, shift) in zip(pairs, scales_and_shifts, strict=True)
     }
     folded_away = {before.output for before, _ in pairs}
     kept = [folded.get(step.output, step) for step in steps if step.output not in folded_away]
     return replace(frozen, steps=prune_steps(kept, frozen.result))
 
 
-def _folded_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
+def _fold_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
+    """Return one convolution that computes the convolution and the batch norm after it."""
     weight, bias, *rest = convolution_arguments(convolution)
     shift = shift if bias is None else shift + scale * bias
     arguments = [convolution.arguments[0], weight * scale.view(-1, 1, 1, 1), shift, *rest]
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
 
 
-def _without_identities(steps: Sequence[Step]) -> list[Step]:
+def _remove_identities(steps: Sequence[Step]) -> list[Step]:
+    """Remove steps that return their input, and let their readers read the input instead."""
     source: dict[int, int] = {}
 
     def rename(template: Any) -> Any:
@@ -147,23 +150,27 @@ CONCATENATION = "aten.cat.default"
 
 
 def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
-    """Rewrite each concatenation to start from the longest earlier one."""
+    """Rewrite each concatenation to start from the longest earlier one that it begins with."""
     earlier: list[Step] = []
     steps: list[Step] = []
     for step in frozen.steps:
-        if _parts(step) is None:
+        if _concat_parts(step) is None:
             steps.append(step)
         else:
-            steps.append(_chained(step, earlier))
+            steps.append(_chain_concat(step, earlier))
             earlier.append(step)
     return replace(frozen, steps=prune_steps(steps, frozen.result))
 
 
-def _chained(step: Step, earlier: Sequence[Step]) -> Step:
+def _chain_concat(step: Step, earlier: Sequence[Step]) -> Step:
     """Express a concatenation by the longest earlier one that it begins with."""
-    parts = _parts(step) or []
+    parts = _concat_parts(step) or []
     others = [other for other in earlier if other.arguments[1:] == step.arguments[1:]]
-    prefixes = [other for other in others if parts[: len(_parts(other) or [])] == _parts(other)]
+    prefixes = [
+        other
+        for other in others
+        if parts[: len(_concat_parts(other) or [])] == _concat_parts(other)
+    ]
     if not prefixes:
         return step
     longest = max(prefixes, key=lambda other: len(other.arguments[0]))
@@ -173,7 +180,7 @@ def _chained(step: Step, earlier: Sequence[Step]) -> Step:
     return replace(step, arguments=[[Slot(longest.output), *rest], *step.arguments[1:]])
 
 
-def _parts(step: Step) -> list[Any] | None:
+def _concat_parts(step: Step) -> list[Any] | None:
     """Return the parts of a concatenation of earlier results; None for any other step."""
     if step.operation != CONCATENATION or step.keywords or len(step.arguments) != 2:
         return None
@@ -187,7 +194,7 @@ MOVE_OPERATIONS = {
     *("permute", "transpose", "select", "slice", "narrow", "unbind", "split", "split_with_sizes"),
     *("chunk", "getitem", "contiguous", "clone"),
 }
-"""Operations that only select and move elements, so that running them on indices shows where each
+"""Operations that only select and move elements: run on a tensor of indices, they show where each
 element goes."""
 
 
@@ -199,13 +206,13 @@ class PartOfLinear:
     after: int
 
     def __call__(self, activation: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return as many outputs as the whole layer has."""
+        """Return all outputs of the layer, with zeros outside the range."""
         return pad(linear(activation, weight, bias), (self.before, self.after))
 
 
 @torch.no_grad()
 def prune_linear(frozen: FrozenGraph) -> FrozenGraph:
-    """Let each linear layer compute only from its first to its last output that is read."""
+    """Cut each linear layer down to the range from its first to its last output that is read."""
     steps = [
         _prune_linear_step(step, frozen) if step.operation == LINEAR and not step.keywords else step
         for step in frozen.steps
@@ -225,28 +232,30 @@ def _prune_linear_step(step: Step, frozen: FrozenGraph) -> Step:
 
 
 def _read_outputs(step: Step, frozen: FrozenGraph) -> Tensor:
-    """Return which outputs of a linear layer are read, following them through moves."""
+    """Return which outputs of a linear layer are read, following them through `MOVE_OPERATIONS`."""
     assert step.shape is not None
     outputs = torch.arange(step.shape[-1], dtype=torch.int32)
-    numbers: dict[int, Any] = {step.output: outputs.expand(step.shape)}
+    indices: dict[int, Any] = {step.output: outputs.expand(step.shape)}
     read = torch.zeros(step.shape[-1], dtype=torch.bool)
     for later in frozen.steps:
-        met = numbers.keys() & set(later.reads)
-        if met and _only_moves(later, numbers):
-            numbers[later.output] = later.apply(numbers)
-        elif met:
-            _mark_read(read, [numbers[index] for index in met])
-    _mark_read(read, [numbers[frozen.result]] if frozen.result in numbers else [])
+        slots = indices.keys() & set(later.reads)
+        if slots and _only_moves(later, indices):
+            indices[later.output] = later.apply(indices)
+        elif slots:
+            _mark_read(read, [indices[slot] for slot in slots])
+    _mark_read(read, [indices[frozen.result]] if frozen.result in indices else [])
     return read
 
 
-def _only_moves(step: Step, numbers: Mapping[int, Any]) -> bool:
+def _only_moves(step: Step, indices: Mapping[int, Any]) -> bool:
+    """Return whether a step only moves elements, all of them from values in `indices`."""
     name = step.operation.removeprefix("aten.").partition(".")[0]
-    return name in MOVE_OPERATIONS and step.site is None and numbers.keys() >= set(step.reads)
+    return name in MOVE_OPERATIONS and step.site is None and indices.keys() >= set(step.reads)
 
 
-def _mark_read(read: Tensor, numbers: Sequence[Any]) -> None:
-    for part in numbers:
+def _mark_read(read: Tensor, indices: Sequence[Any]) -> None:
+    """Set `read` to True at all indices, in nested sequences of tensors."""
+    for part in indices:
         if isinstance(part, Tensor):
             read[part.flatten().long()] = True
         else:

@@ -1,11 +1,11 @@
-"""Activations of both streams, and where a batch's rows lie in them.
+"""Activations of both streams, and the layout of a batch's rows in them.
 
 In the forward pass a value holds the rows of both streams in one tensor, positive rows first, in
 channels-last memory order. An operation that could mix rows runs on each stream separately, and its
 result is a `StreamPair`.
 
-A `RowLayout` says which dimension the rows lie in. They may share it with something else, as
-attention windows and heads do:
+A `RowLayout` says which dimension holds the rows. It may hold more than the rows, such as attention
+windows or heads:
 
     size of the dimension = outer · rows · inner        index i belongs to row (i // inner) mod rows
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows lie in `dimension`, between factors `outer` and `inner` of its size."""
+    """The dimension that holds the rows, between factors `outer` and `inner` of its size."""
 
     dimension: int = 0
     outer: int = 1
@@ -28,29 +28,29 @@ class RowLayout:
 
     @property
     def stacks(self) -> bool:
-        """Whether concatenating both streams along dimension 0 doubles the rows, in order."""
+        """Whether both streams, joined along dimension 0, keep this layout with twice the rows."""
         return self.dimension == 0 and self.outer == 1
 
     def by_row(self, tensor: Tensor, rows: int) -> Tensor:
-        """Return a tensor as (rows, elements), without a copy if each row is contiguous."""
+        """Return a tensor as (rows, elements), as a view if each row is contiguous."""
         k = self.dimension
         parts = tensor.unflatten(k, (self.outer, rows, self.inner))
         return parts.movedim(k + 1, 0).flatten(1)
 
     def restore(self, by_row: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return a tensor of the given shape from (rows, elements): the inverse of `by_row`."""
+        """Return (rows, elements) as a tensor of `shape`: the inverse of the method `by_row`."""
         k = self.dimension
         sizes = (*shape[:k], self.outer, self.inner, *shape[k + 1 :])
         return by_row.unflatten(1, sizes).movedim(0, k + 1).flatten(k, k + 2)
 
     def spread(self, by_row: Tensor, rank: int) -> Tensor:
-        """Shape one number per row so that it multiplies a tensor of the given rank."""
-        counted = by_row.repeat_interleave(self.inner).repeat(self.outer)
-        return counted.view(-1, *(1,) * (rank - self.dimension - 1))
+        """Return one number per row in a shape that broadcasts against a tensor of `rank`."""
+        by_index = by_row.repeat_interleave(self.inner).repeat(self.outer)
+        return by_index.view(-1, *(1,) * (rank - self.dimension - 1))
 
 
 ROWS_FIRST = RowLayout()
-"""Rows are dimension 0, as in the inputs."""
+"""The layout of the inputs: dimension 0 holds the rows and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,17 @@ class StreamPair:
 
 
 Value = Tensor | StreamPair
-"""Both streams' value: stacked in one tensor, or a pair."""
+"""The value of both streams: stacked in one tensor, or a pair."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """The form of one stream's result of a step.
+    """The form of a step's result in one stream.
 
     Attributes:
         value: A tensor (or nested tensors) of the result's shape; its numbers are meaningless.
         stacks: Whether both streams' results are stacked in one tensor.
-        layout: Where the rows are, None if unknown.
+        layout: The layout of the rows, None if unknown.
     """
 
     value: Any
@@ -81,12 +81,12 @@ class Example:
 
     @property
     def is_image(self) -> bool:
-        """Whether both streams' values are one batch of images."""
+        """Whether both streams are stacked in one batch of images."""
         return self.stacks and self.value.dim() == 4
 
 
 def stacked(value: Value) -> Tensor:
-    """Return both streams in one tensor."""
+    """Return both streams stacked in one tensor."""
     if isinstance(value, Tensor):
         return value
     return channels_last(torch.cat([value.positive, value.negative]))
@@ -98,7 +98,7 @@ def split_streams(value: Value) -> StreamPair:
 
 
 def channels_last(tensor: Tensor) -> Tensor:
-    """Return a tensor in the engines' memory order: images channels-last, others contiguous."""
+    """Return a tensor in the engines' memory order: channels-last for images, else contiguous."""
     if tensor.dim() == 4:
         return tensor.contiguous(memory_format=torch.channels_last)
     return tensor.contiguous()
