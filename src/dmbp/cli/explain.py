@@ -98,8 +98,8 @@ def explain(
 ) -> None:
     """Explain photos: write a picture and a JSON file for each.
 
-    The picture shows which pixels speak for a class (red) and which against it (blue), the weights
-    that pixels have in either part of the score, and how the parts add up.
+    The picture shows which pixels speak for a class (red) and which against it (blue); the
+    gradients of the evidence for and against, titled "patterns"; and how the score adds up.
     """
     from dmbp.render import PALETTES, PanelStyle
     from dmbp.workflows.explain import OutputOptions, explain_photos
