@@ -47,8 +47,8 @@ def explain(
     objective: Annotated[
         Objective | None,
         typer.Option(
-            help="What masks learn: all (the paper's loss), posneg (without its nuisance term) or "
-            "pos (evidence in favour only). Default: the preset's, all."
+            help="The loss of the masks: all (the paper's), posneg (without its nuisance term) or "
+            "pos (evidence in favour only). Default: all."
         ),
     ] = None,
     iterations: Annotated[
@@ -72,7 +72,7 @@ def explain(
     gif: Annotated[
         bool,
         typer.Option(
-            "--gif", help="Also write a GIF: the strongest pixels fill up a blurred photo."
+            "--gif", help="Also write a GIF in which the strongest pixels fill up a blurred photo."
         ),
     ] = False,
     picture: PictureOption = PictureFormat.png,

@@ -78,7 +78,7 @@ Colour-blind people can tell them apart, also by lightness (Okabe and Ito's set,
 
 OTHER_CURVES = "#c8c8c8"
 INK = "#222222"
-"""Bars, curves and marks that are neither for nor against."""
+"""The colour of bars and curves that are neither for nor against the class."""
 
 MARKER = "#b2182b"
 AXIS = "#888888"

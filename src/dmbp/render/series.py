@@ -17,7 +17,7 @@ from dmbp.render.colour import AXIS, SIGNAL, Array, Palette, darkest_magnitude
 from dmbp.render.panel import PanelStyle, TermValues, draw_legend, draw_terms
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
-"""In inches, for all charts."""
+"""Widths in inches, the same for all charts."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ CHANNEL_HEIGHT = 1.3
 """In inches."""
 
 BAND_WIDTH, LINE_WIDTH = 7.0, 0.8
-"""In points. Colours are a band under a thin line, because a white line would be invisible."""
+"""Widths in points. Colours are a band under a thin line, as a white line would be invisible."""
 
 
 def signal_height(row: SeriesRow) -> float:
