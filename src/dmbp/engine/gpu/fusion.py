@@ -99,7 +99,7 @@ class _FusionPlanner:
         return self._producers.get(index) if self._reader_counts[index] == 1 else None
 
     def _take_bias(self, index: int) -> Tensor | None:
-        """Remove the bias of the convolution that computes a value, and return it, or None."""
+        """Remove and return the bias of the convolution that computes a value; None without one."""
         step = self._exclusive_producer(index)
         if step is None or step.operation != CONVOLUTION or step.keywords:
             return None

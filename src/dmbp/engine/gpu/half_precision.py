@@ -76,7 +76,10 @@ def cast_value(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cast_example(example: Example, like: Tensor) -> Example:
-    """Return an example of a step's input in the dtype of the scalar `like`; a tensor is a view."""
+    """Return an example of a step's input in the dtype of the scalar `like`.
+
+    A tensor becomes an expanded view of `like`, which takes no memory.
+    """
     value = example.value
     if isinstance(value, Tensor) and value.is_floating_point():
         return replace(example, value=like.expand(value.shape))
@@ -102,7 +105,7 @@ FLOAT16_UNIT = 2.0**-6
 
 
 def activation_unit(steps: Sequence[Step], dtype: torch.dtype) -> float:
-    """Return the factor by which a program's activations are multiplied, one unless in float16."""
+    """Return the factor by which a program's activations are multiplied: one except in float16."""
     if dtype != torch.float16:
         return 1.0
     is_affine = all(has_known_constant(step) for step in steps if step.site is None)

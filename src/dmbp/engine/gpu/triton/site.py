@@ -2,8 +2,8 @@
 
 The forward kernel fuses the bias, sum or batch norm before the gate, the gate, and both masks. The
 backward kernel fuses the sum of incoming gradients, the gradient with respect to the masks with an
-RMSProp step, and the gradient through masks, gate and batch norm. Each kernel
-passes over every tensor once.
+RMSProp step, and the gradient through masks, gate and batch norm. Each kernel passes over every
+tensor once.
 
 Tensors are channels-last: element (pixel, channel) lies at pixel · stride + channel. Pixels are
 counted over all rows of a stream, and the negative stream's pixels follow the positive's. A program
@@ -198,7 +198,7 @@ class PixelLayout:
 def pixel_layout(tensor: Tensor) -> PixelLayout | None:
     """Return a tensor's layout if its memory is pixels by channels, else None.
 
-    Images may be a slice of the channels of images with more.
+    Images may be a slice of other images along the channels.
     """
     if tensor.dim() == 4:
         rows, channels, height, width = tensor.shape
@@ -324,7 +324,10 @@ def operand(term: Tensor | SharedValue | SplitSum) -> tuple[Tensor, int, int]:
 def split_sum_first(
     terms: Sequence[Tensor | SharedValue | SplitSum], dtype: torch.dtype
 ) -> Sequence[Tensor | SharedValue | SplitSum]:
-    """Return the terms, a split sum first, where the kernel adds it up; add up all other ones."""
+    """Return the terms with a split sum first, where the kernel adds it up.
+
+    Any other split sum is added up here.
+    """
     split = [term for term in terms if isinstance(term, SplitSum)]
     others = [term for term in terms if not isinstance(term, SplitSum)]
     return [*split[:1], *(term.total(dtype) for term in split[1:]), *others]
@@ -355,7 +358,10 @@ def present_channels(
 
 
 def gradient_operands(gradient: StreamGradient, like: Tensor) -> list[tuple[Tensor, int]]:
-    """Return g1 and g2 with their strides; the kernel never reads `like`, which stands in."""
+    """Return g1 and g2 with their strides.
+
+    `like` stands in for a missing one; the kernel never reads a stand-in.
+    """
     split = [] if gradient.split is None else [gradient.split]
     pairs = [operand(part)[:2] for part in (*split, *gradient.parts)]
     return [*pairs, (like, 0), (like, 0)][:2]
@@ -371,7 +377,7 @@ def or_placeholder(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
 
 
 def empty_channels_last(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Return an uninitialised tensor on the device of `like`: images channels-last."""
+    """Return an uninitialised tensor on the device of `like`, channels-last if it has images."""
     order = torch.channels_last if len(shape) == 4 else torch.contiguous_format
     return torch.empty(*shape, dtype=dtype, device=like.device, memory_format=order)
 

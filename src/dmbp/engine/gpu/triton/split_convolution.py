@@ -228,7 +228,11 @@ def _split_instruction(
     site_outputs: Set[int],
     learning: LearningState,
 ) -> GpuInstruction:
-    """Split a convolution's passes next to a site, and return other instructions unchanged."""
+    """Return an instruction, with its passes split if it is a convolution and that is faster.
+
+    The forward pass is split if a site reads the output, and the transpose if a site computed the
+    input.
+    """
     whole = instruction.operation if isinstance(instruction, AffineInstruction) else None
     if not isinstance(whole, ConvolutionOperation):
         return instruction
