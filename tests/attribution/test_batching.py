@@ -97,9 +97,9 @@ def test_an_estimate_from_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda _: 300)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda _: 200)
     device = torch.device("cuda")
-    assert rows_that_fit(100, device, most=64) == 8  # 0.8 of 900 free and 100 kept
-    assert rows_that_fit(100, device, most=5) == 5
-    assert rows_that_fit(10_000, device, most=64) == 1
+    assert rows_that_fit(100, device, max_rows=64) == 8  # 0.8 of 900 free and 100 kept
+    assert rows_that_fit(100, device, max_rows=5) == 5
+    assert rows_that_fit(10_000, device, max_rows=64) == 1
 
 
 def test_masked_elements() -> None:

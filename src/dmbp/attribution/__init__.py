@@ -1,7 +1,7 @@
 """Attribution methods, one file each, and `registry.py`, the table of them all.
 
-To write a method, derive it from `LinearMapMethod` (it finds a linear map m, and attributes
-m ⊙ (x − reference)) or from `Method`, and add a row to the table.
+To write a method, derive it from `Method`, or from `LinearMapMethod` if it finds a linear map m and
+attributes m ⊙ (x − reference), and add a row to the table.
 """
 
 from dmbp.attribution.base import LinearMapMethod, Method, Question

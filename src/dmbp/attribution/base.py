@@ -1,8 +1,8 @@
-"""The interface of every attribution method, and of Captum's `Attribution`.
+"""The base classes of attribution methods, which are Captum `Attribution`s too.
 
-A method answers a `Question`: a few rows, each one target of one image. Reading targets, batching,
-retrying when memory runs out, Captum's conventions and restoring the model's state are done here,
-once for all methods.
+A method answers a `Question`: a batch of rows, each one target of one image. Reading targets,
+batching, retrying when memory runs out, Captum's conventions and restoring the model's state are
+done here, once for all methods.
 """
 
 import gc
@@ -32,10 +32,10 @@ Result = TypeVar("Result")
 Baselines = Tensor | float | tuple[Tensor, ...] | None
 
 BatchSize = int | Literal["auto"] | None
-"""How many images to run at once; "auto" (also None) takes as many as fit and are worth it."""
+"""How many images to run at once; "auto" (also None) lets the method decide."""
 
 MEMORY_SHARE = 0.8
-"""The share of free memory to fill; the rest is for what the estimate leaves out."""
+"""The share of free memory to fill; the rest is for what the estimate does not count."""
 
 Answer = TypeVar("Answer")
 
@@ -44,7 +44,7 @@ ROWS_TOGETHER = 32
 
 
 def wrapped_like_captum(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Wrap a method, because Captum's `NoiseTunnel` calls the function inside the wrapper."""
+    """Wrap a function as Captum does: `NoiseTunnel` calls the function inside the wrapper."""
 
     @wraps(function)
     def call(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
@@ -60,20 +60,20 @@ class Method(Attribution, ABC):
 
     Args:
         model: A module or an exported program.
-        generator: The source of randomness. Methods that use random numbers draw a seed from it at
-            each call; without one, every call uses the same numbers.
+        generator: Methods that use random numbers draw a seed from it at every call; without one,
+            all calls use the same numbers.
         output: Which of the model's outputs is explained: a name, a position or a function of what
-            the model returns. None finds it.
+            the model returns. None finds it automatically.
     """
 
     takes_baselines: bool = False
-    """Whether the method compares with a baseline, so that `baselines` means something."""
+    """Whether the method compares images with a baseline and accepts `baselines`."""
 
     defers_forward: bool = False
-    """Whether rows may be read before the model is run, given that its classes are known."""
+    """Whether targets may be read before the model is run, if its classes are known."""
 
     runs_many_points: bool = False
-    """Whether the model is run on several images for each row."""
+    """Whether the model is run on many images for each row."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class Method(Attribution, ABC):
                 nested lists; weighted classes such as `{285: 1.0, 243: -1.0}`; or a function of an
                 image's outputs. None takes each image's highest output.
             additional_forward_args: The model's other inputs, which stay constant. A tensor whose
-                first dimension counts the images has an entry for each, and then images are
+                length is the number of images has one entry for each of them, and images are then
                 explained one after the other.
-            internal_batch_size: The most images the model is run on at once, which changes results
-                by rounding alone. If memory runs out, half as many are tried.
+            internal_batch_size: The most images that the model is run on at once, which changes
+                results by rounding alone. If memory runs out, half as many are tried.
 
         Returns:
             A map for each target, shaped like the inputs, or (rows, 1, height, width) for methods
@@ -135,18 +135,18 @@ class Method(Attribution, ABC):
                 internal_batch_size=internal_batch_size,
                 additional_forward_args=additional_forward_args,
             )
-            maps = [found.detach() for found in run_with_oom_retry(questions, self.answer)]
-        # Autocast inside the model gives activations, and maps, of another dtype.
+            maps = [part.detach() for part in run_with_oom_retry(questions, self.answer)]
+        # Autocast inside the model makes activations, and maps, of another dtype.
         result = torch.cat(maps).to(tensor.dtype)
         return cast("Inputs", (result,) if isinstance(inputs, tuple) else result)
 
     @staticmethod
     def check_settings(**settings: Any) -> None:
-        """Raise an `InputError` for settings out of range; all of them are given by keyword."""
+        """Raise an `InputError` if a setting is out of range; all are passed by keyword."""
 
     @abstractmethod
     def answer(self, question: Question) -> Tensor:
-        """Return the map of each row of a question."""
+        """Return the maps of a question, one for each row."""
 
     def questions(
         self,
@@ -158,7 +158,7 @@ class Method(Attribution, ABC):
         additional_forward_args: Any = None,
         outputs: Tensor | None = None,
     ) -> Iterator[Question]:
-        """Yield the rows to explain, at most `internal_batch_size` together.
+        """Yield questions that together have all rows, each with at most `internal_batch_size`.
 
         `outputs` are the model's outputs at the inputs, if they are known already; the other
         arguments are those of `attribute`.
@@ -179,20 +179,20 @@ class Method(Attribution, ABC):
         all_baselines = None if baselines is None else _baseline_tensor(baselines, inputs)
         first = self.linearizer.with_extra_inputs(extra.pick([0]))
         if isinstance(self.linearizer.model, OneAtATime):
-            size = 1  # a larger batch would only be branches of one graph
+            size = 1  # a larger batch would become a graph with one branch for each image
         size = size or self.rows_together(first, inputs, len(rows))
         size = size if self.runs_many_points else min(size, len(rows))
         seed = self._draw_seed()
-        # A question has the extra inputs of a single image, which are repeated for as many points
-        # as the method runs the model on.
+        # A question has the extra inputs of a single image; they are repeated for every image that
+        # the method runs the model on.
         batches = rows.batches_of_images(size) if extra.by_image else rows.batches(size)
         for indices in batches:
-            part = rows.pick(indices)
-            images = list(part.image)
+            batch = rows.pick(indices)
+            images = list(batch.image)
             yield Question(
                 self.linearizer.with_extra_inputs(extra.pick(images[:1])),
                 _copy_images(inputs, images),
-                part,
+                batch,
                 images=len(inputs),
                 baselines=None if all_baselines is None else all_baselines[images],
                 batch_size=size,
@@ -220,8 +220,8 @@ class LinearMapMethod(Method):
         model: A module or an exported program.
         reference: "zero" or None (m ⊙ x, as in the paper), "blur", "mean" or a tensor. `baselines`
             passed to `attribute` take its place.
-        generator: The source of randomness, for methods that need one.
-        output: Which of the model's outputs is explained; None finds it.
+        generator: Methods that use random numbers draw a seed from it at every call.
+        output: Which of the model's outputs is explained; None finds it automatically.
     """
 
     takes_baselines = True
@@ -244,19 +244,27 @@ class LinearMapMethod(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return m ⊙ (x − reference) for each row."""
-        given = question.baselines
-        reference = question.baseline_of_rows(self.reference) if given is None else given
-        displacement = question.inputs - baseline_for(question.inputs, reference)
+        displacement = self.displacement(question)
         return self.linear_map(question) * displacement
+
+    def displacement(self, question: Question) -> Tensor:
+        """Return x − reference for each row, shaped like the question's inputs.
+
+        `baselines` passed to `attribute` take the place of the method's `reference`.
+        """
+        baseline: Baseline = question.baselines
+        if baseline is None:
+            baseline = question.baseline_of_rows(self.reference)
+        return question.inputs - baseline_for(question.inputs, baseline)
 
 
 def _copy_images(inputs: Tensor, images: list[int]) -> Tensor:
-    """Return a copy of some inputs; copying all of them needs no transfer of indices to a GPU."""
+    """Return a copy of the images at these indices, which are moved to the GPU only if needed."""
     return inputs.clone() if images == list(range(len(inputs))) else inputs[images]
 
 
 def _baseline_tensor(baselines: Baselines, inputs: Tensor) -> Tensor:
-    """Turn what Captum allows for baselines into a tensor shaped like the inputs."""
+    """Return baselines in any form that Captum allows as a tensor shaped like the inputs."""
     if isinstance(baselines, tuple):
         baselines = single_tensor(baselines)
     if isinstance(baselines, int | float):
@@ -265,7 +273,7 @@ def _baseline_tensor(baselines: Baselines, inputs: Tensor) -> Tensor:
 
 
 def single_tensor(inputs: Any) -> Tensor:
-    """Return the tensor that is given, alone or in a tuple of one."""
+    """Return `inputs` if it is a tensor, or the only tensor in a tuple of one."""
     if isinstance(inputs, tuple) and len(cast("tuple[Any, ...]", inputs)) != 1:
         raise InputError(
             f"{len(cast('tuple[Any, ...]', inputs))} inputs were given; pass the one to explain, "
@@ -290,17 +298,17 @@ def parse_batch_size(size: Any) -> int | None:
     return number
 
 
-def rows_that_fit(bytes_a_row: int, device: torch.device, *, most: int) -> int:
-    """Return how many rows fit into a GPU's free memory, at most `most`."""
+def rows_that_fit(bytes_per_row: int, device: torch.device, *, max_rows: int) -> int:
+    """Return how many rows fit into a GPU's free memory, at most `max_rows`."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(1, min(most, int(MEMORY_SHARE * (free + kept)) // bytes_a_row))
+    return max(1, min(max_rows, int(MEMORY_SHARE * (free + kept)) // bytes_per_row))
 
 
 def run_with_oom_retry(
     questions: Iterable[Question], answer: Callable[[Question], Answer]
 ) -> Iterator[Answer]:
-    """Yield the answer to each question; if memory runs out, split it and all that follow."""
+    """Yield the answer to each question; if memory runs out, split this question and later ones."""
     limit: int | None = None
     for question in questions:
         waiting = deque([question])
@@ -310,17 +318,17 @@ def run_with_oom_retry(
                 waiting.extendleft(reversed(part.split(limit)))
                 continue
             try:
-                found = answer(part)
+                result = answer(part)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 limit = _half(part)
                 waiting.appendleft(part)
-                found = None
-            if found is None:
+                result = None
+            if result is None:
                 _release(part.inputs)
             else:
-                yield found
+                yield result
 
 
 def _half(part: Question) -> int:

@@ -2,7 +2,7 @@
 
     a = −Σ_k ∇y(x_σₖ) ⊙ ∂x_σ/∂σ (σₖ) · Δσ           Σ a ≈ y(x) − y(x_σmax)
 
-x_σ is the image blurred by a Gaussian of σ pixels and padded with zeros. Unlike the other gradient
+x_σ is the image, padded with zeros and blurred by a Gaussian of σ pixels. Unlike the other gradient
 methods, this one does not multiply by x.
 
     >>> BlurIG(model, steps=20).attribute(images, target=3).shape
@@ -36,14 +36,14 @@ class BlurIG(Method):
     Args:
         model: The model to explain.
         max_sigma: The largest blur, in pixels.
-        steps: How many points the integral is the sum of.
-        square_root: Take the square root of every σ, as the authors' package can: the largest blur
-            is then √max_sigma.
+        steps: How many points the integral is a sum over.
+        square_root: Whether to take the square root of every σ, an option of the authors' package;
+            the largest blur is then √max_sigma.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
 
     Raises:
-        InputError: `steps` or `max_sigma` is not positive.
+        InputError: If `steps` or `max_sigma` is not positive.
     """
 
     runs_many_points = True
@@ -63,23 +63,23 @@ class BlurIG(Method):
 
     @staticmethod
     def check_settings(*, steps: int, max_sigma: float, **_: Any) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         if steps < 1 or max_sigma <= 0:
             raise InputError(
                 f"steps must be 1 or more and max_sigma above 0, not {steps, max_sigma}"
             )
 
     def answer(self, question: Question) -> Tensor:
-        """Return the integral for some rows."""
+        """Return the integral for each row."""
         if question.inputs.dim() != 4:
             raise InputError(
                 "blur_ig needs images of shape (batch, channel, height, width), not "
                 f"{tuple(question.inputs.shape)}"
             )
         sigmas = self.sigmas()
-        found = gradients_at_points(question, self._path(question.inputs))
+        gradients = gradients_at_points(question, self._path(question.inputs))
         total = torch.zeros_like(question.inputs)
-        for sigma, following, gradient in zip(sigmas[:-1], sigmas[1:], found, strict=True):
+        for sigma, following, gradient in zip(sigmas[:-1], sigmas[1:], gradients, strict=True):
             blurred = gaussian_blur(question.inputs, sigma)
             further = gaussian_blur(question.inputs, sigma + DERIVATIVE_STEP)
             total -= gradient * (further - blurred) * ((following - sigma) / DERIVATIVE_STEP)

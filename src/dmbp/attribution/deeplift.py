@@ -4,7 +4,7 @@
 
 m is the pullback of the network whose activations are replaced by their secants between the
 baseline and the image (`linear/freeze/secants.py`). Functional and reused activations are therefore
-counted; implementations that use hooks miss them or raise an error.
+included; implementations that use hooks miss them or raise an error.
 
     >>> DeepLift(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -23,19 +23,19 @@ from dmbp.linear import Question
 class DeepLift(LinearMapMethod):
     """Multipliers of the Rescale rule between a baseline and the image.
 
-    The baseline is zero or the `baselines` given to `attribute`. A `reference` changes only the
+    The baseline is zero or the `baselines` passed to `attribute`. A `reference` changes only the
     (x − reference) that the multipliers are multiplied by.
 
     Args:
         model: The model to explain.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Not used by this method.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return the multipliers of some rows."""
+        """Return the multipliers of each row."""
         baselines = baseline_for(question.inputs, question.baselines)
         return question.linearizer.freeze_between(
             question.inputs, question.outputs, baselines, question.rows

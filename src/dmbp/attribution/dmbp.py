@@ -50,9 +50,10 @@ from dmbp.linear.steps import parse_selection
 ROWS_TOGETHER_ON_CPU = 4
 
 ROWS_TOGETHER_ON_GPU = 128
-"""Larger batches cost the same per image."""
+"""The most rows at once; larger batches cost the same per image."""
 
 ROWS_THAT_SURELY_FIT = 8
+"""So few rows are run at once without an estimate of their memory."""
 
 
 class DMBP(Method):
@@ -78,10 +79,10 @@ class DMBP(Method):
         precision: What masks are learned in: "auto", "float16", "bfloat16", "tf32" or "float32".
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
-        sites: Patterns that name the activations which carry masks, such as "layer4*"; None takes
-            all of them.
+        sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
+            takes all of them.
         output: Which of the model's outputs is explained: a name, a position or a function of what
-            the model returns. None finds it.
+            the model returns. None finds it automatically.
 
     Raises:
         InputError: If a setting is unknown or out of range.
@@ -125,7 +126,7 @@ class DMBP(Method):
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **given: Any) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         names = ("objective", "iterations", "learning_rate", "combine", "precision")
         resolve_settings(preset, **{name: given[name] for name in names})
         parse_line(smooth)
@@ -136,7 +137,7 @@ class DMBP(Method):
     def is_recorded(self) -> bool:
         """Whether an explanation has been recorded as CUDA graphs, to be replayed.
 
-        On a GPU, the second call with inputs of one shape records, and later ones are replayed.
+        On a GPU, the second call with inputs of the same shape is recorded; later ones replay it.
         """
         return self._decomposer.is_recorded
 
@@ -166,7 +167,7 @@ class DMBP(Method):
         prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
-        """Return a few rows on a CPU, where larger batches are no faster; on a GPU what fits."""
+        """Return a few rows on a CPU, where larger batches are no faster, or what fits on a GPU."""
         if inputs.device.type != "cuda":
             return ROWS_TOGETHER_ON_CPU
         if rows <= ROWS_THAT_SURELY_FIT:
@@ -176,7 +177,7 @@ class DMBP(Method):
         except DMBPError:  # the model takes batches of one size only
             return rows
         return rows_that_fit(
-            elements * MAX_BYTES_PER_ELEMENT, inputs.device, most=ROWS_TOGETHER_ON_GPU
+            elements * MAX_BYTES_PER_ELEMENT, inputs.device, max_rows=ROWS_TOGETHER_ON_GPU
         )
 
     def answer(self, question: Question) -> Tensor:
@@ -241,12 +242,14 @@ class DMBP(Method):
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
         try:
-            found = self._decomposer.decompose(question, settings, on_iteration=on_iteration)
+            decomposition = self._decomposer.decompose(
+                question, settings, on_iteration=on_iteration
+            )
         except torch.OutOfMemoryError:
             self._decomposer.forget()
             raise
-        _warn_of_blank_maps(found)
-        return found
+        _warn_of_blank_maps(decomposition)
+        return decomposition
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
@@ -256,10 +259,11 @@ class DMBP(Method):
         return question.baseline_of_rows(self.settings.reference)
 
 
-def _warn_of_blank_maps(found: Decomposition) -> None:
-    """Warn if a map shows nothing: it is right, but easily mistaken for a fault."""
-    shown = found.positive_map.flatten(1).any(1) | found.negative_map.flatten(1).any(1)
-    blank, rounded = torch.stack([~shown, found.is_rounding]).sum(1).tolist()
+def _warn_of_blank_maps(decomposition: Decomposition) -> None:
+    """Warn if a map shows nothing: it is correct, but easily mistaken for a fault."""
+    maps = decomposition.positive_map, decomposition.negative_map
+    shown = maps[0].flatten(1).any(1) | maps[1].flatten(1).any(1)
+    blank, rounded = torch.stack([~shown, decomposition.is_rounding]).sum(1).tolist()
     if blank:
         warnings.warn(
             f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel "

@@ -30,17 +30,17 @@ from dmbp.precision import full_precision
 
 
 class FullGrad(Method):
-    """Contributions of the input and of all biases that have a height and a width; never negative.
+    """Magnitudes of the contributions of the input and of all biases with a height and a width.
 
     Args:
         model: The model to explain.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Not used by this method.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def answer(self, question: Question) -> Tensor:
-        """Return the sum of all parts' maps for some rows."""
+        """Return the sum of the maps of all parts for each row."""
         parts = full_gradient(question.network())
         if question.inputs.dim() != 4:
             raise InputError(
@@ -65,7 +65,7 @@ def _normalise(contribution: Tensor) -> Tensor:
     lowest, highest = (
         edge.view(-1, *(1,) * (magnitude.dim() - 1)) for edge in (flat.amin(1), flat.amax(1))
     )
-    # A part that is the same everywhere says nothing about where, and becomes zero.
+    # A part that is the same everywhere does not favour any pixel, and becomes zero.
     return (magnitude - lowest) / (highest - lowest).clamp(min=1e-30)
 
 
@@ -106,19 +106,19 @@ def full_gradient(net: LinearNetwork) -> FullGradient:
 
 @torch.no_grad()
 def step_biases(net: LinearNetwork) -> dict[int, Tensor]:
-    """Return every step's bias that is not zero, by the index of the step's output."""
+    """Return the biases of all steps where they are not zero, by the step's output."""
     results: dict[int, Any] = {0: net.inputs}
-    found: dict[int, Tensor] = {}
+    biases: dict[int, Tensor] = {}
 
     def at_step(step: Step, streams: list[Any]) -> list[Any]:
         bias = step.apply({index: _zeros_like(results[index]) for index in step.reads})
         results[step.output] = streams[0]
         if isinstance(bias, Tensor) and bool(bias.any()):
-            found[step.output] = bias.expand(streams[0].shape)
+            biases[step.output] = bias.expand(streams[0].shape)
         return streams
 
     net.propagate_steps([net.inputs], at_step)
-    return found
+    return biases
 
 
 def _zeros_like(value: Any) -> Any:

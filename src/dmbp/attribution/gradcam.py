@@ -33,10 +33,11 @@ class GradCAM(Method):
 
     Args:
         model: The model to explain.
-        layer: The module whose output is weighed; by default the last stage.
-        signed: Keep regions that lower the score, as negative values.
+        layer: The name of the module whose output's channels are weighted; None takes the last
+            stage.
+        signed: Whether to keep regions that lower the score, as negative values.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class GradCAM(Method):
         self.signed = signed
 
     def answer(self, question: Question) -> Tensor:
-        """Return the weighted sum of channels of some rows, at the image's size."""
+        """Return the weighted sum of channels for each row, resized to the image."""
         net = question.network()
         stage = last_stage(net) if self.layer is None else stage_of_layer(net, self.layer)
         activation, gradient = _activation_and_gradient(net, stage)
@@ -78,14 +79,14 @@ def _activation_and_gradient(net: LinearNetwork, stage: Step) -> tuple[Tensor, T
 
 
 _SKIPPED = ("pool", "dropout", "getitem", "clone", "contiguous", "alias", "detach")
-"""Operations at the end of the convolutions that are not a stage of their own."""
+"""Operations after the last stage whose outputs do not count as stages."""
 
 
 def last_stage(net: LinearNetwork) -> Step:
     """Return the step whose output is the last stage.
 
     Raises:
-        InputError: No step has a height and a width, or none that every path passes through.
+        InputError: If no step with a height and a width is on every path.
     """
     maps = _feature_maps(net)
     through = _on_every_path(net.frozen.steps)
@@ -109,8 +110,8 @@ def stage_of_layer(net: LinearNetwork, layer: str) -> Step:
     """Return the step whose output is that of the module named `layer`.
 
     Raises:
-        InputError: There is no such module, its output has no height and width, or it runs several
-            times and its last output is not on every path.
+        InputError: If there is no such module, its output has no height and width, or it runs
+            several times and its last output is not on every path.
     """
     inside = [
         step
@@ -143,16 +144,16 @@ def _count_runs(steps: Sequence[Step], inside: Sequence[Step]) -> int:
 def _on_every_path(steps: Sequence[Step]) -> set[int]:
     """Return the outputs that every path from the input to the result passes through.
 
-    Steps are in order and each leads to the result, so these are the outputs no edge jumps over.
+    Steps are in order and each leads to the result, so these are the outputs that no edge skips.
     """
     last_reader = {index: step.output for step in steps for index in step.reads}
-    found: set[int] = set()
+    on_every_path: set[int] = set()
     furthest = last_reader[0]
     for step in steps:
         if furthest <= step.output:
-            found.add(step.output)
+            on_every_path.add(step.output)
         furthest = max(furthest, last_reader.get(step.output, 0))
-    return found
+    return on_every_path
 
 
 _FIRST, _LAST = "channels first", "channels last"
@@ -168,7 +169,7 @@ def _feature_maps(net: LinearNetwork) -> set[int]:
     pooling reads it as an image again, or it is added to one.
     """
     layouts: dict[int, str] = {0: _FIRST}
-    found: set[int] = set()
+    maps: set[int] = set()
 
     def at_step(step: Step, results: list[Any]) -> list[Any]:
         (result,) = results
@@ -177,11 +178,11 @@ def _feature_maps(net: LinearNetwork) -> set[int]:
             layouts[step.output] = layout
         is_map = layout == _FIRST and isinstance(result, Tensor) and result.dim() == 4
         if is_map and result.shape[2:].numel() > 1:
-            found.add(step.output)
+            maps.add(step.output)
         return results
 
     run(net.frozen, [net.inputs], at_step)
-    return found
+    return maps
 
 
 def _layout(step: Step, layouts: Mapping[int, str]) -> str | None:

@@ -26,18 +26,18 @@ from dmbp.linear.model.runner import ModelRunner
 
 
 def scores(runner: ModelRunner, points: Tensor, rows: TargetRows) -> Tensor:
-    """Return the score of each row at its point, (rows,), with its graph.
+    """Return the score of each row at its point, (rows,), for autograd to differentiate.
 
     Raises:
-        ModelError: Gradients are enabled, and the score does not depend on the points.
+        ModelError: If gradients are enabled, and the scores have no gradient.
     """
-    found = rows.scores(runner.run(points))
-    if torch.is_grad_enabled() and points.requires_grad and not found.requires_grad:
+    result = rows.scores(runner.run(points))
+    if torch.is_grad_enabled() and points.requires_grad and not result.requires_grad:
         raise ModelError(
             "the model passes no gradient to its input: does forward() run under "
             "torch.no_grad() or detach activations?"
         )
-    return found
+    return result
 
 
 def gradients(runner: ModelRunner, points: Tensor, rows: TargetRows) -> Tensor:
@@ -66,11 +66,11 @@ class Gradient(LinearMapMethod):
     Args:
         model: The model to explain.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Not used by this method.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return ∇y of some rows."""
+        """Return ∇y for each row."""
         return gradients(question.runner, question.inputs, question.rows)

@@ -1,10 +1,10 @@
-"""Guided backpropagation: the gradient, with only its positive part passed by each activation.
+"""Guided backpropagation: the gradient, of which each activation passes only the positive part.
 
     >>> GuidedBackprop(model).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
 
 The rule is applied at the sites of the linear network, so functional and reused activations are
-covered too. Guided GradCAM multiplies it with GradCAM's regions.
+covered too. Guided GradCAM multiplies the result by GradCAM's regions.
 
 Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR workshop 2015.
 Selvaraju et al., "Grad-CAM", ICCV 2017.
@@ -49,13 +49,13 @@ class GuidedBackprop(LinearMapMethod):
     Args:
         model: The model to explain.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Not used by this method.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return the guided gradient of some rows."""
+        """Return the guided gradient for each row."""
         net = question.network()
         if not net.sites:
             raise CaptureError(NO_SITES)
@@ -67,10 +67,10 @@ class GuidedGradCAM(LinearMapMethod):
 
     Args:
         model: The model to explain.
-        layer: The module whose output GradCAM weighs; by default the last stage.
+        layer: The name of the module that GradCAM uses; None takes the last stage.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def __init__(
@@ -86,5 +86,5 @@ class GuidedGradCAM(LinearMapMethod):
         self._regions = GradCAM(model, layer=layer)
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return the guided gradient of some rows, weighted by region."""
+        """Return the guided gradient for each row, weighted by region."""
         return self._guided.linear_map(question) * self._regions.answer(question)

@@ -26,7 +26,7 @@ from dmbp.linear.model.wrappers import Model
 class IntegratedGradients(LinearMapMethod):
     """Gradients averaged over points on the line from a baseline to the image.
 
-    The baseline is zero or the `baselines` given to `attribute`. A `reference` changes only the
+    The baseline is zero or the `baselines` passed to `attribute`. A `reference` changes only the
     (x − reference) that the average is multiplied by, not where the line starts.
 
     Args:
@@ -34,10 +34,10 @@ class IntegratedGradients(LinearMapMethod):
         steps: How many points the average is taken over.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
 
     Raises:
-        InputError: `steps` is below 1.
+        InputError: If `steps` is below 1.
     """
 
     runs_many_points = True
@@ -56,12 +56,12 @@ class IntegratedGradients(LinearMapMethod):
 
     @staticmethod
     def check_settings(*, steps: int, **_: Any) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         if steps < 1:
             raise InputError(f"steps must be 1 or more, not {steps}")
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return the average gradient of some rows."""
+        """Return the average gradient for each row."""
 
         def score(points: Tensor, row: Tensor) -> Tensor:
             return scores(question.runner, points, question.rows.pick(row.tolist()))

@@ -1,8 +1,8 @@
 """LPR: learned propagation rules, which scale gradients so that the map keeps what the score needs.
 
-The authors published no code; this is our reading of their paper. Every element of every activation
-has a rule r, which scales the gradient that passes back through it. The resulting map, softly
-thresholded, masks the image:
+The authors published no code; this follows our reading of their paper. Every element of every
+activation has a rule r, which scales the gradient that passes back through it. The resulting map,
+softly thresholded, masks the image:
 
     m(r)  = pullback through r                  r = 1 is the plain gradient
     M(r)  = sigmoid((a − mean a) / (τ · deviation of a))       a = Σ_c m ⊙ x, for each image
@@ -11,8 +11,7 @@ thresholded, masks the image:
 
 The paper leaves the background open. With zero instead of a blurred copy, the maps of a ResNet50
 are no better than the gradient's (insertion 0.45 against 0.57 on ten photographs). The rules are
-learned by gradient descent through the second derivative. The attribution is m at the learned
-rules, times x.
+learned by Adam through the second derivative. The attribution is m at the learned rules, times x.
 
     >>> LPR(model, iterations=3).attribute(images, target=3).shape
     torch.Size([1, 3, 8, 8])
@@ -40,17 +39,17 @@ class LPR(LinearMapMethod):
 
     Args:
         model: The model to explain.
-        iterations: How many steps of Adam; 0 gives the plain gradient.
+        iterations: How many steps Adam takes; 0 gives the plain gradient.
         learning_rate: Adam's learning rate.
-        area: λ above, the price of a large mask.
-        softness: τ above, how softly the map is thresholded.
+        area: The price of a large mask, λ in the formula.
+        softness: How softly the map is thresholded, τ in the formula.
         background: What masked pixels show: None or "zero", "blur", "mean" or a tensor.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
 
     Raises:
-        InputError: One of the numbers is negative, or `learning_rate` or `softness` is zero.
+        InputError: If a number is negative, or `learning_rate` or `softness` is zero.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class LPR(LinearMapMethod):
     def check_settings(
         *, iterations: int, learning_rate: float, area: float, softness: float, **_: Any
     ) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
             raise InputError(
                 "iterations and area must be 0 or more, learning_rate and softness above 0, not "
@@ -88,14 +87,14 @@ class LPR(LinearMapMethod):
 
     @torch.enable_grad()
     def linear_map(self, question: Question) -> Tensor:
-        """Return the pullback of some rows under the rules learned for them."""
+        """Return the pullback for each row, under the rules learned for it."""
         net = question.network()
         if not net.sites:
             raise CaptureError(NO_SITES)
-        least = torch.promote_types(net.inputs.dtype, torch.float32)
+        dtype = torch.promote_types(net.inputs.dtype, torch.float32)
         rules = {
             site.name: torch.zeros(
-                site.shape, dtype=least, device=net.inputs.device, requires_grad=True
+                site.shape, dtype=dtype, device=net.inputs.device, requires_grad=True
             )
             for site in net.sites
         }

@@ -5,8 +5,8 @@
     >>> methods()["gradcam"](model).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
 
-To add a method, write its file and add one row to `METHODS`. `explain_func` makes any of them
-callable as Quantus expects:
+To add a method, write its file and add a row to `METHODS`. `explain_func` returns a method as a
+function that Quantus can call:
 
     >>> explain = explain_func("gradcam")
     >>> explain(model=model, inputs=images.numpy(), targets=[3]).shape
@@ -41,17 +41,17 @@ from dmbp.linear.model.wrappers import Model
 
 
 class RandomOrder(Method):
-    """Pixels in random order, the same for every image: what every other method should beat.
+    """Pixels in random order, the same for every image; every other method should do better.
 
     Args:
         model: The model to explain.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Draws a new seed at every call; without one, all calls use the same numbers.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
     """
 
     def answer(self, question: Question) -> Tensor:
-        """Return normal noise for some rows."""
+        """Return the same normal noise for each row."""
         inputs = question.inputs
         shape = (1, *inputs.shape[2:]) if inputs.dim() == 4 else inputs.shape[1:]
         noise = torch.randn(shape, generator=question.generator()).to(inputs)
@@ -65,9 +65,10 @@ class MethodSpec:
     Args:
         method: The class.
         title: The name in tables and figures.
-        short: The abbreviation in the paper's tables.
+        short: The label in compact tables: the paper's abbreviation, or any short name that no
+            other row has if the method is not in the paper.
         settings: Keyword arguments of the class that this row sets.
-        regions: Whether maps have one channel, as those of methods that show regions do.
+        regions: Whether the method attributes regions, so that its maps have one channel.
         probabilistic: Whether the class takes the model's `activation`.
     """
 
@@ -126,7 +127,7 @@ def parse_method_names(text: str) -> list[str]:
     """Return the methods named by "all" or by names separated by commas, each once.
 
     Raises:
-        InputError: A name is unknown, or there is none.
+        InputError: If a name is unknown, or no method is named.
     """
     if text == "all":
         return list(METHODS)
@@ -139,7 +140,7 @@ def parse_method_names(text: str) -> list[str]:
 
 
 def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray[Any]]:
-    """Return a method as the function that Quantus' metrics take as `explain_func`.
+    """Return a method as a function for the `explain_func` argument of Quantus' metrics.
 
     Args:
         method: A name from `dmbp.methods()`.
@@ -151,7 +152,7 @@ def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray
         the model's device.
 
     Raises:
-        InputError: The method is unknown.
+        InputError: If the method is unknown.
     """
     require_known("method", method, METHODS)
     last: list[tuple[nn.Module, Method]] = []  # Quantus explains one model many times

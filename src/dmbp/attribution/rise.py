@@ -1,6 +1,6 @@
 """RISE: how probable the class is when the model sees only random parts of the image.
 
-    a = (1 / (N · open)) Σ_k p(mask_k ⊙ x) mask_k
+    a = (1 / (N · open)) Σ_k p(mask_k ⊙ x) mask_k       N masks, in which a share `open` is open
 
     >>> RISE(model, masks=50).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
@@ -33,7 +33,7 @@ from dmbp.probabilities import Activation, activation_function
 
 @dataclass(frozen=True)
 class RISEPreset:
-    """How many masks, how many cells a side, and the probability that a cell is open."""
+    """The number of masks, the cells per side, and the probability that a cell is open."""
 
     masks: int
     cells: int
@@ -50,17 +50,17 @@ PRESETS: Mapping[str, RISEPreset] = {
 }
 
 
-def _resolve_preset(preset: str, **given: Any) -> RISEPreset:
-    """Return a preset overridden by what is given and not None, or raise an `InputError`."""
+def _resolve_preset(preset: str, **overrides: Any) -> RISEPreset:
+    """Return a preset with all overrides that are not None, or raise an `InputError`."""
     require_known("preset", preset, PRESETS)
-    given = {name: value for name, value in given.items() if value is not None}
-    found = replace(PRESETS[preset], **given)
-    if found.masks < 1 or found.cells < 1 or not 0 < found.open <= 1:
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    resolved = replace(PRESETS[preset], **overrides)
+    if resolved.masks < 1 or resolved.cells < 1 or not 0 < resolved.open <= 1:
         raise InputError(
             "masks and cells must be 1 or more and open above 0, at most 1, not "
-            f"{found.masks, found.cells, found.open}"
+            f"{resolved.masks, resolved.cells, resolved.open}"
         )
-    return found
+    return resolved
 
 
 class RISE(Method):
@@ -76,14 +76,14 @@ class RISE(Method):
         cells: How many cells a mask has along each side.
         open: The probability that a cell is open.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
-        precision: What a float32 model is run in: "tf32", "bfloat16" (by `torch.autocast`) or
-            "float32".
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        precision: The precision that a float32 model is run in: "tf32", "bfloat16" (by
+            `torch.autocast`) or "float32".
+        generator: Draws a new seed at every call; without one, all calls use the same numbers.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
 
     Raises:
-        InputError: A preset or precision is unknown, or a number is out of range.
+        InputError: If the preset or the precision is unknown, or a number is out of range.
     """
 
     runs_many_points = True
@@ -110,13 +110,13 @@ class RISE(Method):
 
     @staticmethod
     def check_settings(*, preset: str, precision: str, **settings: Any) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         require_known("precision", precision, RUN_PRECISIONS)
         _resolve_preset(preset, **{name: settings[name] for name in ("masks", "cells", "open")})
 
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:
-        """Return the average mask of some rows, weighted by probability."""
+        """Return the average mask for each row, weighted by probability."""
         inputs = question.inputs
         if inputs.dim() != 4:
             raise InputError(

@@ -34,13 +34,13 @@ class SmoothGrad(LinearMapMethod):
         model: The model to explain.
         samples: How many noisy copies are averaged.
         noise: The noise's standard deviation, as a share of the image's range.
-        generator: Source of a new seed at every call; without one, every call draws the same.
+        generator: Draws a new seed at every call; without one, all calls use the same numbers.
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         output: Which of the model's outputs is explained: a name, a position or a function of
-            what the model returns. None finds it.
+            what the model returns. None finds it automatically.
 
     Raises:
-        InputError: `samples` is below 1 or `noise` is negative.
+        InputError: If `samples` is below 1 or `noise` is negative.
     """
 
     runs_many_points = True
@@ -62,14 +62,14 @@ class SmoothGrad(LinearMapMethod):
 
     @staticmethod
     def check_settings(*, samples: int, noise: float, **_: Any) -> None:
-        """Raise an `InputError` for settings out of range."""
+        """Raise an `InputError` if a setting is out of range."""
         if samples < 1 or noise < 0:
             raise InputError(f"samples must be 1 or more and noise 0 or more, not {samples, noise}")
 
     def linear_map(self, question: Question) -> Tensor:
-        """Return the average gradient of some rows."""
-        found = gradients_at_points(question, self._noisy(question))
-        return torch.stack(list(found)).mean(0)
+        """Return the average gradient for each row."""
+        gradients = gradients_at_points(question, self._noisy(question))
+        return torch.stack(list(gradients)).mean(0)
 
     def _noisy(self, question: Question) -> Iterator[Tensor]:
         inputs, generator = question.inputs, question.generator()

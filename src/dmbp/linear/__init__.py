@@ -1,4 +1,4 @@
-"""A network as an affine map: capture a model's graph, freeze it at x, ask the linear network.
+"""Turns a network into an affine map: captures a model's graph and freezes it at an input x.
 
 Read `network.py` first. In the order of a call:
 
@@ -8,6 +8,7 @@ Read `network.py` first. In the order of a call:
 - `rules/`: how each operation freezes at x, in one table;
 - `lines.py`, `steps.py`: frozen activations, and the steps that a frozen network consists of;
 - `freeze/`: freezes a captured graph at x, and checks it against the model's output;
+  `freeze/secants.py` serves DeepLift;
 - `network.py`: `LinearNetwork`, with its value and its pullback;
 - `linearizer.py`: `dmbp.linearize`, which does all of this;
 - `question.py`: the rows of one batch, as attribution methods and the engine receive them.

@@ -42,7 +42,7 @@ def linearize(
     output: Output = None,
     additional_forward_args: Any = None,
 ) -> LinearNetwork:
-    """Freeze a model at some inputs.
+    """Freeze a model at a batch of inputs.
 
     Args:
         model: A module or an exported program.
@@ -51,10 +51,10 @@ def linearize(
             the outputs. None takes each image's highest output.
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" through zero,
             or approximated by `Pieces(k)`, which may be written "pieces:k".
-        sites: Patterns that name the activations which carry masks, such as "layer4*"; None takes
-            all of them.
+        sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
+            takes all of them.
         output: Which of the model's outputs is explained: a name, a position or a function of what
-            the model returns. None finds it.
+            the model returns. None takes the only tensor of shape (batch, classes), or `logits`.
         additional_forward_args: The model's other inputs, which stay constant.
 
     Returns:
@@ -106,13 +106,13 @@ class Linearizer:
         return {"smooth": line_name(self._line), "sites": sites}
 
     def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "Linearizer":
-        """Return a linearizer with other extra inputs; both share their captured graphs."""
+        """Return a linearizer with other extra inputs, which shares this one's captured graphs."""
         other = copy.copy(self)
         other.runner = self.runner.with_extra_inputs(extra_inputs)
         return other
 
     def share_captures(self, other: "Linearizer") -> None:
-        """Use one set of captured graphs with another linearizer of the same model and output."""
+        """Use the captured graphs of another linearizer with the same model and output."""
         self._captured = other._captured
 
     @torch.inference_mode(False)
@@ -155,15 +155,15 @@ class Linearizer:
             at_baseline, _ = self._freeze(baselines, baseline_outputs)
             frozen = with_secants(at_input, at_baseline, inputs, baselines)
             with torch.no_grad():
-                found = run(frozen, [inputs, baselines], None)
-        for end, expected in zip(found, (outputs, baseline_outputs), strict=True):
-            error = relative_error(end, expected)
+                at_both = run(frozen, [inputs, baselines], None)
+        for output, expected in zip(at_both, (outputs, baseline_outputs), strict=True):
+            error = relative_error(output, expected)
             if error > TOLERANCE[inputs.dtype]:
                 raise InexactCapture(
                     f"between input and baseline the network differs from the model by {error:.1e} "
                     "relative: forward() multiplies or compares activations, as attention, layer "
                     "norm, squeeze-and-excitation or x * (x > 0) do, where no slope between two "
-                    "inputs exists; use integrated_gradients, and if a ReLU is written by hand, "
+                    "inputs exists; use integrated_gradients, and if forward() writes out a ReLU, "
                     "use torch.relu"
                 )
         return LinearNetwork(frozen, inputs, rows, exactness=exactness)
@@ -176,7 +176,7 @@ class Linearizer:
     @full_precision()
     @torch.inference_mode(False)
     def count_mask_elements(self, image: Tensor) -> int:
-        """Return how many elements carry a mask for an image of this shape."""
+        """Return how many elements carry a mask for an image of this shape and dtype."""
         key = (tuple(image.shape[1:]), image.dtype)
         if key not in self._mask_elements:
             with evaluating(self.model):
@@ -197,7 +197,7 @@ class Linearizer:
             try:
                 return self._freeze_and_check(captured, inputs, outputs)
             except InexactCapture:
-                # The model has changed since it was captured, such as by a new head.
+                # The model has changed since it was captured; it may have a new head.
                 del self._captured[self.runner.signature(inputs)]
         extra = self.runner.extra_inputs
         captured = with_composite_activations(
@@ -213,8 +213,7 @@ class Linearizer:
     ) -> tuple[FrozenGraph, float]:
         """Return the graph frozen at the inputs, and the relative error of its output.
 
-        Pieces belong to another, approximate model, so it is the tangents that are compared with
-        the model's outputs.
+        Pieces approximate the model, so the network with tangents is compared with it instead.
         """
         line = tangent if self.is_approximate else self._line
         extra = self.runner.extra_inputs

@@ -1,4 +1,4 @@
-"""Lines that stand for an activation function at x, one for each element.
+"""Lines that replace an activation function at x, one for each element.
 
 A smooth activation φ is replaced, element by element, by one of these lines at z₀:
 
@@ -6,10 +6,10 @@ A smooth activation φ is replaced, element by element, by one of these lines at
     secant      φ(0) + (φ(z₀) − φ(0)) / z₀ · z           through zero; the tangent's slope near it
     Pieces(k)   the piece at z₀ of φ_k                   φ_k interpolates φ on k pieces
 
-Tangent and secant take φ's own value at z₀, so the network stays exact. With `Pieces`, which the
-paper suggests for activations that are not piecewise linear, the linear network is that of another
-model, whose activations are φ_k. Its output's distance from the model's is reported as the
-`approximation_error`, which falls with k² as long as activations stay within `reach`.
+Tangent and secant equal φ at z₀, so the network stays exact. With `Pieces`, which the paper
+suggests for activations that are not piecewise linear, the linear network is that of another model,
+whose activations are φ_k. Its relative error against the model is the `approximation_error`, which
+falls with k² as long as activations stay within `reach`.
 
     >>> dmbp.linearize(model, images, target=3, smooth=Pieces(8)).approximation_error
     0.0
@@ -71,7 +71,7 @@ class Pieces:
         reach: Half the width of the interval, above 0.
 
     Raises:
-        InputError: If either is out of range.
+        InputError: If `count` or `reach` is out of range.
     """
 
     count: int
@@ -86,7 +86,7 @@ class Pieces:
             )
 
     def __call__(self, activation: ActivationFunction, z: Tensor) -> ElementwiseLine:
-        """Return the piece on which each element lies."""
+        """Return the line of the piece that each element lies on."""
         width = 2 * self.reach / self.count
         which = torch.floor((z + self.reach) / width).clamp(0, self.count - 1)
         left = which * width - self.reach
@@ -112,7 +112,7 @@ PIECES = "pieces"
 
 
 def parse_line(smooth: Smoothing) -> LineRule:
-    """Return the line that a `smooth` setting names."""
+    """Return the line rule that a `smooth` setting names."""
     if isinstance(smooth, Pieces):
         return smooth
     if not isinstance(smooth, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -127,7 +127,7 @@ def parse_line(smooth: Smoothing) -> LineRule:
 
 
 def line_name(line: LineRule) -> str:
-    """Return the `smooth` setting that names a line, as text."""
+    """Return the `smooth` setting that names a line rule, as text."""
     if isinstance(line, Pieces):
         return f"{PIECES}:{line.count}:{line.reach:g}"
     return next(name for name, own in _LINES.items() if own is line)
@@ -152,7 +152,7 @@ def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tens
         value = activation(at)
         slope = torch.autograd.grad(value.sum(), at)[0]
     # In a backward pass the branch that `where` does not select can contribute zero times infinity,
-    # as exp(z) does in an ELU for large z. A forward pass has no such product.
+    # as exp(z) does in an ELU for large z. Forward-mode differentiation has no such product.
     if slope.isnan().any():
         slope = torch.where(slope.isnan(), _forward_slope(activation, z), slope)
     return value.detach(), slope
@@ -160,5 +160,5 @@ def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tens
 
 def _forward_slope(activation: ActivationFunction, z: Tensor) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the first call makes torch script functions of its own
+        warnings.simplefilter("ignore")  # the first call makes torch script its own functions
         return torch.func.jvp(activation, (z.detach(),), (torch.ones_like(z),))[1]

@@ -1,4 +1,4 @@
-"""The linear network: the affine map that a model is around one input. Read this file first.
+"""The linear network: a model frozen at an input, as an affine map. Read this file first.
 
 Freezing everything that is not linear at x turns a network into an affine map with the same value
 at x. A mask σ on the output of every activation (a *site*) scales what passes there:
@@ -35,21 +35,21 @@ Masks = Mapping[str, Tensor]
 
 NO_SITES = (
     "the model has no activation to put a mask on: if it is affine, "
-    "dmbp.linearize(model, inputs).pullback() is its whole explanation; if a ReLU is written by "
-    "hand, such as x * (x > 0), use torch.relu"
+    "dmbp.linearize(model, inputs).pullback() is its whole explanation; if forward() writes out a "
+    "ReLU, such as x * (x > 0), use torch.relu"
 )
 
 AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
 """Receives the activations of all streams at a site, and returns those that pass on."""
 
 AtStep = Callable[[Step, list[Any]], list[Any]]
-"""The same for every step."""
+"""Receives the results of all streams at a step, and returns those that pass on."""
 
 
 class LinearNetwork:
     """A model frozen at a batch of inputs, with one score for each row.
 
-    A row is one target of one image and has its own gates. Its score is outputs · `weights` +
+    A row is one target of one image and is frozen at that image. Its score is outputs · `weights` +
     `constant`; the constant is zero unless the target is a function.
 
     Args:
@@ -59,7 +59,7 @@ class LinearNetwork:
         exactness: The relative error of the network's output against the model's. If smooth
             activations are approximated by pieces, it is the error of the tangents instead.
         approximation_error: The relative error that such pieces introduce.
-        tangent: The weights and constant, if they are known already.
+        tangent: The weights and the constant of the scores, if they are known already.
 
     Attributes:
         sites: The activations that may carry a mask, in the order of the forward pass.
@@ -86,8 +86,8 @@ class LinearNetwork:
     @property
     def other_dtypes(self) -> tuple[torch.dtype, ...]:
         """The floating-point dtypes that activations are cast to, other than the inputs' own."""
-        given = [v for s in self.frozen.steps for v in (*s.arguments, *s.keywords.values())]
-        casts = [v for v in given if isinstance(v, torch.dtype) and v.is_floating_point]
+        settings = [v for s in self.frozen.steps for v in (*s.arguments, *s.keywords.values())]
+        casts = [v for v in settings if isinstance(v, torch.dtype) and v.is_floating_point]
         return tuple(dict.fromkeys(cast for cast in casts if cast != self.inputs.dtype))
 
     @full_precision()
@@ -107,13 +107,13 @@ class LinearNetwork:
 
     @full_precision()
     def pullback(self, masks: Masks | None = None) -> Tensor:
-        """Return the gradient of `value(masks)` in the inputs, shaped like the inputs.
+        """Return the gradient of `value(masks)` with respect to the inputs.
 
         Args:
             masks: Masks by site name; None masks nothing.
 
         Returns:
-            The linear map from pixels to the score, for every row.
+            The linear map from pixels to the score of every row, shaped like the inputs.
 
         Raises:
             InputError: If a mask's name or shape is not that of a site.
@@ -122,7 +122,7 @@ class LinearNetwork:
 
     @full_precision()
     def pullback_through(self, at_site: AtSite) -> Tensor:
-        """Return the gradient in the inputs of the score that `propagate` gives with `at_site`."""
+        """Return the gradient with respect to the inputs of `propagate([inputs], at_site)`."""
         with torch.inference_mode(False), torch.enable_grad():
             inputs = self.inputs.detach().requires_grad_()
             score = self.propagate([inputs], at_site)[0]
@@ -141,7 +141,7 @@ class LinearNetwork:
         return self.propagate_steps(streams, at_step)
 
     def propagate_steps(self, streams: Sequence[Tensor], at_step: AtStep) -> list[Tensor]:
-        """Do what `propagate` does, but call `at_step` at every step and not only at sites."""
+        """Do what `propagate` does, but call `at_step` at every step, not only at sites."""
         return [self.score(output) for output in run(self.frozen, streams, at_step)]
 
     def score(self, outputs: Tensor) -> Tensor:

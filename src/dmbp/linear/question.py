@@ -1,7 +1,7 @@
-"""One batch of rows to explain, carried unchanged from an attribution method to the engine.
+"""A batch of rows to explain together, as attribution methods and the decomposer receive it.
 
-A row is one target of one image. A method receives a `Question` and returns a map for each row;
-everything it may need is here: the model, the images, the targets and the model's outputs.
+A row is one target of one image. A method receives a `Question` and returns a map for each row. The
+question holds everything that it may need: the model, images, targets and the model's outputs.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,17 @@ from dmbp.linear.targets import TargetRows
 
 @dataclass(frozen=True)
 class Question:
-    """Some rows to explain together.
+    """A batch of rows to explain together.
 
     Args:
         linearizer: Freezes the model, with the extra inputs of these rows.
         inputs: The image of each row, (rows, …).
         rows: The target of each row.
-        images: How many images the whole call is about.
+        images: How many images the whole call explains.
         baselines: What to compare each image with, shaped like `inputs`, or None.
-        batch_size: The most images the model may be run on at once.
-        seed: Shared by all batches of a call, so a map does not depend on the batch it is in.
+        batch_size: The most images that the model may be run on at once.
+        seed: The seed of random numbers. All batches of a call share it, so a map does not depend
+            on the batch it is in.
         known_outputs: The model's outputs at `inputs`, (rows, classes), if it has been run already.
     """
 
@@ -58,7 +59,7 @@ class Question:
     def network(self) -> LinearNetwork:
         """Return the model frozen at each row's image.
 
-        If rows were read without running the model, its outputs decide how many classes there are.
+        If rows were read before the model was run, its outputs settle the number of classes.
         """
         rows = self.rows.among(self.outputs.shape[1])
         return self.linearizer.freeze(self.inputs, self.outputs, rows)
@@ -91,5 +92,5 @@ class Question:
         )
 
     def generator(self) -> torch.Generator:
-        """Return a generator on the CPU, so the numbers drawn are the same on every device."""
+        """Return a generator on the CPU, so that it draws the same numbers for every device."""
         return torch.Generator().manual_seed(self.seed)

@@ -2,8 +2,8 @@
 
 A frozen graph is a list of steps, each a linear function of earlier ones. A step that stands for an
 activation is a *site*: it can carry a mask. By default every site does; a `Selection` keeps some,
-by name or with wildcards such as `layer4*`. The other activations are frozen all the same, but
-nothing is learned there.
+by name or with wildcards such as `layer4*`. The other activations are frozen too, but carry no
+masks.
 
     >>> [site.name for site in dmbp.linearize(model, images, sites="1*").sites]
     ['1']
@@ -74,7 +74,7 @@ class Step:
 
 @dataclass(frozen=True)
 class FrozenGraph:
-    """The steps from `slots[0]`, the input, to `slots[result]`, and the output at x."""
+    """The steps from the input, `slots[0]`, to `slots[result]`, and the output at x."""
 
     steps: tuple[Step, ...]
     result: int
@@ -138,7 +138,7 @@ def select_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
 
 
 def _alternatives(pattern: str, names: list[str]) -> list[str]:
-    """Return what could have been meant: names, or modules with a wildcard for a wildcard."""
+    """Return names to suggest for a pattern; for one with `*`, modules followed by `*`."""
     if "*" not in pattern:
         return names
     parts = [name.split(".") for name in names]

@@ -1,9 +1,8 @@
-"""Targets: what is explained about each image.
+"""Targets: the scores that are explained.
 
-A target is a class, a weighted sum of classes, or a function of the outputs; there may be several
-for one image. A row is one target of one image, and its score is a number computed from that
-image's outputs. If a function is not linear, the linear network takes its tangent at the model's
-outputs.
+A target is a class, a weighted sum of classes, or a function of the outputs; an image may have
+several. A row is one target of one image, and its score is a number computed from that image's
+outputs. The linear network replaces a function by its tangent at the model's outputs.
 
     >>> rows = read_target([2, {0: 1.0, 1: -1.0}], outputs=torch.zeros(1, 3))
     >>> rows.image                                         # one image, two targets
@@ -41,7 +40,7 @@ class TargetRows:
     Attributes:
         image: The index of each row's image.
         labels: The target of each row as the caller gave it.
-        classes: The number of the model's classes.
+        classes: The number of classes of the model.
     """
 
     image: tuple[int, ...]
@@ -110,7 +109,7 @@ class TargetRows:
             yield list(range(start, min(start + size, len(self))))
 
     def batches_of_images(self, size: int) -> Iterator[list[int]]:
-        """Yield batches as `batches` does, but without rows of different images in one."""
+        """Yield batches as `batches` does, each with the rows of a single image."""
         for image in dict.fromkeys(self.image):
             own = [row for row, other in enumerate(self.image) if other == image]
             yield from (own[start : start + size] for start in range(0, len(own), size))
@@ -133,8 +132,8 @@ def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
     """Turn a target into rows.
 
     Args:
-        target: None takes each image's highest output. A list has one target for each image; for a
-            single image, and if nested, it has several targets for each image.
+        target: None takes each image's highest output. A list has one target for each image. A
+            nested list has several targets for each image, and for a single image a flat list does.
         outputs: The model's outputs, (images, classes).
 
     Returns:
@@ -156,7 +155,7 @@ def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
 def rows_without_forward(target: Target, *, images: int, classes: int) -> TargetRows | None:
     """Return what `read_target` returns, or None if that depends on the outputs.
 
-    It does for None (the highest output), for functions, and for targets that are not valid.
+    It does for None (the highest output) and for functions. Invalid targets give None, too.
     """
     if target is None:
         return None

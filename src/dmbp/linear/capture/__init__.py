@@ -2,7 +2,7 @@
 
 - `export`: exports the model with `torch.export`, decomposes operations that have no rule, and
   removes in-place operations;
-- `elementwise`: how the result of each elementwise operation depends on one activation;
+- `elementwise`: derives how the result of an elementwise operation depends on one activation;
 - `composite`: uses that to find activations that a model writes out, such as
   `x * torch.sigmoid(x)`, and replaces each by a single operation.
 """

@@ -2,20 +2,19 @@
 
     x * torch.sigmoid(1.702 * x)    x / (1 + x.abs())    x * F.relu6(x + 3) / 6    relu(x) ** 2
 
-`with_composite_activations` rewrites a captured graph. It looks for *regions*: runs of elementwise
-operations from one activation, the root, to one result, which read nothing else but constants.
+`with_composite_activations` rewrites a captured graph. It looks for *regions*: connected
+elementwise operations that compute one result from one activation, the root, and constants.
 
 A region is an activation φ if it multiplies or divides two values that both depend on the root, or
 if it applies a power, an exponential or a logarithm to another nonlinear function. A piecewise
-linear region is not one. Neither is a function that stands alone, z² or exp(z), nor a size that
-other values are divided by, 1 / √(z + ε): those are parts of something else. The factors in
+linear region is not an activation. Neither is a single function such as z² or exp(z), nor a size
+that other values are divided by, 1 / √(z + ε): those are parts of something else. The factors in
 squeeze-and-excitation, gated units, attention and norms mix elements or come from two activations,
 so these are not regions.
 
-A region ends at its last nonlinear operation, since a factor or a constant after it is a linear map
-of φ. It starts at the nearest activation: a SiLU after a ReLU leaves the ReLU alone, and in a sum
-x + φ(x) the region is φ alone. A value inside a region that is also read elsewhere is computed
-there once more, on its own.
+A constant factor or term after φ is a linear map of φ and not part of the region. A region starts
+at the nearest activation: a SiLU after a ReLU does not include the ReLU, and in a sum x + φ(x) the
+region is φ alone. A value inside a region that is also read outside is computed twice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,8 +69,8 @@ class CompositeActivation:
 
     def __call__(self, activation: Tensor, *constants: Any) -> Tensor:
         """Run the operations on another activation."""
-        given = zip(self.constants, constants, strict=True)
-        values: dict[Node, Any] = {self.root: activation, **dict(given)}
+        values: dict[Node, Any] = dict(zip(self.constants, constants, strict=True))
+        values[self.root] = activation
         for node in self.nodes:
             values[node] = _run(node, values)
         return values[self.nodes[-1]]
@@ -104,25 +103,25 @@ def with_composite_activations(captured: CapturedGraph) -> CapturedGraph:
 
 
 def _find_composites(captured: CapturedGraph) -> dict[Node, CompositeActivation]:
-    """Return composites by their last node; the search runs backward, to find the widest first."""
+    """Return composites by their last node; searching backwards finds the largest first."""
     search = _RegionSearch(_active_nodes(captured))
     needed: set[Node] = {captured.output}
-    found: dict[Node, CompositeActivation] = {}
+    composites: dict[Node, CompositeActivation] = {}
     for node in reversed(captured.graph.nodes):
         if node.op != "call_function":
             needed.update(node.all_input_nodes)
         elif node in needed:
             composite = search.composite_ending_at(node)
             if composite is not None:
-                found[node] = composite
-            needed.update(_inputs(node, found))
-    return found
+                composites[node] = composite
+            needed.update(_inputs(node, composites))
+    return composites
 
 
 def _rewrite(
     captured: CapturedGraph, composites: Mapping[Node, CompositeActivation]
 ) -> tuple[Graph, dict[Node, Node]]:
-    """Return a graph with the composites, and which of its nodes stands for which original node."""
+    """Return a graph with the composites, and its nodes by the original nodes they stand for."""
     needed = {captured.output}
     for node in reversed(captured.graph.nodes):
         if node.op != "call_function" or node in needed:
@@ -171,7 +170,8 @@ class Region:
         result = self._dependences[self.end]
         if result.degree < Degree.CURVED or result.role == Role.NORMALISER:
             return False
-        # Scaling or shifting an activation is a linear map of it; a sum of two values is not.
+        # A product with a constant, or a quotient by one, is a linear map after the region. A sum
+        # may end a region: `composite_ending_at` has excluded sums that contain an activation.
         if self.end not in self._nonlinear and elementwise_kind(self.end) is not LINEAR:
             return False
         is_nested = len(self._nonlinear) > 1 and any(map(_is_plain_function, self._nonlinear))
@@ -197,10 +197,10 @@ class Region:
 
     @cached_property
     def _dependences(self) -> dict[Node, Dependence]:
-        found = {self.root: ROOT}
+        dependences = {self.root: ROOT}
         for node in self.nodes:
-            found[node] = dependence_of(node, found)
-        return found
+            dependences[node] = dependence_of(node, dependences)
+        return dependences
 
     @cached_property
     def _nonlinear(self) -> list[Node]:
@@ -208,31 +208,33 @@ class Region:
 
 
 class _RegionSearch:
-    """Looks for regions among `active` nodes, which depend on the input, by their positions."""
+    """Looks for regions among `active` nodes, those that depend on the input, with positions."""
 
     def __init__(self, active: Mapping[Node, int]) -> None:
         self._active = active
 
     def composite_ending_at(self, end: Node) -> CompositeActivation | None:
         """Return the composite activation whose last operation is `end`, if there is one."""
-        region = nearest = self._nearest(end)
-        if nearest is None or self._adds_activations(end):
+        region = smallest = self._smallest_region(end)
+        if smallest is None or self._adds_activations(end):
             return None
         while region is not None:
             if region.is_activation:
                 return _composite(region, Smooth(region.role), region.name)
-            region = self._widened(region)
-        return _composite(nearest, SQUARE, "square") if _is_square(end) else None
+            region = self._extended_back(region)
+        return _composite(smallest, SQUARE, "square") if _is_square(end) else None
 
-    def _nearest(self, end: Node) -> Region | None:
+    def _smallest_region(self, end: Node) -> Region | None:
         """Return the region from the nearest node of which `end` is an elementwise function."""
-        if end not in self._active or not self._fits(end, end) or _is_named_activation(end):
+        if end not in self._active or not self._may_be_inside(end, end):
+            return None
+        if _is_named_activation(end):
             return None
         inside = [end]
         frontier = set(self._parents(end))
         while len(frontier) > 1:
             latest = max(frontier, key=self._active.__getitem__)
-            if not self._fits(latest, end):
+            if not self._may_be_inside(latest, end):
                 return None
             frontier.remove(latest)
             frontier.update(self._parents(latest))
@@ -240,26 +242,26 @@ class _RegionSearch:
         (root,) = frontier
         return Region(root, tuple(reversed(inside))) if _same_shape_and_dtype(root, end) else None
 
-    def _widened(self, region: Region) -> Region | None:
+    def _extended_back(self, region: Region) -> Region | None:
         """Return the region with its root inside, if the root has one input and no other reader."""
         root, end = region.root, region.end
         parents = self._parents(root)
-        if not self._fits(root, end) or len(parents) != 1:
+        if not self._may_be_inside(root, end) or len(parents) != 1:
             return None
         if not _same_shape_and_dtype(parents[0], end):
             return None
         other_readers = set(root.users) - set(region.nodes)
         return None if other_readers else Region(parents[0], (root, *region.nodes))
 
-    def _fits(self, node: Node, end: Node) -> bool:
+    def _may_be_inside(self, node: Node, end: Node) -> bool:
         """Return whether a node may be inside a region that ends at `end`."""
         if not is_elementwise(node) or _shape(node) != _shape(end):
             return False
-        alone = self._parents(node) == [node.args[0]]
-        return alone or elementwise_kind(node) not in (GATE, CURVE)
+        has_one_active_input = self._parents(node) == [node.args[0]]
+        return has_one_active_input or elementwise_kind(node) not in (GATE, CURVE)
 
     def _adds_activations(self, node: Node) -> bool:
-        """Return whether a node is a sum with an activation in it, which stays on its own."""
+        """Return whether a node is a sum with an activation as a term; the region is that term."""
         is_sum = elementwise_kind(node) is LINEAR
         return is_sum and any(map(self._is_activation, self._terms(node)))
 
@@ -279,7 +281,7 @@ class _RegionSearch:
         """Return whether a node is a linear map of what it reads."""
         if not is_elementwise(node):
             return False
-        read = [position for position, given in enumerate(node.args) if given in self._active]
+        read = [k for k, argument in enumerate(node.args) if argument in self._active]
         kind = elementwise_kind(node)
         return kind is LINEAR or read in _LINEAR_IN.get(kind, ())
 
@@ -297,7 +299,7 @@ def _run(node: Node, values: Mapping[Node, Any]) -> Any:
 
 
 def _function(node: Node) -> Function:
-    """Return a node's function, or its replacement in the table: a detached value still passes."""
+    """Return a node's function, or its replacement in the table: the identity for detach."""
     row = AFFINE.get(operation_name(node.target))
     assert callable(node.target)
     return row.replacement if row is not None and row.replacement is not None else node.target
@@ -310,29 +312,29 @@ def _is_named_activation(node: Node) -> bool:
 
 
 def _is_plain_function(node: Node) -> bool:
-    """Return whether a node is a power, a quotient or an exponential: not an activation alone."""
+    """Return whether a node is a power, a quotient or an exponential: no activation by itself."""
     rule = SMOOTH.get(operation_name(node.target))
     is_smooth = isinstance(rule, Smooth) and not rule.is_activation
     return is_smooth or elementwise_kind(node) is QUOTIENT or _is_square(node)
 
 
 def _is_square(node: Node) -> bool:
-    """Return whether a node multiplies a value with itself."""
+    """Return whether a node multiplies a value by itself."""
     return elementwise_kind(node) is PRODUCT and node.args[0] is node.args[1]
 
 
 def _is_product(node: Node, known: Mapping[Node, Dependence]) -> bool:
     """Return whether a node multiplies or divides two different values that depend on the root."""
-    read = [given for given in node.args if isinstance(given, Node) and given in known]
-    varying = {given for given in read if known[given].degree > Degree.CONSTANT}
+    read = [value for value in node.args if isinstance(value, Node) and value in known]
+    varying = {value for value in read if known[value].degree > Degree.CONSTANT}
     return elementwise_kind(node) in (PRODUCT, QUOTIENT) and len(varying) > 1
 
 
 def _same_shape_and_dtype(root: Node, end: Node) -> bool:
-    one, other = root.meta.get("val"), end.meta.get("val")
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+    root_value, end_value = root.meta.get("val"), end.meta.get("val")
+    if not isinstance(root_value, Tensor) or not isinstance(end_value, Tensor):
         return False
-    return one.dtype == other.dtype and _shape(root) == _shape(end)
+    return root_value.dtype == end_value.dtype and _shape(root) == _shape(end)
 
 
 def _shape(node: Node) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@
     role      the value's role in products (`rules.base.Role`)
 
 Both follow from the graph alone. `composite.py` uses them to find activations that a model writes
-out, which are runs of these operations.
+out as several of these operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from dmbp.linear.rules.table import operation_name
 
 
 class Degree(IntEnum):
-    """How a value changes with z, between the points where it jumps or bends."""
+    """How a value changes with z between the points where it jumps or has a kink."""
 
     CONSTANT = 0
     LINEAR = 1
@@ -32,7 +32,7 @@ class Degree(IntEnum):
 
 @dataclass(frozen=True)
 class Dependence:
-    """How a value depends on z."""
+    """How a value depends on z: its degree and its role."""
 
     degree: Degree
     role: Role
@@ -60,7 +60,7 @@ def dependence_of(node: Node, known: Mapping[Node, Dependence]) -> Dependence:
 
 
 def is_nonlinear(node: Node, known: Mapping[Node, Dependence]) -> bool:
-    """Return whether an operation is more than a linear map of z."""
+    """Return whether an operation is not a linear map of what it reads."""
     return elementwise_kind(node).is_nonlinear(_arguments(node, known))
 
 
@@ -141,7 +141,7 @@ def _quotient(_: Node, arguments: Arguments) -> Dependence:
         return numerator
     if numerator.degree > Degree.CONSTANT:
         return Dependence(Degree.CURVED, max(Role.ACTIVATION, numerator.role))
-    # 1 / (1 + exp(−z)) is a sigmoid; any other reciprocal is a size that values are divided by.
+    # 1 / (1 + exp(−z)) is a sigmoid; other reciprocals are sizes that values are divided by.
     is_weight = denominator.role == Role.WEIGHT
     return Dependence(Degree.CURVED, Role.WEIGHT if is_weight else Role.NORMALISER)
 

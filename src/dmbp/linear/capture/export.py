@@ -1,4 +1,4 @@
-"""Captures a model as a graph of ATen operations that all have a freezing rule, by `torch.export`.
+"""Captures a model with `torch.export`, as a graph of ATen operations that have freezing rules.
 
 The graph is exported once for all batch sizes and reads the model's own parameters. Hooks would
 miss `F.relu`, a module that is used twice, an in-place activation or a bare `x + y`; the graph has
@@ -34,11 +34,11 @@ from dmbp.process import silence_output
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """Operations in order, the nodes of input and output, and every tensor that the model owns.
+    """A model's operations in order, with the nodes of its input and output, and its tensors.
 
     `constants` maps placeholders to the model's own parameters and buffers, not to copies. `batch`
     is the batch size that the graph is bound to, or None if it serves any. `extra_inputs` are the
-    placeholders of the inputs besides the explained one.
+    placeholders of all inputs but the explained one.
     """
 
     graph: Graph
@@ -50,8 +50,8 @@ class CapturedGraph:
 
     def with_extra_inputs(self, tensors: Sequence[Tensor]) -> "CapturedGraph":
         """Return the same graph with these tensors as constants in place of its extra inputs."""
-        given = dict(zip(self.extra_inputs, tensors, strict=True))
-        return replace(self, constants={**self.constants, **given}, extra_inputs=())
+        extra_inputs = dict(zip(self.extra_inputs, tensors, strict=True))
+        return replace(self, constants={**self.constants, **extra_inputs}, extra_inputs=())
 
 
 def capture(
@@ -69,10 +69,10 @@ def capture(
             "a TorchScript model (torch.jit) cannot be exported: explain the module that it was "
             "made from, or the program that torch.export.export makes from that module"
         )
-    # torch.export takes a batch size of one for a constant of the model.
-    several = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
+    # `torch.export` would treat a batch size of one as a constant of the model.
+    example = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
     try:
-        program = _export(model, several, extra_inputs, is_dynamic=True)
+        program = _export(model, example, extra_inputs, is_dynamic=True)
         captured = _captured_graph(decompose_unknown(program))
     except CaptureError:
         raise
@@ -101,7 +101,7 @@ def _export(
     model: nn.Module, example: Tensor, extra_inputs: ExtraInputs, *, is_dynamic: bool
 ) -> ExportedProgram:
     arguments = extra_inputs.arguments(len(example))
-    given = (example, *(arguments[k] for k in extra_inputs.tensor_positions))
+    tensors = (example, *(arguments[k] for k in extra_inputs.tensor_positions))
     shapes = _dynamic_shapes(model, extra_inputs) if is_dynamic else None
     # If forward() switches gradients on or off, torch.export wraps that part into a subgraph,
     # unless gradients are in that state already. no_grad suits models with a frozen backbone;
@@ -109,18 +109,20 @@ def _export(
     with silence_output():
         try:
             with torch.no_grad():
-                program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
+                program = torch.export.export(model, tensors, dynamic_shapes=shapes, strict=False)
             if any("set_grad_enabled" in str(node.target) for node in program.graph.nodes):
                 with torch.enable_grad():
-                    program = torch.export.export(model, given, dynamic_shapes=shapes, strict=False)
+                    program = torch.export.export(
+                        model, tensors, dynamic_shapes=shapes, strict=False
+                    )
             program = with_own_names(program) if isinstance(model, SingleOutputModel) else program
             return remove_inplace(program, may_modify=True)
         except Exception as error:
-            _raise_export_failure(model, given, error)
+            _raise_export_failure(model, tensors, error)
 
 
 def _dynamic_shapes(model: nn.Module, extra_inputs: ExtraInputs) -> Any:
-    """Make the batch size dynamic in the explained input and in extra inputs given by image."""
+    """Return the shapes with a dynamic batch size for all inputs with one entry for each image."""
     images = {0: Dim.AUTO}
     others = tuple(
         images if position in extra_inputs.by_image else None
@@ -134,18 +136,18 @@ def _dynamic_shapes(model: nn.Module, extra_inputs: ExtraInputs) -> Any:
 
 
 def _raise_export_failure(
-    model: nn.Module, given: tuple[Tensor, ...], error: Exception
+    model: nn.Module, tensors: tuple[Tensor, ...], error: Exception
 ) -> NoReturn:
-    """Raise why a model could not be exported: its own error if it has one, or the export's."""
+    """Raise the model's own error if it does not run either, or else the export's."""
     try:
-        model(*given)
+        model(*tensors)
     except DMBPError:
         raise
-    except Exception as own:
+    except Exception as model_error:
         raise ModelError(
-            f"the model does not run on an input of shape {tuple(given[0].shape)}: "
-            f"{first_line(own)}"
-        ) from own
+            f"the model does not run on an input of shape {tuple(tensors[0].shape)}: "
+            f"{first_line(model_error)}"
+        ) from model_error
     raise CaptureError(
         "torch.export cannot turn the model into a graph "
         f"(does forward() branch on tensor values?): {first_line(error)}"
@@ -240,7 +242,7 @@ def _unknown_operations(program: ExportedProgram) -> list[Node]:
         if rule is None and not computes_sizes(node):
             unknown.append(node)
         if (rule is None or rule.kind != "decision") and _computes_numbers(node):
-            active.add(node)  # a decision or an index is a constant from here on
+            active.add(node)  # decisions and indices are constants for the operations after them
     return unknown
 
 
@@ -249,7 +251,8 @@ def _computes_numbers(node: Node) -> bool:
     value = node.meta.get("val")
     values: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
     return any(
-        isinstance(one, Tensor) and (one.is_floating_point() or one.is_complex()) for one in values
+        isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex())
+        for part in values
     )
 
 
@@ -271,10 +274,10 @@ _FRESH = frozenset(
 def remove_inplace(program: ExportedProgram, *, may_modify: bool) -> ExportedProgram:
     """Replace in-place operations, such as `relu_`, by functional ones.
 
-    Running torch.export's functionalisation costs as much as the export itself. Nearly every
-    in-place operation in practice is an activation on a new tensor that nothing else reads, and can
-    simply be renamed. The full pass runs only if another one is left, or if the program must not
-    be modified.
+    Running torch.export's functionalisation costs as much as the export itself. In practice, nearly
+    every in-place operation is an activation on a new tensor that nothing else reads, and can
+    simply be renamed. The full pass runs only if there is another in-place operation, or if the
+    program must not be modified.
     """
     mutating = [node for node in program.graph.nodes if _mutates(node)]
     if not mutating:
@@ -295,7 +298,7 @@ def _mutates(node: Node) -> bool:
 
 
 def _functional_overload(node: Node) -> OpOverload | None:
-    """Return `aten.relu.default` for `aten.relu_.default`."""
+    """Return the functional form of an in-place operation, `aten.relu` for `aten.relu_`."""
     assert isinstance(node.target, OpOverload)
     name = node.target._schema.name.removeprefix("aten::")
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None

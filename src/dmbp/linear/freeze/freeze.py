@@ -4,7 +4,7 @@ Whatever does not depend on the input becomes a constant. What remains is a shor
 each a linear function of earlier ones. Operations run in their frozen form, so the output of this
 single pass is the linear network's own output.
 
-`check_exactness` holds every frozen network to the promise that its output is the model's:
+`check_exactness` compares that output with the model's:
 
     error = max over images of  max_c |linear_c − model_c| / max_c |model_c|
 
@@ -36,7 +36,7 @@ from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, prune_steps
 from dmbp.precision import TOLERANCE, relative_error
 
 IDENTITY = "identity"
-"""The operation of a step that has no node of its own: the site after a product."""
+"""The operation of a step that no node computes: the site after a product."""
 
 Audit = Callable[[Step, Sequence[Any], Any], None]
 """Called with each step, the arguments of its operation and the operation's result."""
@@ -64,9 +64,9 @@ def freeze(
             continue
         call = _call(node, values, slots, roles, line)
         rule = rule_for(node.target)
-        depends = rule is not None and any(parent in roles for parent in node.all_input_nodes)
+        reads_input = rule is not None and any(parent in roles for parent in node.all_input_nodes)
         frozen = None
-        if rule is not None and depends:
+        if rule is not None and reads_input:
             roles[node] = rule.role(call)
             reason = rule.refusal(call) if call.active else None
             if reason is not None:
@@ -109,14 +109,14 @@ def _call(
         return torch.fx.map_arg(argument, values.__getitem__)
 
     assert callable(node.target)
-    given: dict[ArgumentKey, Any] = {**dict(enumerate(node.args)), **node.kwargs}
-    found = {key: _roles_in(argument, roles) for key, argument in given.items()}
+    arguments: dict[ArgumentKey, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    own_roles = {key: _roles_in(argument, roles) for key, argument in arguments.items()}
     return OperationCall(
         node.target,
         concrete(node.args),
         concrete(node.kwargs),
-        active=frozenset(key for key, argument in given.items() if _reads(argument, slots)),
-        roles={key: lowest_role(own) for key, own in found.items() if own},
+        active=frozenset(key for key, argument in arguments.items() if _reads(argument, slots)),
+        roles={key: lowest_role(own) for key, own in own_roles.items() if own},
         line=line,
     )
 
@@ -124,8 +124,8 @@ def _call(
 def _linear_function(rule: Rule, call: OperationCall, *, is_refused: bool) -> Function | None:
     """Return the node's linear function, or None if it is a constant of the linear network.
 
-    An operation that is refused stands for itself, so that freezing goes on and all operations
-    that must be refused are reported together.
+    A refused operation runs unchanged, so that freezing continues and all refused operations are
+    reported together.
     """
     if not call.active:
         return None
@@ -150,7 +150,7 @@ def _step(
     slots: Mapping[Node, Slot],
     values: Mapping[Node, Any],
 ) -> Step:
-    """Make the step that computes a node; `constant` arguments keep their value at x."""
+    """Return the step that computes a node; `constant` arguments keep their value at x."""
 
     def template(key: ArgumentKey, argument: Any) -> Any:
         active = {} if key in constant else slots
@@ -175,7 +175,7 @@ def _step(
 
 
 def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
-    """Put a site on a step; if the step is not an elementwise line, on an identity after it."""
+    """Return the step with its site, which is on an identity after it unless it is a line."""
     if site is None or isinstance(step.function, ElementwiseLine):
         return [replace(step, site=site)]
     identity = Step(
@@ -194,7 +194,7 @@ def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
 
 
 def _site(node: Node, value: Any, names: Counter[str]) -> Site:
-    """Name the site on a node's output after its module, and count repeated names."""
+    """Return the site on a node's output, named after its module; repeated names are counted."""
     operation = operation_name(node.target).removeprefix("aten.").partition(".")[0]
     path = module_path(node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -267,16 +267,16 @@ def _audit(
     captured: CapturedGraph, inputs: Tensor, outputs: Tensor, *, line: LineRule
 ) -> tuple[float, str]:
     """Return the captured graph's own error, and the first operation that is frozen inexactly."""
-    places: list[str] = []
+    inexact: list[str] = []
 
     def compare(step: Step, arguments: Any, result: Any) -> None:
-        found = step.function(*arguments)
+        frozen_result = step.function(*arguments)
         is_wrong = isinstance(result, Tensor) and (
-            relative_error(found, result) > TOLERANCE[outputs.dtype]
+            relative_error(frozen_result, result) > TOLERANCE[outputs.dtype]
         )
         if is_wrong:
-            places.append(step.module or step.name)
+            inexact.append(step.module or step.name)
 
     graph_outputs = freeze(captured, inputs, line=line, audit=compare).output
-    place = f"'{places[0]}'" if places else "no single operation: rounding adds up"
+    place = f"'{inexact[0]}'" if inexact else "no single operation: rounding adds up"
     return relative_error(graph_outputs, outputs), place

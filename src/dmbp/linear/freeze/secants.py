@@ -1,11 +1,11 @@
-"""A network that is exact at two inputs: every activation is replaced by the secant between them.
+"""DeepLift's network, exact at two inputs: secants between them replace all activations.
 
     slope = (φ(z) − φ(z₀)) / (z − z₀)        z at the input, z₀ at the baseline
 
 The map m from pixels to the score then satisfies y(x) − y(x₀) = m · (x − x₀) exactly, which is
-DeepLift's Rescale rule (Shrikumar et al., ICML 2017) for the whole graph. An operation that picks a
-winner follows the input's winner or the baseline's, whichever changes at least as much as the
-output, scaled in the same way.
+DeepLift's Rescale rule (Shrikumar et al., ICML 2017) for the whole graph. `attribution/deeplift.py`
+is the only method that uses it. An operation that picks a winner follows the input's winner or the
+baseline's, whichever changes at least as much as the output, scaled in the same way.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from dmbp.linear.rules.base import Function
 from dmbp.linear.steps import FrozenGraph, Step
 
 ROUNDING = 4
-"""If z and z₀ differ by no more units in the last place, the slope is the tangent's."""
+"""If z and z₀ differ by at most this many units in the last place, the tangent's slope is used."""
 
 
 @torch.no_grad()
@@ -29,7 +29,7 @@ def with_secants(
 ) -> FrozenGraph:
     """Return the affine graph that takes the model's values at both the inputs and the baselines.
 
-    `at_input` and `at_baseline` are one captured graph, frozen at each of them.
+    `at_input` and `at_baseline` are the same captured graph, frozen at either.
     """
     slots: list[dict[int, Any]] = [{0: inputs}, {0: baselines}]
     steps: list[Step] = []
@@ -68,7 +68,7 @@ class ScaledChoice:
 def _secant(
     step: Step, baseline_step: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
 ) -> Function:
-    """Return the function of a step that takes the right values at the input and the baseline."""
+    """Return a function that takes the step's values at both the input and the baseline."""
     if isinstance(step.function, ElementwiseLine):
         z, baseline = (values[step.reads[0]] for values in slots)
         return _secant_line(step.function, z, baseline, results)
@@ -92,7 +92,7 @@ def _secant_choice(
     def picked(winner: Step, values: dict[int, Any]) -> Tensor:
         return _value(winner.apply(values))
 
-    # At least one of the two winners changes as much as the output does: its weight is in [0, 1].
+    # At least one of the winners changes as much as the output or more: its weight is in [0, 1].
     outputs = (_value(results[0]), _value(results[1]))
     weights = [
         _ratio(outputs, (picked(winner, slots[0]), picked(winner, slots[1])))
@@ -112,10 +112,10 @@ def _ratio(outputs: tuple[Tensor, Tensor], winner: tuple[Tensor, Tensor]) -> Ten
     return torch.where(is_still, torch.where(is_level, 1.0, torch.inf).to(ratio.dtype), ratio)
 
 
-def _equal(one: Tensor, other: Tensor) -> Tensor:
-    """Return where two tensors are equal up to rounding."""
-    unit = ROUNDING * torch.finfo(one.dtype).eps
-    return (one - other).abs() <= unit * torch.maximum(one.abs(), other.abs())
+def _equal(first: Tensor, second: Tensor) -> Tensor:
+    """Return a mask of the elements in which two tensors are equal up to rounding."""
+    unit = ROUNDING * torch.finfo(first.dtype).eps
+    return (first - second).abs() <= unit * torch.maximum(first.abs(), second.abs())
 
 
 def _value(result: Any) -> Tensor:

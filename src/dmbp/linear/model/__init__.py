@@ -1,7 +1,7 @@
-"""Running the user's model: what goes in, what comes out, and what is checked on the way.
+"""Runs the user's model, and checks its inputs and outputs.
 
-- `wrappers`: take a model out of DataParallel or `torch.compile`, and switch it to evaluation mode;
-- `signature`: the extra inputs a model takes, and which of its outputs is explained;
-- `runner`: `ModelRunner`, which runs a model with both of these settled;
-- `checks`: what inputs and outputs have to satisfy, and whether images are independent.
+- `wrappers`: takes a model out of DataParallel or `torch.compile`; switches to evaluation mode;
+- `signature`: the extra inputs that a model takes, and which of its outputs is explained;
+- `runner`: `ModelRunner`, which runs a model with these extra inputs and returns that output;
+- `checks`: checks inputs and outputs, and that the images of a batch are independent.
 """

@@ -1,7 +1,7 @@
-"""Checks on a model's inputs and outputs, made before anything is explained.
+"""Checks of a model's inputs and outputs, run before anything is explained.
 
 Two properties cannot be read from a model's code: whether the images of a batch influence each
-other, and whether an extra input has one entry for each image. Both are found out by running the
+other, and whether an extra input has one entry for each image. Both are determined by running the
 model on rearranged batches and comparing its outputs.
 """
 
@@ -41,7 +41,12 @@ def check_batch(inputs: Tensor) -> None:
 
 
 def check_fit(inputs: Tensor, tensors: NamedTensors) -> None:
-    """Raise an error if the inputs' dtype or device is not that of the model's `tensors`."""
+    """Check that the model's `tensors` are usable and have the inputs' dtype and device.
+
+    Raises:
+        InputError: If the inputs' dtype or device is not the model's.
+        ModelError: If the model is not initialised, or was created in inference mode.
+    """
     for name, tensor in tensors:
         if is_lazy(tensor):
             raise ModelError(
@@ -67,7 +72,7 @@ def check_fit(inputs: Tensor, tensors: NamedTensors) -> None:
 def check_scores(outputs: Any, images: int, tensors: NamedTensors) -> None:
     """Raise a `ModelError` unless `outputs` is a finite tensor (images, classes).
 
-    `tensors` are the model's own, which are searched for the cause of NaN or infinity.
+    `tensors` are the model's parameters and buffers, searched for the cause of NaN or infinity.
     """
     if not isinstance(outputs, Tensor):
         raise ModelError(
@@ -100,7 +105,7 @@ def check_independence(run: RunWith, inputs: Tensor, extra: ExtraInputs, outputs
         beside_another = run(torch.cat([inputs[:1], -inputs[:1].flip(-1)]), first)[:1]
         alone = run(inputs[:1], first)
     except ModelError:
-        return  # the model takes one batch size only, the one it was run with
+        return  # the model takes only batches of the size that it was run with
     tolerance = TOLERANCE[inputs.dtype]
     if max(relative_error(other, alone) for other in (beside_another, outputs[:1])) > tolerance:
         raise CaptureError(
@@ -110,12 +115,12 @@ def check_independence(run: RunWith, inputs: Tensor, extra: ExtraInputs, outputs
 
 
 def infer_by_image(run: RunWith, inputs: Tensor, extra: ExtraInputs) -> ExtraInputs:
-    """Decide which extra inputs have one entry for each image, and return them marked so.
+    """Return the extra inputs, with those marked that have one entry for each image.
 
     A tensor whose length is the number of images may mean something else: with five images, a
     weight for each of five classes must not be cut into images. A marking is right if copies of the
     first image, with its share of the extra inputs, reproduce its output, and if all images in
-    reverse order reproduce theirs. If none is, `extra` is returned unchanged.
+    reverse order reproduce theirs. If no marking is right, `extra` is returned unchanged.
     """
     if not extra.by_image:
         return extra

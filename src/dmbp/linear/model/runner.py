@@ -1,6 +1,6 @@
-"""Runs a model: with its extra inputs, for the one output that is explained.
+"""Runs a model with its extra inputs, and returns the output that is explained.
 
-    >>> ModelRunner(model, output=lambda found: found[:, :3]).outputs(images).shape
+    >>> ModelRunner(model, output=lambda returned: returned[:, :3]).outputs(images).shape
     torch.Size([1, 3])
 
 `ModelRunner.exportable` wraps the model, if needed, so that `torch.export` sees tensors in and one
@@ -27,13 +27,13 @@ from dmbp.precision import full_precision
 from dmbp.process import silence_output
 
 FORWARD_BATCH = 256
-"""The most images in one forward pass when targets are read."""
+"""The largest batch of a forward pass when targets are read."""
 
 INNER = "inner"
 
 
 class SingleOutputModel(nn.Module):
-    """Wraps a model so that it takes only tensors and returns one output."""
+    """Wraps a model so that it takes only tensors and returns only the explained output."""
 
     def __init__(self, inner: nn.Module, *, output: Output, extra_inputs: ExtraInputs) -> None:
         super().__init__()
@@ -83,21 +83,21 @@ class ModelRunner:
         other.extra_inputs = extra_inputs
         return other
 
-    def parse_extra_inputs(self, given: Any, inputs: Tensor) -> ExtraInputs:
-        """Read `additional_forward_args` and find out which have one entry for each image."""
-        if given is None:
+    def parse_extra_inputs(self, additional_forward_args: Any, inputs: Tensor) -> ExtraInputs:
+        """Read the extra inputs and determine which have one entry for each image."""
+        if additional_forward_args is None:
             return ExtraInputs()
         with silence_output(), evaluating(self.model):
-            extra = ExtraInputs.of(given, images=len(inputs))
+            extra = ExtraInputs.of(additional_forward_args, images=len(inputs))
             return infer_by_image(self.outputs_with, inputs, extra)
 
     @property
     def has_extra_inputs(self) -> bool:
-        """Whether the model is given anything besides the inputs that are explained."""
+        """Whether the model takes anything besides the explained inputs."""
         return bool(self.extra_inputs.values)
 
     def signature(self, inputs: Tensor) -> Any:
-        """Return what a captured graph depends on: the form of the inputs, without the batch."""
+        """Return what a captured graph depends on: shapes without the batch, dtypes, the device."""
         form = (tuple(inputs.shape[1:]), inputs.dtype, inputs.device)
         return (*form, self.extra_inputs.signature)
 
@@ -105,7 +105,7 @@ class ModelRunner:
         """Return the output to explain, (images, classes), in PyTorch's current precision.
 
         Raises:
-            ModelError: If the model does not run, or its output is not finite or of another shape.
+            ModelError: If the model does not run, or its output has another shape or is not finite.
         """
         returned = self._forward(inputs)
         outputs = select_output(returned, self._choose_output(returned, len(inputs)))
@@ -114,7 +114,7 @@ class ModelRunner:
 
     @full_precision()
     def run(self, inputs: Tensor) -> Tensor:
-        """Return `forward(inputs)` in full precision, through which gradients flow."""
+        """Return `forward(inputs)` in full precision; autograd can differentiate it."""
         return self.forward(inputs)
 
     @torch.no_grad()
@@ -135,22 +135,22 @@ class ModelRunner:
 
         Args:
             inputs: The images, (images, …).
-            target: What is asked about each image.
+            target: What to explain about each image.
             outputs: The model's outputs at the inputs, if they are known already.
 
         Returns:
-            The inputs as they will be used, the model's outputs there, and a row for each target.
+            The inputs, checked and detached; the model's outputs; and a row for each target.
         """
         with evaluating(self.model):
             inputs = self.check_inputs(inputs)
             if outputs is not None:
                 check_scores(outputs, len(inputs), self._tensors())
             else:
-                every = torch.arange(len(inputs), device=inputs.device)
+                indices = torch.arange(len(inputs), device=inputs.device)
                 outputs = torch.cat(
                     [
                         self.outputs_with(inputs[part], self.extra_inputs.pick(part.tolist()))
-                        for part in every.split(FORWARD_BATCH)
+                        for part in indices.split(FORWARD_BATCH)
                     ]
                 )
             self._class_counts[self.signature(inputs)] = outputs.shape[1]
@@ -160,11 +160,11 @@ class ModelRunner:
     def target_rows_without_forward(
         self, inputs: Tensor, target: Target
     ) -> tuple[Tensor, TargetRows] | None:
-        """Return the inputs and rows of `target_rows` if the model need not be run for them.
+        """Return the inputs and rows of `target_rows` without running the model, or None.
 
-        That is so if it was run on inputs of this form before, and each image has one target that
-        is a class or a weighted sum of classes. If the number of classes has changed since,
-        `TargetRows.among` raises an error.
+        This is possible if the model was run on inputs of this form before, and each image has one
+        target that is a class or a weighted sum of classes. `TargetRows.among` checks the number of
+        classes later, in case it has changed.
         """
         classes = self._class_counts.get(self.signature(inputs))
         if classes is None:
@@ -207,7 +207,7 @@ class ModelRunner:
         return find_output(returned, images=images) if self._output is None else self._output
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the model's parameters and buffers by name, in one walk through its modules."""
+        """Yield the model's parameters and buffers with their names."""
         if isinstance(self.model, nn.Module):
             for prefix, module in self.model.named_modules():
                 for name, value in (*module._parameters.items(), *module._buffers.items()):

@@ -1,15 +1,15 @@
 """A model's signature: the extra inputs it takes, and which of its outputs is explained.
 
-Extra inputs go to the model unchanged. A tensor whose first dimension counts the images has an
-entry for each image, as in Captum, unless the model's outputs show that it means something else
+Extra inputs are passed on to the model. A tensor whose length is the number of images has one entry
+for each image, as in Captum, unless the model's outputs show that it means something else
 (`checks.infer_by_image`).
 
     >>> extra = ExtraInputs.of((torch.ones(3, 4), 0.5), images=3)
     >>> extra.pick([2]).arguments(5)[0].shape              # repeated for five images
     torch.Size([5, 4])
 
-The output that is explained is a tensor (batch, classes). An output named `logits`, or the only
-tensor of that shape, is found automatically; otherwise the caller names it, by name, position or a
+The explained output is a tensor (batch, classes). An output named `logits`, or the only tensor of
+that shape, is found automatically; otherwise the caller selects it by its name, its position or a
 function of what the model returns.
 
     >>> outputs = {"logits": torch.zeros(2, 5), "features": torch.zeros(2, 8)}
@@ -30,13 +30,12 @@ from torch import Tensor
 from dmbp.errors import InputError, ModelError
 
 Output = str | int | Callable[[Any], Tensor] | None
-"""A name, a position or a function of what the model returns; None finds the output itself."""
+"""A name, a position or a function of what the model returns; None finds it automatically."""
 
 LOGITS = "logits"
 
 IN_A_FACTORY = (
-    "; on the command line, pass --model a function of your own that returns a model with this "
-    "output alone"
+    "; on the command line, pass --model a function that returns a model with this output alone"
 )
 """What to do on the command line, which has no `output=`."""
 
@@ -45,18 +44,20 @@ IN_A_FACTORY = (
 class ExtraInputs:
     """The model's arguments after the explained one.
 
-    Those at the positions `by_image` are tensors with one entry for each image.
+    The values at the positions `by_image` are tensors with one entry for each image.
     """
 
     values: tuple[Any, ...] = ()
     by_image: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, given: Any, *, images: int) -> "ExtraInputs":
+    def of(cls, arguments: Any, *, images: int) -> "ExtraInputs":
         """Read Captum's `additional_forward_args`: None, a single argument, or a tuple of them."""
-        if given is None:
+        if arguments is None:
             return cls()
-        values = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else (given,)
+        values = (
+            cast("tuple[Any, ...]", arguments) if isinstance(arguments, tuple) else (arguments,)
+        )
         values = tuple(v.detach() if isinstance(v, Tensor) else v for v in values)
         return cls(values, frozenset(k for k, v in enumerate(values) if _has_length(v, images)))
 
@@ -82,11 +83,11 @@ class ExtraInputs:
                 yield replace(self, by_image=frozenset(positions))
 
     def pick(self, images: Sequence[int]) -> "ExtraInputs":
-        """Return the extra inputs of some of the images."""
+        """Return the extra inputs of the images at these indices."""
         return self._with({k: self.values[k][list(images)] for k in self.by_image})
 
     def arguments(self, count: int) -> tuple[Any, ...]:
-        """Return the arguments for `count` images; a single image's entries are repeated."""
+        """Return the arguments for `count` images; the entries of a single image are repeated."""
         return self._with({k: _repeated(self.values[k], count) for k in self.by_image}).values
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -111,7 +112,9 @@ def add_class_dimension(scores: Tensor) -> Tensor:
 
 
 def find_output(returned: Any, *, images: int) -> Output:
-    """Return the name or position of the output to explain; None if the model returns it alone.
+    """Return which output to explain; None if the model returns a single tensor.
+
+    For scores (images,) it is a function that adds a dimension for the one class.
 
     Raises:
         ModelError: If no output, or more than one, has shape (batch, classes).
@@ -137,7 +140,7 @@ def find_output(returned: Any, *, images: int) -> Output:
 
 
 def select_output(returned: Any, output: Output) -> Any:
-    """Return the part of what a model returned that `output` names."""
+    """Return the part that `output` selects of what a model returned."""
     if output is None:
         return returned
     if callable(output):

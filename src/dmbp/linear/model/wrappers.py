@@ -1,4 +1,4 @@
-"""What can be explained: a module or an exported program, unwrapped and in evaluation mode."""
+"""Unwraps models, and puts them into evaluation mode."""
 
 import sys
 import warnings
@@ -20,7 +20,10 @@ Model = nn.Module | ExportedProgram
 def unwrapped(model: Any) -> Model:
     """Return the model inside DataParallel or `torch.compile`, which cannot be exported.
 
-    A program that was exported for a single image is made to take any number of them.
+    A program that was exported for a single image is wrapped so that it takes any number of them.
+
+    Raises:
+        ModelError: If `model` is not a module or an exported program.
     """
     inner = model
     while (wrapped := _wrapped_model(inner)) is not None:
@@ -37,7 +40,7 @@ def unwrapped(model: Any) -> Model:
 
 
 def _levels_to_caller() -> int:
-    """Return the `stacklevel` of the first frame outside of this package."""
+    """Return the `stacklevel` of the first frame outside this package."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dmbp."):
         frame, levels = frame.f_back, levels + 1
@@ -62,7 +65,7 @@ def _wrapped_model(model: Any) -> Any:
 def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
     """Put every module of a model into evaluation mode, and restore its mode on exit.
 
-    A model that was in training mode causes a warning, reported `stacklevel` frames up.
+    If the model is in training mode, a warning is issued with this `stacklevel`.
     """
     with PROCESS_LOCK:
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
@@ -83,10 +86,9 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
 
 
 class OneAtATime(nn.Module):
-    """Runs a model on one image after the other.
+    """Runs a model that takes a single image on one image after the other.
 
-    It serves models that take a single image, such as those exported without a dynamic batch
-    dimension.
+    Programs exported without a dynamic batch dimension are such models.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -101,14 +103,15 @@ class OneAtATime(nn.Module):
 
 
 def _concatenated(parts: tuple[Any, ...]) -> Any:
-    """Concatenate tensors; of anything else, keep the first image's."""
+    """Concatenate tensors; for other values, return the first image's."""
     return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].dim() else parts[0]
 
 
 def force_eval(module: nn.Module) -> None:
-    """Put a module into evaluation mode, including those of exported programs.
+    """Put a module into evaluation mode, even if it belongs to an exported program.
 
-    These refuse `eval()` and keep their training flag set, although they have no other mode.
+    Modules of exported programs refuse `eval()`, and their training flag is set although they have
+    no such mode.
     """
     try:
         module.eval()

@@ -1,7 +1,7 @@
 """Freezing rules: the linear function that stands for each ATen operation in the network at x.
 
-`table.RULES` maps the name of every supported operation to its rule. Each kind of operation has a
-rule class and a part of the table in a file of its own; to support an operation, add a row there:
+`table.RULES` maps the name of every supported operation to its rule. Each file defines the rule
+classes and the part of the table for one kind of operation; to support an operation, add a row:
 
 | the operation                                                | file          | part of the table |
 | ------------------------------------------------------------ | ------------- | ----------------- |
@@ -13,6 +13,6 @@ rule class and a part of the table in a file of its own; to support an operation
 | picks some of the activations (max-pooling, sort)            | `choices.py`  | `CHOICES`         |
 | has a result that is constant around x (a comparison)        | `choices.py`  | `DECISIONS`       |
 
-`base.py` defines `Rule`, the interface that they share. "Add an operation" in CONTRIBUTING.md has
-the recipe, and the test that a new row needs.
+`base.py` defines `Rule`, the interface of all rules. "Add an operation" in CONTRIBUTING.md has the
+recipe and the test that a new row needs.
 """

@@ -1,4 +1,4 @@
-"""Operations that are already affine in the activations: they stand for themselves.
+"""Operations that are already affine in the activations: each is its own linear function.
 
 Some are linear in one argument only; a convolution is linear in its input, not in its weight. If
 another argument depends on the input too, such as a weight that the model computes for each image,
@@ -21,10 +21,10 @@ aten = torch.ops.aten
 class Affine(Rule):
     """An operation that is its own linear map.
 
-    `linear_in` holds the positions of arguments that may be activations; None means all of them.
-    `is_weighted_sum` says that results are sums over weights, so that a gate that goes in does not
-    come out as one. `refuse` returns the reason if a particular call is not affine after all.
-    `replacement` is an equal function that suits the linear network better.
+    `linear_in` holds the positions of the arguments in which the operation is linear; None means
+    all of them. `is_weighted_sum` says that results are weighted sums, so that the sum over a gate
+    is not a gate. `refuse` returns the reason if a particular call is not affine, or None.
+    `replacement` is a function with the same values that suits the linear network better.
     """
 
     kind = "affine"
@@ -48,7 +48,7 @@ class Affine(Rule):
         return frozenset() if self.linear_in is None else call.active - self.linear_in
 
     def role(self, call: OperationCall) -> Role:
-        """Return the role of what is moved or averaged; a weighted sum is plain."""
+        """Return the lowest role of the arguments; a weighted sum is plain."""
         return Role.PLAIN if self.is_weighted_sum else super().role(call)
 
 
@@ -70,7 +70,7 @@ def _refuse_integer_cast(call: OperationCall) -> str | None:
 
 
 def _copy(old: Tensor, new: Tensor, *_: object) -> Tensor:
-    """`aten.copy`, which autograd does not differentiate."""
+    """Do what `aten.copy` does, which autograd does not differentiate."""
     return new.to(old.dtype).expand(old.shape)
 
 
@@ -132,7 +132,7 @@ AFFINE: Mapping[str, Affine] = {
     # `torch.export` turns writes through a view into these.
     **same_rule(ANY_ARGUMENT, "slice_scatter.default select_scatter.default index_put.default"),
     **same_rule(Affine(replacement=_copy), "copy.default"),
-    # A model may stop gradients in training; the value still passes.
+    # A detached value still determines the output, so the linear network passes it on.
     **same_rule(Affine(replacement=_identity), "detach.default"),
     **same_rule(
         replace(WEIGHTED_SUM, refuse=_refuse_batch_statistics, replacement=batch_norm),
@@ -155,7 +155,7 @@ AFFINE: Mapping[str, Affine] = {
         replace(FIRST_ARGUMENT, refuse=_refuse_integer_cast),
         "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
     ),
-    # The linear network's activations may have other strides than the model's. A view would then
+    # The linear network's activations may have other strides than the model's; a view would then
     # fail, while a reshape copies.
     **same_rule(
         replace(FIRST_ARGUMENT, replacement=aten.reshape.default),

@@ -1,14 +1,14 @@
-"""The interface of a freezing rule: what it is given, what it returns, and roles in products.
+"""The interface of a freezing rule: what it receives, what it returns, and roles in products.
 
-A `Rule` is a row of the freezing table. It is given an `OperationCall`, one operation with its
+A `Rule` is a row of the freezing table. It receives an `OperationCall`, one operation with its
 arguments at x, and returns the linear function that replaces the operation.
 
 If two values that both depend on the input are multiplied, one of them has to be frozen. Each
 value therefore has a `Role`. A gate or a weight says *how much* of the other factor passes, so it
 is the one that is frozen: the sigmoid in `x * sigmoid(g)`, the probabilities in attention, the norm
-in `x / norm(x)`. The operation that computes a value determines its role. Moving, cutting,
-averaging or shifting a value keeps its role, and a combination of several values has the lowest of
-their roles.
+in `x / norm(x)`. `products.py` lists the rules in full. The operation that computes a value
+determines its role. Moving, cutting, averaging or shifting a value keeps its role, and a
+combination of several values has the lowest of their roles.
 """
 
 from abc import ABC, abstractmethod
@@ -26,10 +26,10 @@ ArgumentKey = int | str
 
 
 class Role(IntEnum):
-    """In a product of two values that depend on the input, the higher role is frozen."""
+    """A value's role in products; as a rule, the factor of the higher role is frozen."""
 
     PLAIN = 0
-    """Computed by weights and sums; it carries the signal."""
+    """Computed by weights and sums; products stay linear in it."""
 
     ACTIVATION = 1
     """The output of an activation function."""
@@ -48,11 +48,11 @@ def lowest_role(roles: Iterable[Role]) -> Role:
 
 @dataclass(frozen=True)
 class OperationCall:
-    """One operation of the captured graph, about to be frozen.
+    """A call of an operation in the captured graph, which is about to be frozen.
 
-    `arguments` and `keywords` are the values at x. `active` names the arguments that the linear
-    network computes, and `roles` has the role of every argument that depends on the input, frozen
-    or not. `line` replaces smooth activations.
+    `arguments` and `keywords` are the values at x. `active` has the keys of the arguments that the
+    linear network computes, and `roles` has the role of every argument that depends on the input,
+    frozen or not. `line` returns the lines that replace smooth activations.
     """
 
     function: Function
@@ -70,7 +70,7 @@ class OperationCall:
 
 
 class Rule(ABC):
-    """Freezes one kind of operation. Only `kind` and `freeze` must be defined."""
+    """Freezes one kind of operation; subclasses have to define only `kind` and `freeze`."""
 
     kind: ClassVar[str]
     """The kind's name, as `dmbp doctor` reports it."""
@@ -79,8 +79,8 @@ class Rule(ABC):
     def freeze(self, call: OperationCall) -> Function | None:
         """Return the linear function that replaces the operation.
 
-        It is called with the arguments of the operation. None means that the result is a constant
-        of the linear network.
+        The function is called with the arguments of the operation. None means that the result is a
+        constant of the linear network.
         """
 
     def refusal(self, call: OperationCall) -> str | None:
@@ -101,14 +101,14 @@ class Rule(ABC):
 
 
 def refuse_active_settings(call: OperationCall) -> str | None:
-    """Refuse a call in which more than the first argument depends on the input."""
-    alone = call.active == frozenset[ArgumentKey]({0})
-    return None if alone else "its settings depend on the input"
+    """Return a reason if another argument than the first depends on the input, or None."""
+    only_first = call.active == frozenset[ArgumentKey]({0})
+    return None if only_first else "its settings depend on the input"
 
 
 _Row = TypeVar("_Row")
 
 
 def same_rule(rule: _Row, names: str) -> dict[str, _Row]:
-    """Return a table with the same rule for several ATen operations, separated by spaces."""
+    """Return a table with one rule for all ATen operations in `names`, separated by spaces."""
     return {f"aten.{name}": rule for name in names.split()}

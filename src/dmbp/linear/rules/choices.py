@@ -1,6 +1,6 @@
 """Operations that pick activations, and operations whose result is decided at x.
 
-A `Choice` picks some of several activations. At x the winner is known, and picking it is linear:
+A `Choice` picks some of its activations. At x the winner is known, and picking it is linear:
 
     max-pool(z) = z[winner(x)]              exactly, at x
 
@@ -8,7 +8,7 @@ If candidates are equal the first wins, as in PyTorch's own pooling.
 
 A `Decision` is a comparison, a shape, an index, or a constant with the shape of an activation. It
 is piecewise constant in the input, so it is a constant of the linear network. The probabilities of
-a softmax, which weigh other values, are treated the same way: they are not constant, but frozen.
+a softmax, which weigh other values, do change with the input, but are frozen in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Choice(Rule):
-    """An operation that picks; `picker` makes a function that picks the same elements again."""
+    """An operation that picks elements; `picker` returns a function that picks the same again."""
 
     kind = "choice"
     picker: Callable[..., Function]
@@ -37,9 +37,9 @@ class Choice(Rule):
 
 @dataclass(frozen=True)
 class Gather:
-    """Picks by index among the last `dimensions` dimensions, flattened.
+    """Picks elements by their index in the last `dimensions` dimensions, flattened.
 
-    `with_index` returns the index beside the values, for operations that do so.
+    If `with_index`, the index is returned beside the values, as some operations do.
     """
 
     index: Tensor
@@ -55,7 +55,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class GatherAlong:
-    """Picks by index along one dimension, and returns the index beside the values."""
+    """Picks elements by their index along one dimension, and returns the index beside them."""
 
     index: Tensor
     dimension: int
@@ -101,12 +101,15 @@ def _pick_kth(z: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Functi
 
 
 def _pick_several(best: Function, *, position: int) -> Choice:
-    """Pick several winners along a dimension, the argument at `position` after z or the last."""
+    """Return the rule for picking several winners along a dimension.
+
+    The dimension is the argument at `position` after z, or `dim`; by default it is the last one.
+    """
 
     def picker(z: Tensor, *arguments: Any, **keywords: Any) -> Function:
-        given = arguments[position] if position < len(arguments) else -1
+        dimension = arguments[position] if position < len(arguments) else -1
         index = best(z, *arguments, **keywords)[1]
-        return GatherAlong(index, keywords.get("dim", given), keepdim=True)
+        return GatherAlong(index, keywords.get("dim", dimension), keepdim=True)
 
     return Choice(picker)
 

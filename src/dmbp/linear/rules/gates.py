@@ -3,8 +3,8 @@
     φ(z) = slope(x) ⊙ z + offset(x)         exactly, at x
 
 ReLU's slope is the Heaviside step of the paper's Eq. 3, zero at zero. Where an activation saturates
-(ReLU6 at six) the offset carries the value and counts as a bias. Outputs of gates are sites: they
-carry masks.
+(ReLU6 at six), the slope is zero, and the offset holds the value and counts as a bias. Outputs of
+gates are sites: they carry masks.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, refuse_a
 
 @dataclass(frozen=True)
 class Gate(Rule):
-    """A piecewise linear activation; `line` returns the piece of each element from the call."""
+    """A piecewise linear activation; `line` returns each element's piece from the arguments."""
 
     kind = "gate"
     line: Callable[..., ElementwiseLine]
@@ -34,11 +34,11 @@ class Gate(Rule):
         reason = refuse_active_settings(call)
         if reason is not None:
             return reason
-        # The only flag among the arguments of gates is `training` of rrelu.
+        # The only flag among the arguments of gates is `training` of `rrelu`.
         return "it is random" if any(value is True for value in call.arguments[1:]) else None
 
     def is_site(self, call: OperationCall) -> bool:
-        """Return True: masks sit on the outputs of activations."""
+        """Return True: the outputs of activations carry masks."""
         return True
 
     def role(self, call: OperationCall) -> Role:
@@ -47,11 +47,10 @@ class Gate(Rule):
 
 
 def _where(condition: Tensor, yes: Any, no: Any, like: Tensor) -> Tensor:
-    """Apply `torch.where` in the activation's own dtype; it would take numbers for float32."""
+    """Apply `torch.where` in the dtype of `like`; plain numbers would become float32."""
 
-    def cast(
-        value: Any,
-    ) -> Tensor:  # new_full copies nothing from the CPU, so a CUDA graph can record it
+    def cast(value: Any) -> Tensor:
+        # `new_full` copies nothing from the CPU, so a CUDA graph can record it.
         return value.to(like) if isinstance(value, Tensor) else like.new_full((), value)
 
     return torch.where(condition, cast(yes), cast(no))
@@ -79,7 +78,7 @@ def _rrelu(z: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: object) ->
 
 
 def _clamp(z: Tensor, min: Any = None, max: Any = None) -> ElementwiseLine:
-    """The slope at the limits is one, as in PyTorch's gradient, so white pixels are not lost."""
+    """Return the pieces; the slope at the limits is one, as in PyTorch, so white pixels count."""
     offset = torch.zeros_like(z)
     inside = torch.ones_like(z, dtype=torch.bool)
     if min is not None:
@@ -90,7 +89,7 @@ def _clamp(z: Tensor, min: Any = None, max: Any = None) -> ElementwiseLine:
 
 
 def _hardtanh(z: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> ElementwiseLine:
-    """The slope at the limits is zero, as in PyTorch's gradient."""
+    """Return the pieces; at the limits the slope is zero, as in PyTorch's gradient."""
     offset = _where(z <= min_val, min_val, _where(z >= max_val, max_val, 0.0, z), z)
     return ElementwiseLine((z > min_val) & (z < max_val), offset)
 

@@ -1,15 +1,15 @@
-"""Layer, group, instance and RMS norm, and a batch norm with the right gradient.
+"""Layer, group, instance and RMS norm, and a batch norm with a correct gradient.
 
     norm(z) = (z − mean(z)) · s(x) · weight + bias          s = 1 / √(variance + eps), exactly, at x
 
 Subtracting the mean is linear in z and is kept; only the deviation in the denominator keeps its
 value at x. RMS norm subtracts nothing. The pullback therefore differs from the model's gradient,
-which also moves the scale.
+which also counts how the scale changes.
 
 Batch norm in evaluation mode is affine (`affine.py`). On a CPU, PyTorch's backward pass for it is
 wrong if the gradient is a batch of one with the strides of a transpose, (C, 1, …), as after
-`x.flatten(2).mT` in the stems of LeViT and others (seen in PyTorch 2.13; two images are right). It
-is right for a contiguous gradient, so the functions here make the gradient contiguous.
+`x.flatten(2).mT` in the stems of LeViT and others (seen in PyTorch 2.13; a batch of two is right).
+It is right for a contiguous gradient, so the functions here make the gradient contiguous.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ from dmbp.linear.rules.base import Function, OperationCall, Role, Rule, refuse_a
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """A norm with the scale at x; the mean over the last dimension is subtracted if `centred`.
+    """A norm with a constant scale; if `centred`, it subtracts the mean over the last dimension.
 
-    `arrange` brings the elements that are normalised together into the last dimension. `weight` and
-    `bias` broadcast over the activation.
+    `arrange` reshapes the activation so that elements normalised together form the last dimension.
+    `weight` and `bias` broadcast over the activation.
     """
 
     arrange: Callable[[Tensor], Tensor]
@@ -49,7 +49,7 @@ class FrozenNorm:
 
 @dataclass(frozen=True)
 class Norm(Rule):
-    """A normalisation; `frozen_form` makes its linear function from the call's arguments."""
+    """A normalisation; `frozen_form` returns its linear function from the call's arguments."""
 
     kind = "norm"
     frozen_form: Callable[..., Function]
@@ -63,7 +63,7 @@ class Norm(Rule):
         return refuse_active_settings(call)
 
     def role(self, call: OperationCall) -> Role:
-        """Return that the output is plain: it carries the signal."""
+        """Return `Role.PLAIN`: products stay linear in the output."""
         return Role.PLAIN
 
 
@@ -152,7 +152,7 @@ NORMS: Mapping[str, Norm] = {
 
 
 class ContiguousGradient(torch.autograd.Function):
-    """The identity, with a gradient that is contiguous."""
+    """The identity, which makes its gradient contiguous."""
 
     @staticmethod
     def forward(_: Any, activation: Tensor) -> Tensor:
@@ -166,22 +166,22 @@ class ContiguousGradient(torch.autograd.Function):
 
 
 def batch_norm(*arguments: Any, **keywords: Any) -> Tensor:
-    """Apply `aten.batch_norm` with the right gradient."""
+    """Apply `aten.batch_norm` with a correct gradient."""
     return _with_contiguous_gradient(torch.ops.aten.batch_norm.default(*arguments, **keywords))
 
 
 def decomposed_batch_norm(*arguments: Any) -> tuple[Tensor, ...]:
-    """Apply what `torch.export` decomposes batch norm into, with the right gradient."""
+    """Apply the operation that batch norm decomposes into, with a correct gradient."""
     operation = torch.ops.aten._native_batch_norm_legit_no_training.default
     normalised, *statistics = operation(*arguments)
     return _with_contiguous_gradient(normalised), *statistics
 
 
 class CorrectedBatchNorm(TorchFunctionMode):
-    """A context in which the batch norms that a model calls have the right gradient."""
+    """A context in which the batch norms that a model calls have a correct gradient."""
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, and correct it if it is batch norm."""
+        """Call a function of torch, and correct the gradient if it is batch norm."""
         result = func(*args, **(kwargs or {}))
         return _with_contiguous_gradient(result) if func is torch.batch_norm else result
 

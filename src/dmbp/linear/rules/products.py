@@ -1,31 +1,35 @@
-"""Products of two values that both depend on the input: one factor is frozen at x, one carries.
+"""Products of two values that both depend on the input: one factor is frozen at x.
 
     a · b = a · b(x)                        exactly, at x
 
-The graph alone decides which factor is frozen, never the numbers:
+The product stays linear in the other factor. The graph alone decides which factor is frozen: its
+roles (`base.Role`) and sizes, never the numbers. The first rule that applies decides:
 
-- The factor of the higher role (`base.Role`) is frozen: the sigmoid of squeeze-and-excitation, the
-  gate of a gated unit, the probabilities of attention.
-- If neither is a normaliser or a weight, the factor that is broadcast over the other is frozen, so
-  `x · mean(x)` and `x · linear(mean(x))` carry x.
-- If sizes and roles are equal, the second factor is frozen; in a matrix product, `q (kᵀ v)`, the
-  first.
-- The denominator of a quotient is frozen. If only the denominator depends on the input, 1/z is
-  replaced by its tangent.
+1. If the roles differ and the higher one is a weight or a normaliser, that factor is frozen: the
+   sigmoid of squeeze-and-excitation, the probabilities of attention.
+2. In an elementwise product of different sizes, the smaller factor is frozen, so `x · mean(x)` and
+   `x · linear(mean(x))` stay linear in x.
+3. If the roles differ, the factor of the higher role is frozen: the gate of a gated unit.
+4. Otherwise the second factor is frozen, or the first in a matrix product such as `q (kᵀ v)`.
+
+The denominator of a quotient is frozen. If the numerator is constant, 1/z is replaced by its
+tangent.
 
 The branch that computes a frozen factor is not part of the linear network, and neither are its
-sites. If the frozen factor was an activation or a weight and the other factor was not, the product
-is itself an activation, a gated unit, and its output is a site. A mix of values is always a site.
+sites. If the frozen factor is an activation or a weight, the output is a site in two cases: in an
+elementwise product or a quotient whose other factor is plain, which is a gated unit, and in every
+matrix product, which mixes the other factor's values. A product of two plain values has no site.
 Products inside an activation that is written out, `x · sigmoid(x)`, never get here
 (`capture/composite.py`).
 
-Attention is such a mix: the probabilities are frozen at x, and the values carry.
+Attention is such a mix, and its output is a site: the probabilities are frozen at x, and the result
+stays linear in the values.
 
     softmax(q kᵀ · scale + mask) v = P(x) v                 exactly, at x
 
 Queries and keys are then not part of the linear network. Attention that a model writes out is
 frozen in the same way: its softmax is a weight with a fixed value (`choices.py`), and the matrix
-product after it carries the values.
+product after it stays linear in the values.
 """
 
 from collections.abc import Mapping
@@ -43,7 +47,7 @@ from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, R
 class Product(Rule):
     """An operation that is linear in each of two factors.
 
-    `factors` are their positions; `is_weighted_sum` says that it sums over products.
+    `factors` are their positions; `is_weighted_sum` says that the operation sums over products.
     """
 
     kind = "product"
@@ -51,42 +55,43 @@ class Product(Rule):
     is_weighted_sum: bool = False
 
     def freeze(self, call: OperationCall) -> Function:
-        """Return the operation itself; one factor is a constant."""
+        """Return the operation itself, which is linear once one factor is constant."""
         return call.function
 
     def frozen_arguments(self, call: OperationCall) -> frozenset[ArgumentKey]:
-        """Return one factor if both are active."""
+        """Return the factor to freeze if both are active."""
         if not call.active.issuperset(self.factors):
             return frozenset()
         return frozenset({self._factor_to_freeze(call)})
 
     def is_site(self, call: OperationCall) -> bool:
-        """Return whether a gate scales a value that is plain, or mixes values of any role."""
-        carrying, frozen = self._carrying_and_frozen(call)
-        is_new = self.is_weighted_sum or call.roles.get(carrying) == Role.PLAIN
-        return _is_gate(call, frozen) and is_new
+        """Return whether a gate scales a plain value, or mixes values of any role."""
+        linear, frozen = self._linear_and_frozen(call)
+        is_maskable = self.is_weighted_sum or call.roles.get(linear) == Role.PLAIN
+        return _is_gate(call, frozen) and is_maskable
 
     def role(self, call: OperationCall) -> Role:
-        """Return the carrying factor's role, or an activation's if the product is a site.
+        """Return the role of the factor that is not frozen, or an activation's at a site.
 
-        A mix of values is plain, so that it carries on: q (softmax(k)ᵀ v) is linear in v.
+        A mix of values is plain, so that later products stay linear in it: q (softmax(k)ᵀ v) is
+        linear in v.
         """
         if self.is_weighted_sum:
             return Role.PLAIN
-        carrying, _ = self._carrying_and_frozen(call)
-        return Role.ACTIVATION if self.is_site(call) else call.roles.get(carrying, Role.PLAIN)
+        linear, _ = self._linear_and_frozen(call)
+        return Role.ACTIVATION if self.is_site(call) else call.roles.get(linear, Role.PLAIN)
 
-    def _carrying_and_frozen(self, call: OperationCall) -> tuple[int, int]:
-        """Return the positions of the factor that carries and of the other."""
+    def _linear_and_frozen(self, call: OperationCall) -> tuple[int, int]:
+        """Return the position of the factor in which the product stays linear, and the other's."""
         first, second = self.factors
         if call.active.issuperset(self.factors):
             frozen = self._factor_to_freeze(call)
             return (second if frozen == first else first), frozen
-        carries_second = second in call.active or (not call.active and second in call.roles)
-        return (second, first) if carries_second else (first, second)
+        is_second = second in call.active or (not call.active and second in call.roles)
+        return (second, first) if is_second else (first, second)
 
     def _factor_to_freeze(self, call: OperationCall) -> int:
-        """Return the position of the factor to freeze when both are active."""
+        """Return the position of the factor to freeze if both are active."""
         first, second = self.factors
         roles = [call.roles[factor] for factor in self.factors]
         sizes = [call.arguments[factor].numel() for factor in self.factors]
@@ -125,12 +130,12 @@ class Quotient(Rule):
 
 @dataclass(frozen=True)
 class FrozenReciprocal:
-    """A constant divided by an activation, by the tangent of 1/z."""
+    """A constant divided by an activation, with 1/z replaced by its tangent."""
 
     line: ElementwiseLine
 
     def __call__(self, numerator: Tensor | float, z: Tensor) -> Tensor:
-        """Multiply the constant with the tangent at another activation."""
+        """Multiply the constant by the tangent's value at another activation."""
         return numerator * self.line(z)
 
 
@@ -144,29 +149,30 @@ VALUES = 2
 
 @dataclass(frozen=True)
 class Attention(Rule):
-    """`scaled_dot_product_attention`."""
+    """`scaled_dot_product_attention`, whose probabilities are frozen."""
 
     kind = "product"
 
     def freeze(self, call: OperationCall) -> Function | None:
-        """Return the mix by the probabilities at x; None if the values are constant."""
+        """Return the attention with its probabilities at x; None if the values are constant."""
         if VALUES not in call.active:
             return None
         query, key, values, *rest = call.arguments
-        # Attention to unit vectors returns its probabilities, with the mask and scale applied.
-        units = torch.eye(key.shape[-2], dtype=values.dtype, device=values.device)
-        units = units.expand(*values.shape[:-2], *units.shape).contiguous()
-        probabilities = call.function(query, key, units, *rest, **call.keywords)
+        # With the identity matrix as its values, attention returns its probabilities, with the mask
+        # and the scale applied.
+        identity = torch.eye(key.shape[-2], dtype=values.dtype, device=values.device)
+        identity = identity.expand(*values.shape[:-2], *identity.shape).contiguous()
+        probabilities = call.function(query, key, identity, *rest, **call.keywords)
         is_grouped = bool(call.keywords.get("enable_gqa", False))
         repeats = query.shape[-3] // values.shape[-3] if is_grouped else 1
         return FrozenAttention(probabilities, repeats)
 
     def refusal(self, call: OperationCall) -> str | None:
-        """Return a reason if the attention has dropout."""
+        """Return a reason if the attention has dropout, or None."""
         return "it is random" if call.argument(4, "dropout_p", 0.0) else None
 
     def frozen_arguments(self, call: OperationCall) -> frozenset[ArgumentKey]:
-        """Return queries, keys and the mask."""
+        """Return all active arguments but the values: queries, keys and the mask."""
         return call.active - {VALUES}
 
     def is_site(self, call: OperationCall) -> bool:
@@ -174,7 +180,7 @@ class Attention(Rule):
         return True
 
     def role(self, call: OperationCall) -> Role:
-        """Return that the mix is plain: it carries on."""
+        """Return `Role.PLAIN`, so that later products stay linear in the mix."""
         return Role.PLAIN
 
 
@@ -189,7 +195,7 @@ class FrozenAttention:
     repeats: int
 
     def __call__(self, query: Any, key: Any, values: Tensor, *_: object, **__: object) -> Tensor:
-        """Mix other values."""
+        """Mix other values by the same probabilities."""
         shared = values.repeat_interleave(self.repeats, -3) if self.repeats > 1 else values
         return self.probabilities @ shared
 

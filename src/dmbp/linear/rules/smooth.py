@@ -2,11 +2,10 @@
 
     φ(z) = slope(x) ⊙ z + offset(x)         exactly, at x
 
-By default the line is the tangent, so the linear network's pullback is the model's gradient there;
-`lines.py` has other lines. Outputs of smooth activations are sites. Functions that are parts of
-something else (a square, a root, an exponential) carry no mask and are always replaced by their
-tangents. So are functions of several elements, such as a norm or a variance, whose tangent is a
-plane:
+By default the line is the tangent, whose slope is the activation's derivative; `lines.py` has other
+lines. Outputs of smooth activations are sites. Functions that are parts of something else (a
+square, a root, an exponential) carry no mask and are always replaced by their tangents. So are
+functions of several elements, such as a norm or a variance, whose tangent is a plane:
 
     f(z) = ⟨∇f(x), z⟩ + offset(x)
 """
@@ -31,14 +30,14 @@ from dmbp.linear.rules.base import (
 
 @dataclass(frozen=True)
 class Smooth(Rule):
-    """A smooth function of each element; `is_activation` says that its output carries a mask."""
+    """A smooth elementwise function; `is_activation` says that its output carries a mask."""
 
     kind = "smooth"
     output_role: Role = Role.ACTIVATION
     is_activation: bool = True
 
     def freeze(self, call: OperationCall) -> Function:
-        """Return the line of each element at x."""
+        """Return each element's line at x."""
 
         def activation(z: Tensor) -> Tensor:
             return call.function(z, *call.arguments[1:], **call.keywords)
@@ -55,13 +54,13 @@ class Smooth(Rule):
         return self.is_activation
 
     def role(self, call: OperationCall) -> Role:
-        """Return the function's own role, or the input's if that is higher."""
+        """Return the higher of the function's role and the input's."""
         return max(self.output_role, super().role(call))
 
 
 @dataclass(frozen=True)
 class TangentPlane:
-    """The tangent of a function of several elements, summed over `dimensions`."""
+    """The tangent plane of a function over the elements along `dimensions`."""
 
     gradient: Tensor
     dimensions: tuple[int, ...]
@@ -75,7 +74,7 @@ class TangentPlane:
 
 @dataclass(frozen=True)
 class SmoothReduction(Rule):
-    """A smooth function over dimensions, which are its argument at position `dim`."""
+    """A smooth reduction over the dimensions that its argument at position `dim` lists."""
 
     kind = "smooth"
     dim: int
@@ -97,13 +96,13 @@ class SmoothReduction(Rule):
         return refuse_active_settings(call)
 
     def role(self, call: OperationCall) -> Role:
-        """Return the function's own role."""
+        """Return the function's role."""
         return self.output_role
 
 
 @dataclass(frozen=True)
 class LogSoftmax(Rule):
-    """log softmax(z) = z − log Σ exp(z), with the logarithm replaced by its tangent plane."""
+    """log softmax(z) = z − log Σ exp(z), with log Σ exp replaced by its tangent plane."""
 
     kind = "smooth"
     log_sum_exp: ClassVar[SmoothReduction] = SmoothReduction(1, Role.PLAIN)

@@ -42,12 +42,12 @@ RULES: Mapping[str, Rule] = {
 
 
 def operation_name(target: object) -> str:
-    """Return an operation's key in the table: `aten.add.Tensor`, `getitem`."""
+    """Return an operation's key in the table, such as `aten.add.Tensor` or `getitem`."""
     return str(target) if "." in str(target) else getattr(target, "__name__", str(target))
 
 
 def module_path(node: Node) -> str:
-    """Return the path of the module that calls an operation, `layer1.0.relu`; empty at the top."""
+    """Return the path of the module that calls an operation, or "" for the model itself."""
     stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
     return path.partition("@")[0]  # "@1" marks a module's second call
@@ -63,7 +63,7 @@ _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.def
 
 
 def unsupported_error(node: Node, reason: str) -> UnsupportedOperation:
-    """Make the exception for an operation that cannot be frozen, with its name and place."""
+    """Return the exception for an operation that cannot be frozen, with its name and module."""
     path = module_path(node)
     where = f"at '{path}'" if path else "at the top of the model"
     name = operation_name(node.target)
@@ -75,22 +75,22 @@ def unsupported_error(node: Node, reason: str) -> UnsupportedOperation:
 
 
 def unsupported_errors(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
-    """Make one exception for several operations and reasons: the first, with the `others` inside.
+    """Return one exception for all refused operations: the first, with the rest as `others`.
 
     An operation that is refused several times in the same module counts once.
     """
-    found: dict[tuple[str, str], UnsupportedOperation] = {}
+    errors: dict[tuple[str, str], UnsupportedOperation] = {}
     for node, reason in refused:
         key = operation_name(node.target), module_path(node)
-        found.setdefault(key, unsupported_error(node, reason))
-    first, *others = found.values()
+        errors.setdefault(key, unsupported_error(node, reason))
+    first, *others = errors.values()
     return UnsupportedOperation(
         str(first), operation=first.operation, module=first.module, others=tuple(others)
     )
 
 
 def constant_output_error(output: Node) -> UnsupportedOperation:
-    """Make the exception for an output that is constant once frozen; usually a softmax is last."""
+    """Return the exception for an output that is constant once frozen, usually by a softmax."""
     node = output
     while operation_name(node.target) not in _SOFTMAX and node.all_input_nodes:
         node = node.all_input_nodes[0]
