@@ -1,8 +1,8 @@
-"""What identifies a model in a benchmark: everything but the network itself.
+"""Identifies a model in a benchmark by a digest, without keeping the network.
 
-A driver that hands its work to others loads a model once, keeps its `ModelIdentity` and drops the
-network. Two models have the same identity if they have the same parts, settings, source and
-weights, on whichever machine they were loaded.
+A driver whose workers compute elsewhere loads a model once, keeps its `ModelIdentity` and drops the
+network. Two models have the same digest if they have the same submodules, settings, source code and
+weights, whichever machine loaded them.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from dmbp.models.classifier import run_classifier
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """A model's name, preprocessing, classes and activation; `weights` is a digest of the rest."""
+    """A model's name, preprocessing, classes and activation; `weights` digests the network."""
 
     name: str
     weights: str
@@ -36,13 +36,13 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class TaskModel:
-    """A task's model on a device; its weights are digested when its identity is first read."""
+    """A task's model on a device; its weights are digested on first access to its identity."""
 
     classifier: Classifier
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """What identifies the model."""
+        """The model's identity."""
         classifier = self.classifier
         return ModelIdentity(
             classifier.name,
@@ -54,10 +54,10 @@ class TaskModel:
 
 
 def load_task_model(task: Task, device: str) -> TaskModel:
-    """Load a task's model on a device, with the preprocessing that the task asks for.
+    """Load a task's model on a device, with the task's `fit` and class names.
 
     Raises:
-        DMBPError: The model cannot be loaded or run; a note names the model and the task.
+        DMBPError: If the model cannot be loaded or run; a note names the model and the task.
     """
     try:
         return TaskModel(_classifier(task, device))
@@ -71,7 +71,7 @@ def _classifier(task: Task, device: str) -> Classifier:
     classifier.module.to(device).requires_grad_(False)
     noise = classifier.move_inputs(_noise(classifier.preprocessing))
     outputs, classifier = run_classifier(classifier, noise)
-    if task.classes is not None:  # names from a file may not fit; the model's own do
+    if task.classes is not None:  # only names from a file may not match
         classifier.check_classes(outputs[0])
     if task.fit is None:
         return classifier
@@ -88,7 +88,7 @@ def _noise(preprocessing: Preprocessing) -> Tensor:
 
 
 def weights_digest(classifier: Classifier) -> str:
-    """Return a digest of everything that a model has learned, and of how it computes."""
+    """Return a digest of a model's tensors and of its architecture."""
     digest = hashlib.sha256()
     for line in _architecture(classifier.module):
         digest.update(line.encode())
@@ -99,16 +99,15 @@ def weights_digest(classifier: Classifier) -> str:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return all tensors of a module: its state, unsaved buffers, and plain attributes."""
-    found: dict[str, Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
+    """Return all tensors of a module: state dict, non-persistent buffers, plain attributes."""
+    tensors: dict[str, Tensor] = {**module.state_dict(), **dict(module.named_buffers())}
     for name, part in module.named_modules():
-        own = {f"{name}.{k}": v for k, v in vars(part).items() if isinstance(v, Tensor)}
-        found |= own
-    return found
+        tensors |= {f"{name}.{k}": v for k, v in vars(part).items() if isinstance(v, Tensor)}
+    return tensors
 
 
 LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
-"""Packages whose classes are identified by name; all other classes by their source."""
+"""Packages whose classes are identified by name; other classes also by their source code."""
 
 
 DIGESTED_NAMES: Mapping[str, str] = {
@@ -119,8 +118,8 @@ DIGESTED_NAMES: Mapping[str, str] = {
     "dmbp.models.voc160.ResidualBlock": "dmbp.models.small_resnet.ResidualBlock",
     "dmbp.models.voc160.SmallResNet": "dmbp.models.small_resnet.SmallResNet",
 }
-"""Names under which our own modules have always been digested, whatever they are called today, so
-that results of earlier versions are found."""
+"""Names under which dmbp's modules were first digested. They keep these names in digests, so that
+results of earlier versions are found."""
 
 
 def _class_name(kind: type) -> str:
@@ -129,7 +128,7 @@ def _class_name(kind: type) -> str:
 
 
 def _architecture(module: nn.Module) -> Iterator[str]:
-    """Yield every submodule's name, class and settings; for a user's classes also the source."""
+    """Yield every submodule's name, class and settings, and the source of a user's classes."""
     for name, part in module.named_modules():
         kind = type(part)
         yield f"{name} {_class_name(kind)} {_settings(part)}"
@@ -142,12 +141,13 @@ def _architecture(module: nn.Module) -> Iterator[str]:
 
 
 PLAIN = (bool, int, float, str, torch.dtype)
+"""Types of attributes that count as settings, also in lists and tuples."""
 
 _ATTRIBUTES_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _settings(module: nn.Module) -> list[tuple[str, str]]:
-    """Return a module's plain attributes; its printed form changes with torch's versions."""
+    """Return a module's plain attributes; its `repr` would change with torch's versions."""
     library = type(module).__module__.split(".")[0] in LIBRARIES
     return sorted(
         (name, repr(value))

@@ -1,10 +1,10 @@
-"""The paper's own figures, to print beside ours.
+"""The paper's figures, to be printed with ours.
 
 Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Masked
 Backpropagation", ICCV 2021: Table 1 (ablation), Table 2 (state of the art, here "comparison") and
-Table 3 (re-initialisation). Tasks and methods have the paper's names; its DMBP is `DMBP^All` in
-every table, as in the ablation. The ablation's ImageNet figures are over 5 photos a class and those
-of the other tables over all photos, so the two differ.
+Table 3 (re-initialisation). Tasks and methods have the paper's names; its DMBP is called `DMBP^All`
+in every table, as in the ablation. The ablation's ImageNet figures are over 5 photos per class and
+those of the other tables over all photos, so the two differ.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ AVERAGE = "Avg"
 class PaperTable:
     """A table of the paper: its methods, and a line of figures for each task and metric.
 
-    `tasks_across` lays it out with a line for each method and a column for each task instead of the
-    other way round. `average` adds the mean over all lines of insertion.
+    By default it is printed with a column for each method; `tasks_across` makes that a column for
+    each task and a line for each method. `average` adds the mean over all IM and cIM lines.
     """
 
     methods: tuple[str, ...]
@@ -31,7 +31,7 @@ class PaperTable:
     average: bool = False
 
     def scores(self) -> PaperScores:
-        """Return the figures one by one."""
+        """Return the figures by task, metric and method."""
         return {
             (task, metric, method): float(figure)
             for (task, metric), figures in self.lines.items()

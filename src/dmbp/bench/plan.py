@@ -7,23 +7,23 @@ A plan is a TOML file:
         "gradcam",
         { name = "dmbp", label = "DMBP, long", settings = { iterations = 200 } },
     ]
-    paper = "comparison"            # the paper's table beside it; or ablation, reinitialisation
+    paper = "comparison"            # the paper's table to print; or ablation, reinitialisation
 
-    [settings.gradcam]              # for every entry of this method
+    [settings.gradcam]              # for all entries of this method
     signed = true
 
     [[tasks]]
-    name = "VOC/RN50"               # the name of its lines in a table
-    dataset = "voc"                 # or another kind of dmbp.data.dataset
-    path = "../data/VOC2012"        # relative to the plan, as all paths are
+    name = "VOC/RN50"               # what tables call the task
+    dataset = "voc"                 # or another key of dmbp.data.dataset.READERS
+    path = "../data/VOC2012"        # relative to the plan, like all paths
     model = "resnet50-voc"
     weights = "../models"
     metrics = ["IM", "cIM"]         # also deletion, pointing, reinitialisation
-    fit = "squeeze"                 # default: how the model's preprocessing fits a photo
-    first = 50                      # photos; default: all
+    fit = "squeeze"                 # default: that of the model's preprocessing
+    first = 50                      # number of photos; default: all
 
-A variant is a method under some settings, a column of a table. Two variants may share a method;
-their labels tell them apart.
+A variant is a method with its settings, and a column of a table. Two variants may share a method;
+their labels distinguish them.
 
     >>> make_variant("gradcam", {}).label
     'GC'
@@ -56,13 +56,14 @@ from dmbp.validation import (
 )
 
 METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
+"""The metrics that a plan may name; `dmbp.bench.scoring` has a function for each."""
 
 Count = Annotated[int, Constraint("a whole number from 1", lambda number: number >= 1)]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method, every setting that differs from its defaults, and its name in tables."""
+    """A method, its settings other than defaults, and what tables call it."""
 
     method: str
     settings: Mapping[str, Any]
@@ -70,7 +71,7 @@ class Variant:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The method and its settings, without the label, as something that can be hashed."""
+        """The method and its settings in hashable form, without the label."""
         return self.method, json.dumps(dict(self.settings), sort_keys=True)
 
 
@@ -81,12 +82,12 @@ def make_variant(
 
     Args:
         method: A name in `dmbp.methods()`.
-        settings: The method's settings, added to those that its row in the registry has.
-        label: The variant's name in tables; by default the paper's name for the method.
+        settings: The method's settings, added to those of its entry in the registry.
+        label: What tables call the variant; by default the paper's name for the method.
         where: Added to the method's name in messages, such as " in plan.toml".
 
     Raises:
-        InputError: The method or a setting is unknown, or a value is not allowed.
+        InputError: If the method or a setting is unknown, or a value is not allowed.
     """
     check_settings(method, settings, where=where)
     spec = METHODS[method]
@@ -100,17 +101,17 @@ class Task:
     Args:
         name: What tables call it.
         dataset: The kind of dataset, a key of `dmbp.data.dataset.READERS`.
-        path: Where the dataset lies.
-        model: Anything that `dmbp.models.load_model` takes.
+        path: The dataset's folder or file.
+        model: A name that `dmbp.models.load_model` accepts.
         metrics: Names from `METRICS`, each once.
         weights: A file of weights for the model.
-        classes: A file with the name of a class on each line.
-        fit: How photos are fitted to the model's input; by default the model's own way.
+        classes: A file with one class name per line.
+        fit: How photos are fitted to the model's input; by default as its preprocessing says.
         first: How many photos to take; by default all.
         steps: Points of an insertion or deletion curve.
 
     Raises:
-        InputError: A value is not allowed.
+        InputError: If a value is not allowed.
     """
 
     name: str
@@ -135,7 +136,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """Tasks times variants; `paper` names the paper's table to print beside the results."""
+    """Tasks times variants; `paper` is a key of `TABLES`, the table to print with the results."""
 
     tasks: tuple[Task, ...]
     variants: tuple[Variant, ...]
@@ -152,7 +153,7 @@ class Plan:
 
 
 def _repeated(names: Sequence[str]) -> str | None:
-    """Return the first name that occurs twice, if any."""
+    """Return the first name that occurs more than once, if any."""
     return next((name for name in names if names.count(name) > 1), None)
 
 
@@ -169,7 +170,7 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A plan as its file spells it: paths relative to the file, methods without defaults."""
+    """A plan as written in its file, with paths relative to the file."""
 
     methods: tuple[MethodEntry, ...] = ()
     settings: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -186,12 +187,12 @@ def read_plan(path: Path) -> Plan:
         path: The file; paths in it are relative to its folder.
 
     Raises:
-        InputError: The file cannot be read, or something in it is unknown, missing or not allowed;
-            the message names the file and the entry.
+        InputError: If the file cannot be read, or something in it is unknown, missing or not
+            allowed; the message names the file and the entry.
     """
     table = _read_toml(path)
     methods = table.get("methods")
-    if isinstance(methods, list):  # a name alone stands for a table that has only a name
+    if isinstance(methods, list):  # a string is short for a table with only a name
         entries = cast("list[Any]", methods)
         table["methods"] = [{"name": m} if isinstance(m, str) else m for m in entries]
     file = parse(PlanFile, table, lambda location: _error_context(location, table, path))
@@ -216,7 +217,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _error_context(location: Location, table: Mapping[str, Any], path: Path) -> ErrorContext:
-    """Return what to call the task, method or plan that a location of the file lies in."""
+    """Return how messages refer to the task, method or plan at a location of the file."""
     if location[:1] == ("settings",) and len(location) == 2:
         return ErrorContext(
             f"the plan {path}", key_name=lambda _: f"[settings.{location[1]}] in {path}"
@@ -232,11 +233,11 @@ def _error_context(location: Location, table: Mapping[str, Any], path: Path) -> 
 
 
 def _variant(entry: MethodEntry, settings: Mapping[str, Any], path: Path) -> Variant:
-    given = {**settings.get(entry.name, {}), **entry.settings}
-    return make_variant(entry.name, given, label=entry.label, where=f" in {path}")
+    merged = {**settings.get(entry.name, {}), **entry.settings}
+    return make_variant(entry.name, merged, label=entry.label, where=f" in {path}")
 
 
 def _with_paths_from(folder: Path, task: Task) -> Task:
-    """Return a task whose paths start at a folder; absolute paths stay as they are."""
-    given = {name: getattr(task, name) for name in ("path", "weights", "classes")}
-    return replace(task, **{name: folder / path for name, path in given.items() if path})
+    """Return a task whose relative paths are taken from a folder."""
+    paths = {name: getattr(task, name) for name in ("path", "weights", "classes")}
+    return replace(task, **{name: folder / path for name, path in paths.items() if path})

@@ -1,4 +1,4 @@
-"""How attributions are scored: a function for each metric that a plan may name."""
+"""Scores attributions: one function for each metric that a plan may name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +11,12 @@ from dmbp.metrics.insertion import CurveOptions, area
 from dmbp.models import Classifier
 
 SCORED_AT_ONCE = 256
+"""Masked images that a model is run on at once."""
 
 
 @dataclass
 class AttributionScores:
-    """The scores of one attribution by metric, and the curves of the metrics that have one."""
+    """The scores of one attribution by metric, and the curves of metrics that have one."""
 
     scores: dict[str, float] = field(default_factory=dict[str, float])
     curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -23,9 +24,9 @@ class AttributionScores:
 
 @dataclass(frozen=True)
 class AttributionBatch:
-    """Attributions of some questions, on one device.
+    """The inputs and attributions (`maps`) of a batch of questions, on one device.
 
-    `reinitialised_maps` computes those of the model with its last layer re-initialised.
+    `reinitialised_maps` computes attributions of the model with its last layer re-initialised.
     """
 
     targets: Sequence[PhotoTarget]
@@ -42,7 +43,7 @@ class AttributionBatch:
 
     @property
     def options(self) -> CurveOptions:
-        """How curves are computed."""
+        """The options of all metrics that compute a curve."""
         return {
             "steps": self.steps,
             "activation": self.classifier.activation,
@@ -52,55 +53,56 @@ class AttributionBatch:
 
 def score(batch: AttributionBatch, names: Sequence[str]) -> list[AttributionScores]:
     """Return each attribution's scores; a metric that does not apply to a question is left out."""
-    found = [AttributionScores() for _ in batch.targets]
+    results = [AttributionScores() for _ in batch.targets]
     for name in names:
-        SCORERS[name](name, batch, found)
-    return found
+        SCORERS[name](name, batch, results)
+    return results
 
 
-def _score_curve(name: str, batch: AttributionBatch, found: list[AttributionScores]) -> None:
+def _score_curve(name: str, batch: AttributionBatch, results: list[AttributionScores]) -> None:
     make_curves = {"IM": metrics.insertion_curve, "deletion": metrics.deletion_curve}[name]
     module = batch.classifier.module
     curves = make_curves(module, batch.inputs, batch.classes, batch.maps, **batch.options)
-    for own, curve, under in zip(found, curves.tolist(), area(curves).tolist(), strict=True):
-        own.scores[name], own.curves[name] = under, [round(point, 6) for point in curve]
+    areas = area(curves).tolist()
+    for result, curve, value in zip(results, curves.tolist(), areas, strict=True):
+        result.scores[name], result.curves[name] = value, [round(point, 6) for point in curve]
 
 
 def _score_complementary(
-    name: str, batch: AttributionBatch, found: list[AttributionScores]
+    name: str, batch: AttributionBatch, results: list[AttributionScores]
 ) -> None:
-    """Score the questions whose photo shows another class, too."""
-    several = [k for k, target in enumerate(batch.targets) if target.others]
-    if not several:
+    """Score the questions whose photo also shows another class."""
+    scored = [k for k, target in enumerate(batch.targets) if target.others]
+    if not scored:
         return
     values = metrics.complementary_insertion(
         batch.classifier.module,
-        batch.inputs[several],
-        [batch.targets[k].others for k in several],
-        batch.maps[several],
+        batch.inputs[scored],
+        [batch.targets[k].others for k in scored],
+        batch.maps[scored],
         **batch.options,
     )
-    for k, value in zip(several, values.tolist(), strict=True):
-        found[k].scores[name] = value
+    for k, value in zip(scored, values.tolist(), strict=True):
+        results[k].scores[name] = value
 
 
-def _score_pointing(name: str, batch: AttributionBatch, found: list[AttributionScores]) -> None:
-    """Score the questions whose photo has boxes, if photos are squeezed as the boxes are."""
+def _score_pointing(name: str, batch: AttributionBatch, results: list[AttributionScores]) -> None:
+    """Score the questions whose photo has boxes, if photos are squeezed like the boxes."""
     if batch.classifier.preprocessing.fit != "squeeze":
         return
     for k, target in enumerate(batch.targets):
         if target.sample.annotation is not None:
             boxes = target.sample.annotation.boxes(str(target.label), side=batch.maps.shape[-1])
             hit = metrics.pointing_game(batch.maps[k : k + 1].cpu(), [boxes])
-            found[k].scores[name] = float(hit)
+            results[k].scores[name] = float(hit)
 
 
 def _score_reinitialisation(
-    name: str, batch: AttributionBatch, found: list[AttributionScores]
+    name: str, batch: AttributionBatch, results: list[AttributionScores]
 ) -> None:
     values = metrics.rank_correlation(batch.maps, batch.reinitialised_maps())
-    for own, value in zip(found, values.tolist(), strict=True):
-        own.scores[name] = value
+    for result, value in zip(results, values.tolist(), strict=True):
+        result.scores[name] = value
 
 
 SCORERS: Mapping[str, Callable[[str, AttributionBatch, list[AttributionScores]], None]] = {

@@ -1,11 +1,11 @@
-"""From a plan to the cells that are missing, in units of work that a worker computes.
+"""Divides the missing cells of a plan into units, and looks up the rows of those that are there.
 
-A question is one class on one photo. A cell is a question to a variant of a method. A unit holds
-every missing cell of a few photos: it is small, so that it can be lost and tried again, and each
-photo is decoded once. Units are made as they are needed; only those assigned to a worker are in
-memory. `results` goes the other way: for every cell of a plan, the row that a store has for it.
-Both make cells in the same way, so a row counts if the photo, the weights, the settings and the
-scoring are the plan's own, whatever else the store holds.
+A question is one class on one photo, and a cell is a question answered by one variant of a method.
+A unit has the missing cells of a few photos: it is small, so that it can be lost and tried again,
+and each of its photos is decoded once. `missing_units` makes units as they are needed, so that only
+those assigned to a worker are in memory. `results` yields the row of every cell of a plan. Both
+make cells with `make_cell`, so a row counts if its photo, weights, settings and scoring are those
+of the plan, whatever else the store holds.
 """
 
 import hashlib
@@ -24,22 +24,23 @@ from dmbp.data.sample import Label, Sample
 from dmbp.errors import DMBPError, TargetError, one_line
 
 PHOTOS_AT_ONCE = 256
+"""Photos whose questions are looked up in the store together."""
 
 READER_THREADS = 8
-"""Threads that read files to digest them: on a file server each waits for most of its time."""
+"""Threads that read files to digest them; on a file server they mostly wait."""
 
 Shard = tuple[int, int]
-"""(i, n): every n-th photo from the i-th, counted from 0."""
+"""(i, n): every n-th photo, starting at the i-th, counted from 0."""
 
 WHOLE: Shard = (0, 1)
 
 
 @dataclass(frozen=True)
 class PhotoTarget:
-    """A class on a photo: the question that every method is asked.
+    """A question: a class on a photo.
 
-    `index` is the class among the model's outputs, `others` are the other classes on the photo.
-    `digest` is that of the photo's file; if the file cannot be read, `problem` says why.
+    `index` is the output of the class, `others` are the outputs of the other classes on the photo.
+    `digest` is the digest of the photo's file; if the file cannot be read, `problem` says why.
     """
 
     sample: Sample
@@ -51,14 +52,14 @@ class PhotoTarget:
 
 
 def question_count(task: Task, shard: Shard = WHOLE) -> int:
-    """Return how many questions a task has; only the dataset's lists are opened."""
+    """Return how many questions a task has; no photo is opened."""
     return sum(len(sample.labels) for sample in _samples(task, shard))
 
 
 def questions(
     task: Task, identity: ModelIdentity, digests: DigestCache, *, shard: Shard = WHOLE
 ) -> Iterator[list[PhotoTarget]]:
-    """Yield the questions of a task, those of some photos at a time."""
+    """Yield the questions of a task in lists, each on at most `PHOTOS_AT_ONCE` photos."""
     samples = _samples(task, shard)
     for start in range(0, len(samples), PHOTOS_AT_ONCE):
         yield _targets(samples[start : start + PHOTOS_AT_ONCE], identity, digests)
@@ -72,25 +73,25 @@ def _samples(task: Task, shard: Shard) -> Sequence[Sample]:
 def _targets(
     samples: Sequence[Sample], identity: ModelIdentity, digests: DigestCache
 ) -> list[PhotoTarget]:
-    found: list[PhotoTarget] = []
+    targets: list[PhotoTarget] = []
     by_path = _digests([sample.path for sample in samples], digests)
     for sample in samples:
         indices = [class_index(label, identity, sample) for label in sample.labels]
         digest, problem = by_path[sample.path]
         for label, index in zip(sample.labels, indices, strict=True):
             others = tuple(other for other in indices if other != index)
-            found.append(PhotoTarget(sample, label, index, others, digest, problem))
-    return found
+            targets.append(PhotoTarget(sample, label, index, others, digest, problem))
+    return targets
 
 
 def _digests(paths: Sequence[Path], cache: DigestCache) -> dict[Path, tuple[str, str | None]]:
-    """Return each file's digest, and why it has none."""
+    """Return each file's digest, and the reason if it cannot be read, else None."""
     known = {path: digest for path in paths if (digest := cache.get(path)) is not None}
     unknown = [path for path in paths if path not in known]
     with ThreadPoolExecutor(READER_THREADS) as threads:
-        read = dict(zip(unknown, threads.map(_digest, unknown), strict=True))
-    cache.put({path: digest for path, (digest, problem) in read.items() if problem is None})
-    return {path: (digest, None) for path, digest in known.items()} | read
+        computed = dict(zip(unknown, threads.map(_digest, unknown), strict=True))
+    cache.put({path: digest for path, (digest, problem) in computed.items() if problem is None})
+    return {path: (digest, None) for path, digest in known.items()} | computed
 
 
 def _digest(path: Path) -> tuple[str, str | None]:
@@ -101,7 +102,7 @@ def _digest(path: Path) -> tuple[str, str | None]:
 
 
 def class_index(label: Label, identity: ModelIdentity, sample: Sample) -> int:
-    """Return the output that a label stands for: by number, or by its whole name."""
+    """Return the output of the class that a label names, by its number or by its exact name."""
     if isinstance(label, int):
         return label
     if identity.classes is None:
@@ -110,13 +111,15 @@ def class_index(label: Label, identity: ModelIdentity, sample: Sample) -> int:
             "number: give their names with 'classes'"
         )
     if label not in identity.classes:
-        raise TargetError(f"{sample.name} is labelled {label!r}, no class of {identity.name}")
+        raise TargetError(
+            f"{sample.name} is labelled {label!r}, which is not a class of {identity.name}"
+        )
     return identity.classes.index(label)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Questions to one variant of a method, computed together."""
+    """Questions that one variant of a method answers together."""
 
     variant: Variant
     targets: tuple[PhotoTarget, ...]
@@ -124,14 +127,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Unit:
-    """Questions about some photos, a part for each variant; parts are computed in their order."""
+    """Missing cells of a few photos, with a part for each variant, computed in this order."""
 
     task: Task
     identity: ModelIdentity
     parts: tuple[Part, ...]
 
     def cell(self, target: PhotoTarget, variant: Variant) -> Cell:
-        """Return the cell of a question to a variant."""
+        """Return the cell of a question answered by a variant."""
         return make_cell(self.task, self.identity, target, variant)
 
     def failed(self, part: Part, reason: str) -> list[ResultRow]:
@@ -140,16 +143,16 @@ class Unit:
         return [ResultRow(cell, failure=reason) for cell in cells]
 
     def without_first_part(self) -> "Unit":
-        """Return what remains when the first part is done."""
+        """Return the unit that remains once the first part is computed."""
         return replace(self, parts=self.parts[1:])
 
     def photo_paths(self) -> set[Path]:
-        """Return the photos that the unit needs."""
+        """Return the paths of the photos that the unit needs."""
         return {target.sample.path for part in self.parts for target in part.targets}
 
 
 def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant: Variant) -> Cell:
-    """Return the cell of a question to a variant of a method."""
+    """Return the cell of a question answered by a variant of a method."""
     return Cell(
         dataset=task.dataset,
         image=target.sample.name,
@@ -170,9 +173,9 @@ def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant:
 
 
 class SkippedTasks:
-    """Counts the tasks of a plan that cannot run, because of their model or labels.
+    """Counts the tasks of a plan that cannot run because of their model or labels.
 
-    The other tasks go on. If no task can run, that is an error.
+    The other tasks still run. If no task can run, the last error is raised.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -181,7 +184,7 @@ class SkippedTasks:
 
     @contextmanager
     def skip_on_error(self, task: Task) -> Generator[None]:
-        """Turn an error inside into a warning that the task is left out."""
+        """Turn a `DMBPError` inside into a warning that the task is left out."""
         try:
             yield
         except DMBPError as error:
@@ -202,16 +205,16 @@ def missing_units(
     shard: Shard = WHOLE,
     retry: bool = False,
 ) -> Iterator[Unit]:
-    """Yield the cells of a plan that have no row yet, task by task.
+    """Yield the cells of a plan that have no row yet, in units, task by task.
 
     Args:
         plan: The plan.
-        store: The results so far.
+        store: The rows so far.
         identify: Returns the identity of a task's model.
         skipped: Counts the tasks that cannot run.
         on_existing: Called with how many cells have a row, and how many of those failed.
-        batch: Questions in a unit, at most.
-        shard: Which photos to take.
+        batch: The largest number of questions in a unit.
+        shard: The photos to take.
         retry: Whether cells that failed before count as missing.
     """
     for task in plan.tasks:
@@ -219,7 +222,7 @@ def missing_units(
             identity = identify(task)
             for targets in questions(task, identity, store.digests, shard=shard):
                 keys = [_keys(task, identity, target, plan) for target in targets]
-                flat = [key for several in keys for key in several]
+                flat = [key for question_keys in keys for key in question_keys]
                 failed = store.failed_by_key(flat)
                 existing = {key for key in failed if not (retry and failed[key])}
                 on_existing(
@@ -231,7 +234,7 @@ def missing_units(
 
 
 def _keys(task: Task, identity: ModelIdentity, target: PhotoTarget, plan: Plan) -> list[str]:
-    """Return the keys of a question's cells, one for each variant."""
+    """Return the keys of a question's cells, one per variant."""
     return [make_cell(task, identity, target, variant).key for variant in plan.variants]
 
 
@@ -241,32 +244,32 @@ def _missing(
     keys: Sequence[Sequence[str]],
     existing: set[str],
 ) -> list[tuple[PhotoTarget, list[Variant]]]:
-    """Return the questions without all their rows, each with the variants that lack one.
+    """Return the questions that lack a row, each with the variants for which it does.
 
     Of two variants that differ only in their label, one is computed.
     """
-    found: list[tuple[PhotoTarget, list[Variant]]] = []
-    for target, own in zip(targets, keys, strict=True):
-        by_key = dict(zip(own, plan.variants, strict=True))
-        missing = [variant for key, variant in by_key.items() if key not in existing]
-        if missing:
-            found.append((target, missing))
-    return found
+    missing: list[tuple[PhotoTarget, list[Variant]]] = []
+    for target, question_keys in zip(targets, keys, strict=True):
+        by_key = dict(zip(question_keys, plan.variants, strict=True))
+        variants = [variant for key, variant in by_key.items() if key not in existing]
+        if variants:
+            missing.append((target, variants))
+    return missing
 
 
 def _parts(missing: Sequence[tuple[PhotoTarget, list[Variant]]]) -> tuple[Part, ...]:
     """Group questions by variant."""
-    found: dict[str, tuple[Variant, list[PhotoTarget]]] = {}
+    by_label: dict[str, tuple[Variant, list[PhotoTarget]]] = {}
     for target, variants in missing:
         for variant in variants:
-            found.setdefault(variant.label, (variant, []))[1].append(target)
-    return tuple(Part(variant, tuple(targets)) for variant, targets in found.values())
+            by_label.setdefault(variant.label, (variant, []))[1].append(target)
+    return tuple(Part(variant, tuple(targets)) for variant, targets in by_label.values())
 
 
 def results(
     task: Task, plan: Plan, store: Store
 ) -> Iterator[tuple[PhotoTarget, Variant, ResultRow | None]]:
-    """Yield every question of a task with every variant, and its row if it has been computed."""
+    """Yield every question of a task with every variant, and the row of the cell if it has one."""
     identity = load_task_model(task, "cpu").identity
     for targets in questions(task, identity, store.digests):
         for target in targets:

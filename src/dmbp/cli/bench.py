@@ -22,7 +22,7 @@ bench_app = typer.Typer(
 
 
 class Format(StrEnum):
-    """Formats of tables."""
+    """Formats of a table."""
 
     markdown = "markdown"
     latex = "latex"
@@ -35,7 +35,7 @@ STORE = Path("dmbp-bench.sqlite")
 BATCH = 32
 WHOLE = "1/1"
 MAX_FAILURES = 20
-"""Reasons for failures that are listed."""
+"""Reasons for failures that are listed at most."""
 
 
 @bench_app.command()
@@ -73,17 +73,17 @@ def run(
         with progress(stdout, quiet=quiet) as show:
             tally = run_plan(read_plan(plan), store, options, show)
         if not quiet:
-            given = {"--device": device, "--workers": workers, "--ray": ray}
-            given |= {"--batch": batch, "--shard": shard}
-            stdout.print(summary(tally, store, _command(plan, store, given)))
+            flags = {"--device": device, "--workers": workers, "--ray": ray}
+            flags |= {"--batch": batch, "--shard": shard}
+            stdout.print(summary(tally, store, _command(plan, store, flags)))
             if tally.failed:
                 _print_failures(Store(store, read_only=True))
         if tally.left_out or (tally.failed and not tally.done):
-            raise typer.Exit(1)  # for a batch queue
+            raise typer.Exit(1)  # so that a batch queue reports it
 
 
-def _command(plan: Path, store: Path, given: Mapping[str, object]) -> str:
-    """Return the command that was typed, without options at their defaults."""
+def _command(plan: Path, store: Path, flags: Mapping[str, object]) -> str:
+    """Return the command line of this run, without options at their defaults."""
     defaults = {
         "--device": "cpu",
         "--workers": 1,
@@ -91,9 +91,9 @@ def _command(plan: Path, store: Path, given: Mapping[str, object]) -> str:
         "--batch": BATCH,
         "--shard": WHOLE,
     }
-    options = [(name, str(value)) for name, value in given.items() if value != defaults[name]]
+    changed = [(name, str(value)) for name, value in flags.items() if value != defaults[name]]
     words = ["dmbp", "bench", "run", str(plan), "--store", str(store)]
-    return shlex.join([*words, *(word for option in options for word in option)])
+    return shlex.join([*words, *(word for option in changed for word in option)])
 
 
 def _print_failures(results: "Store") -> None:
@@ -191,7 +191,7 @@ def merge(
 
 def _check_exists(store: Path) -> None:
     if not store.is_file():
-        raise InputError(f"there is no file of results {store}; `dmbp bench run` makes one")
+        raise InputError(f"there is no file of results {store}; `dmbp bench run` creates one")
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

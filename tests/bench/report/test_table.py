@@ -62,8 +62,8 @@ def test_a_table_in_the_papers_layout(plan: Path) -> None:
         assert line.count("[") == 1
         assert line.count("**") == 4
     assert lines[6:] == [
-        "- VOC/RN50, IM: 6 photos, 6 questions a method",
-        "- VOC/RN50, deletion: 6 photos, 6 questions a method",
+        "- VOC/RN50, IM: 6 photos, 6 questions per method",
+        "- VOC/RN50, deletion: 6 photos, 6 questions per method",
     ]
 
 

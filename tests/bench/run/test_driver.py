@@ -93,7 +93,9 @@ def test_a_model_or_dataset_that_does_not_exist(
 
 def test_labels_that_the_model_does_not_have(plan: Path) -> None:
     (plan.parent / "photos" / "dog").rename(plan.parent / "photos" / "wolf")
-    with pytest.raises(DMBPError, match=r"wolf/1\.png is labelled 'wolf', no class of tiny"):
+    with pytest.raises(
+        DMBPError, match=r"wolf/1\.png is labelled 'wolf', which is not a class of tiny"
+    ):
         run_to_table(plan, "s.sqlite")
 
 
@@ -127,9 +129,9 @@ def test_rows_are_counted() -> None:
 
 def test_the_pace_counts_only_computed_cells() -> None:
     tally = Tally(total=1000, kept=600, done=99, failed=1)
-    assert tally.pace(50.0) == "2 a second, 2 min 30 s left, 1 failed"
-    assert Tally(total=100_000, done=10).pace(10.0) == "1 a second, 27 h 46 min left"
-    assert Tally(total=5).pace(1.0) == "0 a second"
+    assert tally.pace(50.0) == "2 per second, 2 min 30 s left, 1 failed"
+    assert Tally(total=100_000, done=10).pace(10.0) == "1 per second, 27 h 46 min left"
+    assert Tally(total=5).pace(1.0) == "0 per second"
 
 
 def test_a_log_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

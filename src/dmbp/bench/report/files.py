@@ -1,8 +1,8 @@
-"""Results as files: every row for other programs, and a plot of a plan.
+"""Writes results to files: every row for other programs, and a plot of a plan.
 
 `export` writes a line for each row, with a column for each metric. Rows are written as they are
-read, a few thousand at a time, so that memory does not limit the size of a store. `plot` draws
-insertion curves by method, and scores against the seconds that a map takes.
+read, at most a few thousand at a time, so that a store may be larger than memory. `plot` draws the
+curves of each method, and its score against the seconds per map.
 """
 
 import csv
@@ -24,7 +24,7 @@ from dmbp.render import encode_figure, write_all_or_none
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
 
 ROWS_PER_GROUP = 5000
-"""Rows of a Parquet file that are in memory at once."""
+"""Rows in a group of a Parquet file, which is in memory at once."""
 
 
 def export(store: Store, path: Path) -> int:
@@ -38,8 +38,8 @@ def export(store: Store, path: Path) -> int:
         How many rows were written.
 
     Raises:
-        InputError: The file has another ending, or pyarrow is not installed.
-        OutputError: The file cannot be written.
+        InputError: If the file has another suffix, or pyarrow is not installed.
+        OutputError: If the file cannot be written.
     """
     if path.suffix not in WRITERS:
         kinds = " or ".join(WRITERS)
@@ -98,20 +98,21 @@ def _import_pyarrow() -> tuple[Any, Any]:
 
 
 Writer = Callable[[Path, Sequence[str], Iterable[tuple[Any, ...]]], int]
+"""Writes lines to a file and returns how many, given the names of the metrics."""
 
 WRITERS: Mapping[str, Writer] = {".csv": _write_csv, ".parquet": _write_parquet}
 
 
 @dataclass
 class VariantMeans:
-    """A variant's means as they grow: score, seconds, and each point of the curve."""
+    """A variant's running means: of its score, its seconds, and each point of its curve."""
 
     score: RunningMean = field(default_factory=RunningMean)
     seconds: RunningMean = field(default_factory=RunningMean)
     curve: list[RunningMean] = field(default_factory=list)
 
     def add(self, row: ResultRow, metric: str) -> None:
-        """Add a row."""
+        """Add a row that has a score for the metric."""
         self.score.add(row.scores[metric])
         self.seconds.add(row.seconds or 0.0)
         points = row.curves.get(metric, ())
@@ -129,14 +130,14 @@ def plot(plan: Plan, store: Path, out: Path) -> None:
         out: The picture to write, .png, .svg or .pdf.
 
     Raises:
-        InputError: There is nothing to draw, or the file has another ending.
+        InputError: If there is nothing to draw, or the file has another suffix.
     """
-    skipped, found = SkippedTasks(plan), list[TaskPlot]()
+    skipped, plots = SkippedTasks(plan), list[TaskPlot]()
     with closing(Store(store, read_only=True)) as rows:
         for task in plan.tasks:
             with skipped.skip_on_error(task):
-                found.append(task_plot(task, plan, rows))
-    drawn = [task for task in found if task.marks]
+                plots.append(task_plot(task, plan, rows))
+    drawn = [task for task in plots if task.marks]
     if not drawn:
         raise InputError(
             f"{store} has no scores of this plan by the first metric of a task: `dmbp bench run` "
@@ -146,7 +147,7 @@ def plot(plan: Plan, store: Path, out: Path) -> None:
 
 
 def task_plot(task: Task, plan: Plan, store: Store) -> TaskPlot:
-    """Return what a plot shows of a task: its first metric, by variant."""
+    """Return a task's part of the plot: the results of its first metric by variant."""
     metric = task.metrics[0]
     photos: set[str] = set()
     means = {variant.label: VariantMeans() for variant in plan.variants}
@@ -156,13 +157,15 @@ def task_plot(task: Task, plan: Plan, store: Store) -> TaskPlot:
             means[variant.label].add(row, metric)
     ours = {variant.label for variant in plan.variants if variant.method.startswith("dmbp")}
     marks = [
-        _mark(label, own, is_ours=label in ours) for label, own in means.items() if own.score.count
+        _mark(label, variant_means, is_ours=label in ours)
+        for label, variant_means in means.items()
+        if variant_means.score.count
     ]
     return TaskPlot(task.name, metric, len(photos), marks)
 
 
-def _mark(label: str, own: VariantMeans, *, is_ours: bool) -> MethodMark:
-    curve: Sequence[float] = [mean.mean for mean in own.curve]
-    errors = [mean.error for mean in own.curve]
-    score, seconds = own.score, own.seconds.mean
+def _mark(label: str, means: VariantMeans, *, is_ours: bool) -> MethodMark:
+    curve: Sequence[float] = [point.mean for point in means.curve]
+    errors = [point.error for point in means.curve]
+    score, seconds = means.score, means.seconds.mean
     return MethodMark(label, score.mean, score.error, seconds, curve, errors, is_ours)

@@ -1,6 +1,6 @@
-"""The lines of a plan's table: each variant's mean score on a task by a metric, and the paper's.
+"""The lines of a plan's table: the mean score of each variant by task and metric, and the paper's.
 
-The best scores of a line are ranked by what is good in its metric:
+The best two scores of a line are ranked; whether more is better depends on the metric:
 
     >>> rank_best("IM", {"GC": 0.5, "DMBP": 0.7, "Grad": 0.1})
     {'GC': 1, 'DMBP': 2}
@@ -20,7 +20,7 @@ from dmbp.bench.units import PhotoTarget, SkippedTasks, results
 
 @dataclass
 class RunningMean:
-    """A mean that grows one value at a time, with its standard error."""
+    """A mean and its standard error, computed without keeping the values."""
 
     count: int = 0
     total: float = 0.0
@@ -50,19 +50,19 @@ BADNESS: Mapping[str, Callable[[float], float]] = {
     "deletion": lambda score: score,
     "reinitialisation": abs,  # a map that depends on what was learned does not correlate
 }
-"""How bad a score is, for metrics in which more is not better."""
+"""How bad a score is, for metrics in which a higher score is not better."""
 
 
 def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> dict[str, int]:
-    """Rank the best two of a line by their printed digits.
+    """Rank the best two scores of a line, rounded as they are printed.
 
     Args:
         metric: The metric of the scores.
         scores: Scores by label.
-        digits: Digits after the point that are printed.
+        digits: Decimal places that are printed.
 
     Returns:
-        2 for the label of the best and 1 for the second; equal scores share a rank.
+        2 for the label of the best score and 1 for the second; equal scores share a rank.
     """
     badness = BADNESS.get(metric, lambda score: -score)
     printed = {label: badness(round(score, digits)) for label, score in scores.items()}
@@ -84,7 +84,7 @@ class ScoreSummary:
 class TableLine:
     """A task and a metric: our scores and the paper's figures by label.
 
-    `photos` and `questions` are how many the means are over.
+    `photos` and `questions` are how many of them the metric applies to.
     """
 
     task: str
@@ -101,7 +101,7 @@ class TableLine:
 
     @property
     def is_fair(self) -> bool:
-        """Whether all means are over the same number of questions, so that they can be compared."""
+        """Whether all means are over as many questions, so that they can be compared."""
         scored = [score for score in self.ours.values() if score.mean.count]
         return self.is_complete and len({(s.failed, s.unscored) for s in scored}) <= 1
 
@@ -118,7 +118,7 @@ def table_lines(plan: Plan, path: Path) -> list[TableLine]:
         path: The file of results.
 
     Raises:
-        DMBPError: The store cannot be read, or no task can run.
+        DMBPError: If the store cannot be read, or no task can run.
     """
     skipped, lines = SkippedTasks(plan), list[TableLine]()
     with closing(Store(path, read_only=True)) as store:
@@ -158,7 +158,7 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
 
 
 def _applies(metric: str, target: PhotoTarget) -> bool:
-    """Complementary insertion needs another class on the photo, pointing needs boxes."""
+    """Return whether a metric applies: cIM needs another class on the photo, pointing boxes."""
     if metric == "cIM":
         return bool(target.others)
     return metric != "pointing" or target.sample.annotation is not None
@@ -176,29 +176,29 @@ def _count(score: ScoreSummary, metric: str, row: ResultRow | None) -> None:
 
 
 def average_line(lines: list[TableLine], plan: Plan) -> TableLine | None:
-    """Return the mean over the lines of insertion, or None if the paper's table has no such line.
+    """Return the mean over the IM and cIM lines, or None if the paper's table has no such line.
 
-    Only variants with a score in every line that has questions are averaged. There is no standard
-    error, because lines of one task share their photos.
+    There must be at least two lines. Only variants with a score in every line that has questions
+    are averaged. There is no standard error, because lines of one task share their photos.
     """
     averaged = [line for line in lines if line.metric in ("IM", "cIM") and line.questions]
     if not TABLES[plan.paper].average or len(averaged) < 2:
         return None
     ours: dict[str, ScoreSummary] = {}
     for variant in plan.variants:
-        found = [line.means().get(variant.label) for line in averaged]
-        values = [value for value in found if value is not None]
+        means = [line.means().get(variant.label) for line in averaged]
+        values = [value for value in means if value is not None]
         if len(values) == len(averaged):
-            parts = [line.ours[variant.label] for line in averaged]
+            summaries = [line.ours[variant.label] for line in averaged]
             ours[variant.label] = ScoreSummary(
                 RunningMean(1, sum(values) / len(values)),
-                failed=sum(part.failed for part in parts),
-                missing=sum(part.missing for part in parts),
+                failed=sum(summary.failed for summary in summaries),
+                missing=sum(summary.missing for summary in summaries),
             )
-    theirs = TABLES[plan.paper].scores().items()
-    figures = {method: figure for (task, _, method), figure in theirs if task == AVERAGE}
+    scores = TABLES[plan.paper].scores().items()
+    figures = {method: figure for (task, _, method), figure in scores if task == AVERAGE}
     paper = {v.label: figures[v.label] for v in plan.variants if v.label in figures}
-    whole = {line.task for line in averaged} >= {
+    has_all_tasks = {line.task for line in averaged} >= {
         task for task, _ in TABLES[plan.paper].lines if task != AVERAGE
     }
-    return TableLine("", AVERAGE, 0, 0, ours, paper if whole else {})
+    return TableLine("", AVERAGE, 0, 0, ours, paper if has_all_tasks else {})

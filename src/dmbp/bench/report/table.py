@@ -1,9 +1,10 @@
-"""A plan's table in the paper's layout, with the paper's figures: Markdown, LaTeX or CSV.
+"""Formats a plan's table in the paper's layout, with the paper's figures: Markdown, LaTeX or CSV.
 
-Tables 1 and 2 have a line for each task and metric and a column for each method; the best of a line
-is in brackets, and the best two are bold. Table 3 has a line for each method and a column for each
-task, and the best is bold. Nothing is marked in a line whose means are not all over the same
-questions. The paper's figures follow ours, below in the first layout and beside in the second.
+Tables 1 and 2 have a line for each task and metric and a column for each method; the best score of
+a line is in brackets, and the best two are bold. Table 3 has a line for each method and a column
+for each task, and the best score is bold. Nothing is marked if the means to be compared are not
+over as many questions. The paper's figures are below ours in the first layout and to the right of
+ours in the second.
 """
 
 import csv
@@ -21,7 +22,7 @@ from dmbp.errors import require_known
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a table's field."""
+    """The text of one entry of a table."""
 
     text: str
     bold: bool = False
@@ -29,7 +30,7 @@ class Text:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Titles, and rows of the same length, that any format can write."""
+    """A table independent of its format: titles, and rows of the same length."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Text]]
@@ -39,57 +40,57 @@ def methods_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLa
     """Lay lines out with a column for each method."""
     rows: list[list[Text]] = []
     for line in lines:
-        found = rank_best(line.metric, line.means()) if line.is_fair else {}
-        ours = [_ours(line.ours.get(label), found.get(label, 0)) for label in labels]
+        ranks = rank_best(line.metric, line.means()) if line.is_fair else {}
+        ours = [_ours(line.ours.get(label), ranks.get(label, 0)) for label in labels]
         rows.append([Text(line.task), Text(line.metric), *ours])
         if line.paper:
             name = f"{line.metric}, paper"
-            rows.append([Text(line.task), Text(name), *(_theirs(line, label) for label in labels)])
+            rows.append([Text(line.task), Text(name), *(_papers(line, label) for label in labels)])
     return TableLayout(["DB/Model", "Metric", *labels], rows)
 
 
 def tasks_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayout:
-    """Lay lines out with a column for each task and metric, the paper's beside it."""
+    """Lay lines out with a column for each task and metric, and one for the paper's figures."""
     titles = [""]
     rows = [[Text(label, bold=True)] for label in labels]
-    several = len({line.metric for line in lines}) > 1
+    has_many_metrics = len({line.metric for line in lines}) > 1
     for line in lines:
-        titles.append(f"{line.task}, {line.metric}" if several else line.task)
+        titles.append(f"{line.task}, {line.metric}" if has_many_metrics else line.task)
         titles += ["paper"] if line.paper else []
-        found = rank_best(line.metric, line.means()) if line.is_fair else {}
+        ranks = rank_best(line.metric, line.means()) if line.is_fair else {}
         for label, row in zip(labels, rows, strict=True):
-            row.append(_ours(line.ours.get(label), found.get(label, 0), brackets=False))
-            row += [_theirs(line, label)] if line.paper else []
+            row.append(_ours(line.ours.get(label), ranks.get(label, 0), brackets=False))
+            row += [_papers(line, label)] if line.paper else []
     return TableLayout(titles, rows)
 
 
-def _ours(score: ScoreSummary | None, mark: int, *, brackets: bool = True) -> Text:
+def _ours(score: ScoreSummary | None, rank: int, *, brackets: bool = True) -> Text:
     if score is None or not score.mean.count:
         return Text("")
     text = f"{score.mean.mean:.3f}"
     text += f" ± {score.mean.error:.3f}" if score.mean.count > 1 else ""
     if not brackets:
-        return Text(text, bold=mark == 2)
-    return Text(f"[{text}]" if mark == 2 else text, bold=mark > 0)
+        return Text(text, bold=rank == 2)
+    return Text(f"[{text}]" if rank == 2 else text, bold=rank > 0)
 
 
-def _theirs(line: TableLine, label: str) -> Text:
+def _papers(line: TableLine, label: str) -> Text:
     return Text(f"{line.paper[label]:.2f}" if label in line.paper else "")
 
 
 def notes(lines: Sequence[TableLine]) -> list[str]:
-    """Return how many photos and questions each line is over, and what is missing."""
-    found = [f"{line.task}, {line.metric}: {_over(line)}" for line in lines]
-    return found + [note for line in lines for note in _missing(line)]
+    """Return notes on how many photos and questions each line has, and on what is missing."""
+    sizes = [f"{line.task}, {line.metric}: {_size(line)}" for line in lines]
+    return sizes + [note for line in lines for note in _missing(line)]
 
 
 WHY_NO_QUESTIONS = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
 
 
-def _over(line: TableLine) -> str:
+def _size(line: TableLine) -> str:
     if not line.questions and line.metric in WHY_NO_QUESTIONS:
         return WHY_NO_QUESTIONS[line.metric]
-    return f"{_counted(line.photos, 'photo')}, {_counted(line.questions, 'question')} a method"
+    return f"{_counted(line.photos, 'photo')}, {_counted(line.questions, 'question')} per method"
 
 
 def _counted(count: int, what: str) -> str:
@@ -97,21 +98,21 @@ def _counted(count: int, what: str) -> str:
 
 
 WHY_NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
-"""Why a metric may have no score for a photo that has everything it needs."""
+"""Notes on questions to which a metric applies but that have no score."""
 
 
 def _missing(line: TableLine) -> list[str]:
-    """Return what a line lacks; methods that lack the same share a note."""
+    """Return notes on the scores that a line lacks; methods that lack the same share a note."""
     lacking: dict[str, list[str]] = {}
     for label, score in line.ours.items():
-        gone = {"failed": score.failed, "not computed yet": score.missing}
-        gone[WHY_NOT_SCORED.get(line.metric, "not scored")] = score.unscored
-        said = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
-        if said:
-            lacking.setdefault(said, []).append(label)
+        counts = {"failed": score.failed, "not computed yet": score.missing}
+        counts[WHY_NOT_SCORED.get(line.metric, "not scored")] = score.unscored
+        note = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        if note:
+            lacking.setdefault(note, []).append(label)
     return [
-        f"{line.task}, {line.metric}, {', '.join(labels)}: {'each ' * (len(labels) > 1)}{said}"
-        for said, labels in lacking.items()
+        f"{line.task}, {line.metric}, {', '.join(labels)}: {'each ' * (len(labels) > 1)}{note}"
+        for note, labels in lacking.items()
     ]
 
 
@@ -124,36 +125,37 @@ def table(plan: Plan, store: Path, kind: str = "markdown") -> str:
         kind: "markdown", "latex" or "csv".
 
     Raises:
-        DMBPError: The format is unknown, the store cannot be read, or no task can run.
+        DMBPError: If the format is unknown, the store cannot be read, or no task can run.
     """
     require_known("format", kind, FORMATS)
     return FORMATS[kind](table_lines(plan, store), plan)
 
 
 def as_markdown(lines: list[TableLine], plan: Plan) -> str:
-    """Write a table for a README, with notes below."""
+    """Return a Markdown table with notes below it."""
     layout = _layout(lines, plan)
     titles = [_markdown(Text(title)) for title in layout.titles]
     texts = [titles, ["---"] * len(titles)]
     texts += [[_markdown(text) for text in row] for row in layout.rows]
     body = "\n".join(f"| {' | '.join(row)} |" for row in texts)
-    return body + "\n\n" + "\n".join(f"- {note}" for note in _below(lines, plan)) + "\n"
+    return body + "\n\n" + "\n".join(f"- {note}" for note in _notes_below(lines, plan)) + "\n"
 
 
 def as_latex(lines: list[TableLine], plan: Plan) -> str:
-    """Write a tabular for a paper, with notes below."""
+    """Return a LaTeX tabular with notes below it."""
     layout = _layout(lines, plan)
     rows = [" & ".join(_latex(Text(title, bold=True)) for title in layout.titles) + r" \\ \hline"]
     rows += [" & ".join(map(_latex, row)) + r" \\" for row in layout.rows]
     body = "\n".join(rows)
-    said = _below(lines, plan)
-    below = "".join(f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in said)
+    below = "".join(
+        f"\n\n{{\\footnotesize {_latex(Text(note))}}}" for note in _notes_below(lines, plan)
+    )
     columns = "c" * len(layout.titles)
     return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}{below}\n"
 
 
 def as_csv(lines: list[TableLine], plan: Plan) -> str:
-    """Write a line for each task, metric and method."""
+    """Return CSV with a line for each task, metric and method."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -189,14 +191,14 @@ def _layout(lines: list[TableLine], plan: Plan) -> TableLayout:
     return methods_across(lines if average is None else [*lines, average], labels)
 
 
-def _below(lines: list[TableLine], plan: Plan) -> list[str]:
-    """Return the notes below a table: what lines are over, and which methods have no average."""
+def _notes_below(lines: list[TableLine], plan: Plan) -> list[str]:
+    """Return the notes below a table, also on methods that have no average."""
     average = None if TABLES[plan.paper].tasks_across else average_line(lines, plan)
-    has = {variant.label for variant in plan.variants} if average is None else average.ours
-    labels = [variant.label for variant in plan.variants if variant.label not in has]
+    averaged = {variant.label for variant in plan.variants} if average is None else average.ours
+    labels = [variant.label for variant in plan.variants if variant.label not in averaged]
     yet = "" if all(line.is_complete for line in lines) else " yet"
-    why = f"Avg, {', '.join(labels)}: not every line has a score{yet}"
-    return [*notes(lines), why] if labels else notes(lines)
+    note = f"Avg, {', '.join(labels)}: not every line has a score{yet}"
+    return [*notes(lines), note] if labels else notes(lines)
 
 
 def _markdown(text: Text) -> str:

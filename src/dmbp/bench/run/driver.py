@@ -1,9 +1,9 @@
-"""Runs a plan: computes the cells that a store does not have yet, and writes them there.
+"""Runs a plan: computes the cells that a store does not have yet, and writes their rows to it.
 
     plan → questions → units → executor → rows → store
 
-The driver makes units as the executor takes them and writes rows as they arrive. Whichever executor
-computes them, the rows are the same.
+The driver makes units as the executor takes them, and writes rows as they arrive. The rows do not
+depend on the executor.
 """
 
 import math
@@ -27,16 +27,17 @@ from dmbp.bench.store import ResultRow, Store
 from dmbp.bench.units import WHOLE, Shard, SkippedTasks, Unit, missing_units, question_count
 
 Executor = Callable[[Iterator[Unit]], ResultStream]
+"""Computes units in this process, in several processes or on a cluster."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a plan is run; none of it changes a result.
+    """How a plan is run; no option changes a score by more than rounding.
 
     Args:
-        devices: The device of each worker process; a single one is used by this process itself.
+        devices: The device of each worker process; if there is one, this process uses it itself.
         batch: Questions computed at once.
-        shard: (i, n) takes every n-th photo from the i-th, counted from 0.
+        shard: (i, n) takes every n-th photo, starting at the i-th, counted from 0.
         retry: Whether to try cells again that failed before.
         ray: The address of a Ray cluster, whose devices are used instead of `devices`.
     """
@@ -50,10 +51,10 @@ class RunOptions:
 
 @dataclass
 class Tally:
-    """How many cells a run has computed, of how many.
+    """Counts of a run's cells.
 
-    `done` and `failed` were computed by this run; `kept` had a row before it, of which
-    `failed_before` say why they failed. `left_out` is how many tasks could not run.
+    Of all `total` cells, this run computed `done`, and `failed` to compute others; `kept` had a row
+    before the run, of which `failed_before` are failures. `left_out` counts tasks that cannot run.
     """
 
     total: int = 0
@@ -64,30 +65,30 @@ class Tally:
     left_out: int = 0
 
     def count(self, rows: Sequence[ResultRow]) -> None:
-        """Count rows that were computed."""
+        """Count the rows of cells that this run has tried."""
         failed = sum(row.failure is not None for row in rows)
         self.failed += failed
         self.done += len(rows) - failed
 
     def keep(self, count: int, failed: int) -> None:
-        """Count cells that had a row before, and those among them that had failed."""
+        """Count cells that had a row before the run, and those of them that had failed."""
         self.kept += count
         self.failed_before += failed
 
     @property
     def left(self) -> int:
-        """Cells that are still to be tried."""
+        """The number of cells that are still to be tried."""
         return self.total - self.done - self.failed - self.kept
 
     def pace(self, seconds: float) -> str:
-        """Return how fast the run is after some seconds, how long the rest takes, and what failed.
+        """Return the run's cells per second, its remaining time and its failures as text.
 
-        Cells that had a row before took no time and do not count.
+        Cells that had a row before the run do not count.
         """
         rate = (self.done + self.failed) / max(seconds, 1e-9)
         left = f", {_duration(self.left / rate)} left" if rate > 0 else ""
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"{rate:.3g} a second{left}{failed}"
+        return f"{rate:.3g} per second{left}{failed}"
 
 
 def _duration(seconds: float) -> str:
@@ -111,10 +112,10 @@ def run_plan(
         on_progress: Called after every batch of rows is written.
 
     Returns:
-        What was computed, what failed, and what was there before.
+        How many cells were computed, failed, or had a row before.
 
     Raises:
-        DMBPError: No task can run, workers do not start, or the store cannot be written.
+        DMBPError: If no task can run, workers do not start, or the store cannot be written.
     """
     plan = with_absolute_paths(plan)
     load, execute = _executor(options)
@@ -133,7 +134,7 @@ def run_plan(
 
 
 def count_missing(plan: Plan, store: Path) -> Tally:
-    """Return how much of a plan a store has; models are loaded to know which rows are theirs."""
+    """Return how much of a plan a store has; models are loaded to compute the cells' keys."""
     plan = with_absolute_paths(plan)
     tally = Tally(cell_count(plan))
     load = partial(load_task_model, device="cpu")
@@ -151,21 +152,21 @@ def cell_count(plan: Plan, shard: Shard = WHOLE) -> int:
 
 
 def with_absolute_paths(plan: Plan) -> Plan:
-    """Return a plan whose paths mean the same in any working directory."""
+    """Return a plan whose paths are absolute, so that workers can run in any directory."""
     return replace(plan, tasks=tuple(_with_absolute_paths(task) for task in plan.tasks))
 
 
 def _with_absolute_paths(task: Task) -> Task:
-    given = {name: getattr(task, name) for name in ("path", "weights", "classes")}
-    return replace(task, **{k: path.absolute() for k, path in given.items() if path is not None})
+    paths = {name: getattr(task, name) for name in ("path", "weights", "classes")}
+    return replace(task, **{k: path.absolute() for k, path in paths.items() if path is not None})
 
 
 def _executor(options: RunOptions) -> tuple[LoadModel, Executor]:
-    """Return how the driver loads a model, and what computes units."""
+    """Return the function with which the driver loads a model, and the executor."""
     load = partial(load_task_model, device="cpu")
     if options.ray is not None:
         return load, partial(run_on_cluster, address=options.ray)
-    if len(options.devices) == 1:  # computes with the model that the driver has loaded
+    if len(options.devices) == 1:  # driver and worker share one loaded model
         device = options.devices[0]
         shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
         return shared, partial(run_in_process, load=shared, device=device)
@@ -194,26 +195,26 @@ def _missing_units(
 
 
 SECONDS_BETWEEN_LINES = 60.0
-"""Seconds between two lines in a log, where a line cannot be drawn over the last."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 
 
 @contextmanager
 def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], None]]:
-    """Show a run's progress: a bar on a terminal, a line now and then in a log.
+    """Show a run's progress: a bar on a terminal, otherwise a line every minute.
 
     Args:
         console: Where to print.
-        quiet: Print nothing.
+        quiet: Whether to print nothing.
 
     Returns:
-        A context manager that gives the function to call with the tally as it grows.
+        A context manager whose value is a function to call with each new tally.
     """
     started = time.monotonic()
     columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     has_bar = console.is_terminal and not quiet
     with Progress(*columns, console=console, transient=True, disable=not has_bar) as bar:
         task = bar.add_task("loading", total=None)
-        last = -math.inf  # the first line at once
+        last = -math.inf  # the first line is printed at once
 
         def show(tally: Tally) -> None:
             nonlocal last
@@ -229,12 +230,12 @@ def progress(console: Console, *, quiet: bool) -> Generator[Callable[[Tally], No
 
 
 def summary(tally: Tally, store: Path, command: str) -> str:
-    """Return what a run has done, and how to see and retry what failed.
+    """Return a summary of a run, and the commands that show and retry what failed.
 
     Args:
         tally: The run's tally.
         store: The file of results.
-        command: The command that ran.
+        command: The command line of the run.
     """
     text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
     if tally.failed_before:

@@ -1,9 +1,9 @@
 """A pool of workers: assigns units, collects rows, and replaces workers that die.
 
-Each worker has two units, one to compute and one to decode, and reports every part that is done. If
-a worker dies, another takes its place and what it had not reported is tried again; a part over
-which several workers died in a row is given up. `dmbp.bench.run.local` has the back end for
-processes, `dmbp.bench.run.ray_cluster` the one for a Ray cluster.
+Each worker has two units, one to compute and one to decode, and reports every part that it has
+computed. If a worker dies, another replaces it and the parts that it had not reported are tried
+again; a part on which several workers died in a row is given up. The back end for processes is in
+`dmbp.bench.run.local`, that for a Ray cluster in `dmbp.bench.run.ray_cluster`.
 """
 
 from abc import ABC, abstractmethod
@@ -17,45 +17,46 @@ from dmbp.bench.units import Unit
 from dmbp.errors import WorkerError
 
 ResultStream = Generator[list[ResultRow]]
+"""Rows in batches; closing the generator ends all workers."""
 
 MAX_ATTEMPTS = 3
-"""Attempts at one part of a unit. A machine that goes down takes a worker with it once; what kills
-three workers in a row (a crash in a kernel, the system reclaiming memory) will kill the next."""
+"""Attempts at one part of a unit. A machine that goes down kills a worker once; what kills three
+workers in a row (a crash in a kernel, the system reclaiming memory) would kill the next, too."""
 
 UNITS_PER_WORKER = 2
-"""Units that a worker has at once: one is computed, the photos of the other are decoded."""
+"""Units that a worker has at a time: one is computed while photos of the other are decoded."""
 
 
 @dataclass(eq=False)
 class Assignment:
-    """A unit assigned to a worker: what remains of it, and how many workers died on it."""
+    """The rest of a unit assigned to a worker, and how many workers died on its first part."""
 
     unit: Unit
     deaths: int = 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing remains."""
+        """Whether no part remains."""
         return not self.unit.parts
 
     def finish_part(self) -> None:
-        """Remove the first part, which is done."""
+        """Remove the first part, which has been computed or given up."""
         self.unit, self.deaths = self.unit.without_first_part(), 0
 
     def record_death(self, reason: str) -> list[ResultRow]:
-        """Count a worker that died on the first part; if it is given up, return its rows."""
+        """Count a worker that died on the first part; return its rows if the part is given up."""
         self.deaths += 1
         if self.deaths < MAX_ATTEMPTS:
             return []
-        said = f"{self.deaths} workers in a row were lost over it; the last {reason}"
-        rows = self.unit.failed(self.unit.parts[0], said)
+        failure = f"{self.deaths} workers in a row were lost over it; the last {reason}"
+        rows = self.unit.failed(self.unit.parts[0], failure)
         self.finish_part()
         return rows
 
 
 @dataclass(eq=False)
 class WorkerHandle(ABC):
-    """A worker as the pool sees it: its device, and its assignments in their order."""
+    """A worker as the pool sees it: its device, and its assignments in the order of work."""
 
     device: str
     is_ready: bool = False
@@ -67,17 +68,17 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """End the worker, whatever it is doing."""
+        """End the worker, even if it is computing."""
 
 
 Worker = TypeVar("Worker", bound=WorkerHandle)
 
 
 class WorkerPool(ABC, Generic[Worker]):
-    """Computes units on one worker for each device; a device named twice has two workers.
+    """Computes units on one worker for each entry of `devices`, which may repeat a device.
 
-    A back end starts workers and listens to them: it calls `mark_ready`, `finish_part` and
-    `replace` for what they say.
+    A back end implements `start` and `collect`, in which it calls `mark_ready`, `finish_part` and
+    `replace` as workers start, report parts and die.
     """
 
     def __init__(self, units: Iterator[Unit], devices: Sequence[str]) -> None:
@@ -93,15 +94,15 @@ class WorkerPool(ABC, Generic[Worker]):
 
     @abstractmethod
     def collect(self) -> Iterator[list[ResultRow]]:
-        """Wait until a worker says something; yield the rows that come with it."""
+        """Wait until at least one worker starts, reports or dies; yield the rows that result."""
 
     @property
     def max_failed_starts(self) -> int:
-        """How many workers in a row may die before they are ready."""
+        """How many workers in a row may die before they are ready without ending the run."""
         return MAX_ATTEMPTS - 1
 
     def rows(self) -> ResultStream:
-        """Yield the rows of all units as they arrive; at the end no worker is left."""
+        """Yield the rows of all units as they arrive, and end all workers afterwards."""
         try:
             for device in self._devices:
                 self.workers.append(self.start(device))
@@ -111,12 +112,12 @@ class WorkerPool(ABC, Generic[Worker]):
             self.stop()
 
     def stop(self) -> None:
-        """End all workers, whatever they are doing."""
+        """End all workers, even if they are computing."""
         for worker in self.workers:
             worker.end()
 
     def _assign(self) -> bool:
-        """Give units to workers with the fewest; return whether there is anything to wait for."""
+        """Give units to workers with the fewest; return whether any work is left."""
         for count in range(UNITS_PER_WORKER):
             for worker in self.workers:
                 idle = worker.is_ready and len(worker.assignments) <= count
@@ -129,17 +130,17 @@ class WorkerPool(ABC, Generic[Worker]):
         return self._returned.popleft() if self._returned else next(self._new, None)
 
     def _has_more(self) -> bool:
-        """Whether a unit waits for the first worker that becomes ready."""
+        """Return whether any unit has not been assigned yet."""
         if (assignment := self._next()) is not None:
             self._returned.appendleft(assignment)
         return assignment is not None
 
     def mark_ready(self, worker: Worker) -> None:
-        """Let a worker that has started have units."""
+        """Note that a worker has started and may be given units."""
         worker.is_ready, self._failed_starts = True, 0
 
     def finish_part(self, worker: Worker, assignment: Assignment) -> None:
-        """Note that the first part of an assignment is done."""
+        """Note that the first part of an assignment has been computed."""
         assignment.finish_part()
         if assignment.is_finished:
             worker.assignments.remove(assignment)
@@ -149,13 +150,14 @@ class WorkerPool(ABC, Generic[Worker]):
 
         Args:
             worker: The worker that died.
-            reason: How, as the end of a sentence such as "the last was killed by signal 9".
+            reason: How it died, to follow "the last", such as "was killed by signal 9".
 
         Returns:
             The rows of a part that is given up, if this was its last attempt.
 
         Raises:
-            WorkerError: Workers die before they are ready, again and again.
+            WorkerError: If more than `max_failed_starts` workers in a row died before they were
+                ready.
         """
         self.workers.remove(worker)
         if not worker.is_ready:
@@ -163,6 +165,8 @@ class WorkerPool(ABC, Generic[Worker]):
             if self._failed_starts > self.max_failed_starts:
                 raise WorkerError(f"workers for {worker.device} do not start: the last {reason}")
         rows = worker.assignments[0].record_death(reason) if worker.assignments else []
-        self._returned.extend(own for own in worker.assignments if not own.is_finished)
+        self._returned.extend(
+            assignment for assignment in worker.assignments if not assignment.is_finished
+        )
         self.workers.append(self.start(worker.device))
         return rows

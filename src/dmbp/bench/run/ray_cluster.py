@@ -1,8 +1,8 @@
-"""Computing on many machines: a Ray cluster's workers compute, the driver writes their rows.
+"""Workers on a Ray cluster; the driver writes their rows.
 
-There is a worker for each GPU of the cluster, or for each core if it has no GPU. Paths are those of
-the nodes: photos and weights lie on a file system that all of them see. A worker that is lost,
-alone or with its node, is replaced as soon as the cluster has room.
+There is a worker for each GPU of the cluster, or for each core if it has no GPU. Photos and weights
+must be on a file system that all nodes see under the same paths. A worker that is lost, alone or
+with its node, is replaced as soon as the cluster has room.
 """
 
 import socket
@@ -37,8 +37,8 @@ def run_on_cluster(units: Iterator[Unit], *, address: str) -> ResultStream:
             one that is started on this machine.
 
     Raises:
-        InputError: Ray is not installed.
-        WorkerError: There is no cluster, or it has nothing to compute on.
+        InputError: If Ray is not installed.
+        WorkerError: If there is no cluster, or it has neither GPUs nor cores.
     """
     ray = _import_ray()
     is_new = _connect(ray, address)
@@ -50,13 +50,13 @@ def run_on_cluster(units: Iterator[Unit], *, address: str) -> ResultStream:
 
 
 class RayActor:
-    """What runs in a worker's process on the cluster: it has two units, and computes one."""
+    """A worker's process on the cluster, which decodes one unit while it computes another."""
 
     def __init__(self, device: str) -> None:
-        decoders = 1 if device == "cpu" else MAX_DECODERS  # with a worker for each core
+        decoders = 1 if device == "cpu" else MAX_DECODERS  # there is a worker for each core
         self._runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)
         self._computing = Lock()
-        without_size_warnings().__enter__()  # for as long as the process lives
+        without_size_warnings().__enter__()  # for the lifetime of the process
 
     def ready(self) -> None:
         """Return once the worker has started."""
@@ -69,7 +69,7 @@ class RayActor:
 
 
 class RayWorker(WorkerHandle):
-    """An actor of the cluster, and the streams of rows that it has been asked for."""
+    """An actor of the cluster, and the assignment that each of its streams of rows is for."""
 
     def __init__(self, ray: Any, actor: Any, device: str) -> None:
         super().__init__(device)
@@ -78,16 +78,16 @@ class RayWorker(WorkerHandle):
         self.streams: dict[Any, Assignment] = {}
 
     def send(self, assignment: Assignment) -> None:
-        """Ask for the rows of a unit."""
+        """Request the rows of a unit."""
         rows = self._actor.rows.options(num_returns="streaming").remote(assignment.unit)
         self.streams[rows] = assignment
 
     def end(self) -> None:
-        """Kill the actor, which gives its resources back to the cluster."""
+        """Kill the actor, which returns its resources to the cluster."""
         self._ray.kill(self._actor)
 
     def pending(self) -> list[Any]:
-        """Return everything that Ray can wait for."""
+        """Return the references that Ray can wait for."""
         return list(self.streams) if self.is_ready else [self.starting]
 
 
@@ -102,33 +102,33 @@ class RayPool(WorkerPool[RayWorker]):
 
     @property
     def max_failed_starts(self) -> int:
-        """How many workers may die before any is ready; a lost node takes many with it."""
+        """How many workers in a row may die before they are ready; a lost node kills many."""
         return MAX_ATTEMPTS * len(self._devices)
 
     def start(self, device: str) -> RayWorker:
-        """Ask the cluster for a worker."""
+        """Request a worker from the cluster."""
         return RayWorker(self._ray, self._actor.remote(device), device)
 
     def collect(self) -> Iterator[list[ResultRow]]:
         """Wait until a worker is ready, sends rows, or is lost."""
-        by_pending = {one: worker for worker in self.workers for one in worker.pending()}
-        arrived, _ = self._ray.wait(list(by_pending), num_returns=1, fetch_local=False)
-        for one in arrived:
-            worker = by_pending[one]
+        by_reference = {ref: worker for worker in self.workers for ref in worker.pending()}
+        arrived, _ = self._ray.wait(list(by_reference), num_returns=1, fetch_local=False)
+        for ref in arrived:
+            worker = by_reference[ref]
             try:
                 if not worker.is_ready:
-                    self._ray.get(one)
+                    self._ray.get(ref)
                     self.mark_ready(worker)
                     continue
-                rows = self._ray.get(next(one))
+                rows = self._ray.get(next(ref))
             except StopIteration:
-                del worker.streams[one]
+                del worker.streams[ref]
             except self._ray.exceptions.RayError as error:
                 worker.end()
                 yield self.replace(worker, f"said: {in_one_line(error)}")
             else:
                 yield rows
-                self.finish_part(worker, worker.streams[one])
+                self.finish_part(worker, worker.streams[ref])
 
 
 def cluster_capacity(ray: Any) -> tuple[int, dict[str, float], str]:
@@ -165,7 +165,7 @@ def _connect(ray: Any, address: str) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an `OSError` at once if nobody listens: Ray itself would try for minutes."""
+    """Raise an `OSError` if nothing listens at an address; Ray would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""How a worker computes a unit: photos decoded in threads, attributions, scores, and their rows.
+"""Computes a unit in a worker: decodes photos in threads, computes attributions, scores them.
 
 The photos of the next unit are decoded while a unit is computed, so that an accelerator does not
 wait. A worker has one device and keeps the model of the latest task.
@@ -24,16 +24,16 @@ from dmbp.errors import ModelError, PhotoError, WorkerError
 from dmbp.models import Classifier, Preprocessing
 
 UNITS_AHEAD = 1
-"""Units decoded while another is computed; more would take memory and gain nothing."""
+"""Units decoded while another is computed; more would only take memory."""
 
 MAX_DECODERS = 8
-"""Decoding threads at most: about what keeps an accelerator fed with photos from a camera."""
+"""Decoding threads; about as many as an accelerator needs for photos from a camera."""
 
 LoadModel = Callable[[Task], TaskModel]
 
 
 class UnitRunner:
-    """Computes units one after the other; units come task by task, so one model is kept."""
+    """Computes units one after the other; they arrive task by task, so one model is kept."""
 
     def __init__(self, load: LoadModel, *, decoders: int = MAX_DECODERS) -> None:
         self._load = load
@@ -41,14 +41,14 @@ class UnitRunner:
         self._latest: tuple[Task, TaskRunner] | None = None
 
     def decode(self, unit: Unit) -> "DecodedPhotos":
-        """Begin to decode a unit's photos."""
+        """Start to decode a unit's photos."""
         return DecodedPhotos(unit, self._threads)
 
     def rows(self, unit: Unit, photos: "DecodedPhotos") -> Iterator[list[ResultRow]]:
-        """Yield the rows of a unit part by part; if its model cannot be loaded, they say why."""
+        """Yield the rows of a unit by part; if its model cannot be loaded, they are failures."""
         try:
             runner = self._task_runner(unit)
-        except Exception as error:  # a file that only this machine lacks, or memory
+        except Exception as error:  # such as a file that only this machine lacks, or memory
             for part in unit.parts:
                 yield unit.failed(part, in_one_line(error))
             return
@@ -61,7 +61,7 @@ class UnitRunner:
 
     def _task_runner(self, unit: Unit) -> "TaskRunner":
         if self._latest is None or self._latest[0] != unit.task:
-            self._latest = None  # frees the memory of the last model first
+            self._latest = None  # frees the memory of the previous model first
             self._latest = unit.task, self._load_checked(unit)
         return self._latest[1]
 
@@ -76,7 +76,7 @@ class UnitRunner:
 
 
 class DecodedPhotos:
-    """The photos of one unit, each decoded once for all its classes and methods."""
+    """The photos of one unit; each is decoded once for all of its classes and methods."""
 
     def __init__(self, unit: Unit, threads: Executor) -> None:
         preprocessing = unit.identity.preprocessing
@@ -96,7 +96,7 @@ def _decode(path: Path, preprocessing: Preprocessing) -> Tensor:
 
 
 class TaskRunner:
-    """A task's model with the methods on it, each of them built once."""
+    """A task's model and the methods that explain it, each of which is built once."""
 
     def __init__(self, task: Task, classifier: Classifier) -> None:
         self._task = task
@@ -114,30 +114,32 @@ class TaskRunner:
             try:
                 tensor = photos.input(target)
                 by_shape.setdefault(tensor.shape, []).append((target, tensor))
-            except Exception as error:  # whatever a decoder makes of a broken file
+            except Exception as error:  # decoders raise almost anything for a broken file
                 cell = unit.cell(target, part.variant)
                 rows.append(ResultRow(cell, failure=in_one_line(error)))
         for group in by_shape.values():
-            rows += self._computed(unit, part.variant, group)
+            rows += self._compute(unit, part.variant, group)
         return rows
 
-    def _computed(
+    def _compute(
         self, unit: Unit, variant: Variant, group: Sequence[tuple[PhotoTarget, Tensor]]
     ) -> list[ResultRow]:
-        """Compute a group at once; if that fails, each half, until the failing photo is found."""
+        """Compute a group at once; if that fails, halve it until the failing photo is found."""
         targets = [target for target, _ in group]
         try:
-            return self._scored(unit, variant, targets, torch.cat([tensor for _, tensor in group]))
-        except Exception as error:  # a user's own model may raise anything; memory may run out
+            return self._compute_and_score(
+                unit, variant, targets, torch.cat([tensor for _, tensor in group])
+            )
+        except Exception as error:  # a user's model may raise anything
             _raise_if_device_is_lost(error)
             if len(group) == 1:
                 return unit.failed(Part(variant, tuple(targets)), in_one_line(error))
         half = len(group) // 2
-        return self._computed(unit, variant, group[:half]) + self._computed(
+        return self._compute(unit, variant, group[:half]) + self._compute(
             unit, variant, group[half:]
         )
 
-    def _scored(
+    def _compute_and_score(
         self, unit: Unit, variant: Variant, targets: Sequence[PhotoTarget], inputs: Tensor
     ) -> list[ResultRow]:
         inputs = self._classifier.move_inputs(inputs.to(self._device))
@@ -156,12 +158,12 @@ class TaskRunner:
             reinitialised_maps=lambda: self._reinitialised_maps(variant, classes, inputs),
         )
         return [
-            ResultRow(unit.cell(target, variant), own.scores, own.curves, seconds=seconds)
-            for target, own in zip(targets, score(batch, self._task.metrics), strict=True)
+            ResultRow(unit.cell(target, variant), result.scores, result.curves, seconds=seconds)
+            for target, result in zip(targets, score(batch, self._task.metrics), strict=True)
         ]
 
     def _reinitialised_maps(self, variant: Variant, classes: list[int], inputs: Tensor) -> Tensor:
-        """Return the maps of the model whose last layer is re-initialised, once for all photos."""
+        """Return the maps of the model with its last layer re-initialised once for all photos."""
         if self._reinitialised is None:
             self._reinitialised = metrics.with_reinitialised_layer(
                 self._classifier.module, inputs[:1]
@@ -169,7 +171,7 @@ class TaskRunner:
         return self._method(variant, reinitialised=True).attribute(inputs, target=classes)
 
     def _method(self, variant: Variant, *, reinitialised: bool = False) -> Method:
-        """Return a variant's method, on the model or on the re-initialised one."""
+        """Return a variant's method for the model, or for the re-initialised model."""
         key = (*variant.key, reinitialised)
         if key not in self._methods:
             spec = METHODS[variant.method]
@@ -188,7 +190,7 @@ DEVICE_ERRORS: tuple[type[Exception], ...] = (
 
 
 def _raise_if_device_is_lost(error: Exception) -> None:
-    """Raise a `WorkerError` if the process can no longer use its GPU, as every cell would fail."""
+    """Raise a `WorkerError` if the process can no longer use its GPU: every cell would fail."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DEVICE_ERRORS):
@@ -199,5 +201,5 @@ def _raise_if_device_is_lost(error: Exception) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return what an exception says as one line of at most 500 characters."""
+    """Return the message of an exception as one line of at most 500 characters."""
     return " ".join(str(error).split())[:500] or type(error).__name__
