@@ -1,14 +1,14 @@
-"""The engine for CPUs: batch norm folded, channels-last memory, no autograd.
+"""The engine for CPUs: channels-last memory, merged operations, no autograd graph.
 
-Compared with the autograd engine it folds batch norm, computes everything before the first mask
+Compared with the autograd engine, it folds batch norm, computes everything before the first mask
 once, runs both streams as one batch, multiplies masks inside the convolutions, passes back the
 gradient of one stream per row, and touches each mask's memory once per iteration. Operations
-without a fast implementation run as in the autograd engine, so it takes every network whose rows
-are known; results agree to rounding.
+without a fast implementation run as in the autograd engine, so it supports every network whose rows
+are known; results agree up to rounding.
 
-The plan becomes a program of instructions. An instruction reads some values and writes one. In the
-backward pass it receives the gradient in that value, for the stream of each row that the loss
-touches.
+The plan becomes a program of instructions. An instruction reads values and writes one. In the
+backward pass it receives the gradient with respect to that value, for each row in the stream whose
+seed is not zero.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from dmbp.linear.steps import Step
 
 
 class GateInstruction:
-    """An activation and its masks."""
+    """Applies an activation and its masks."""
 
     def __init__(self, step: Step, site: MaskedSite) -> None:
         self.reads = step.reads[:1]
@@ -49,12 +49,15 @@ class GateInstruction:
         return self.site.forward(values[self.reads[0]])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Return the gradient in the input, and update the masks or accumulate their gradient."""
+        """Return the gradient with respect to the input, and update the masks.
+
+        Without `descend`, the gradient of the masks is accumulated instead.
+        """
         return [self.site.backward(gradient, streams, descend=descend)]
 
 
 class MaskedConvolutionInstruction:
-    """A convolution that only an activation reads: its masks multiply the convolution's result."""
+    """Applies a convolution that only an activation reads, and the activation's masks."""
 
     def __init__(self, operation: ConvolutionOperation, step: Step, site: MaskedSite) -> None:
         self.reads = operation.reads
@@ -63,18 +66,18 @@ class MaskedConvolutionInstruction:
         self._operation = operation
 
     def forward(self, values: dict[int, Value]) -> Value:
-        """Apply convolution and masks to both streams."""
-        found = self._operation.forward([values[self.reads[0]]], self.site.masks)
-        return self.site.store(found)
+        """Apply the convolution and the masks to both streams."""
+        activation = self._operation.forward([values[self.reads[0]]], self.site.masks)
+        return self.site.store(activation)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Return the gradient in the convolution's input."""
-        past = self.site.backward(gradient, streams, descend=descend)
-        return self._operation.transpose(past)
+        """Return the gradient with respect to the convolution's input."""
+        site_gradient = self.site.backward(gradient, streams, descend=descend)
+        return self._operation.transpose(site_gradient)
 
 
 class PooledInstruction:
-    """An activation, its masks and the max-pooling after it.
+    """Applies an activation, its masks and the max-pooling after it.
 
     `constant` is the activation's input if x alone determines it, else None.
     """
@@ -96,13 +99,13 @@ class PooledInstruction:
         return self.site.forward(winners)
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:
-        """Return the gradient in the input; None if x alone determines it."""
-        past = self.site.backward(gradient, streams, descend=descend)
-        return self._gather.transpose(past) if self._winners is None else [None]
+        """Return the gradient with respect to the input, or None if x alone determines it."""
+        site_gradient = self.site.backward(gradient, streams, descend=descend)
+        return self._gather.transpose(site_gradient) if self._winners is None else [None]
 
 
 class OperationInstruction:
-    """An affine operation without masks."""
+    """Applies an affine operation without masks."""
 
     def __init__(self, operation: Operation, output: int) -> None:
         self.reads = operation.reads
@@ -114,7 +117,7 @@ class OperationInstruction:
         return self.operation.forward([values[index] for index in self.reads])
 
     def backward(self, gradient: Any, streams: list[int], *, descend: bool) -> Sequence[Any]:  # noqa: ARG002
-        """Return the gradient in each value read."""
+        """Return the gradient with respect to each value read."""
         return self.operation.transpose(gradient)
 
 
@@ -134,7 +137,7 @@ class CpuEngine:
         self._net = plan.net
         self._loss = loss
         self._pruned = plan.pruned
-        self._start = {name: logits[name] for name in self._pruned.channels}
+        self._initial_logits = {name: logits[name] for name in self._pruned.channels}
         self._sites: dict[str, MaskedSite] = {}
         self._program: list[CpuInstruction] = []
         self._constants: dict[int, Value] = {}
@@ -147,7 +150,7 @@ class CpuEngine:
         """The current value of the learned scalars."""
         restore = self._pruned.restore
         return {
-            name: restore(name, site.full_logits(), self._start.get(name))
+            name: restore(name, site.full_logits(), self._initial_logits.get(name))
             for name, site in self._sites.items()
         }
 
@@ -165,7 +168,7 @@ class CpuEngine:
         return terms
 
     def learn(self, iterations: int, on_iteration: OnIteration = None) -> Terms:
-        """Run several iterations and return the terms before each."""
+        """Run `iterations` iterations and return the terms before each, (iterations, rows)."""
         return learn_by_steps(self.step, self._output, iterations, on_iteration)
 
     def readout(self) -> Readout:
@@ -179,7 +182,7 @@ class CpuEngine:
         return True
 
     def _build(self, logits: Logits, learning_rate: float) -> None:
-        """Turn the plan into a program, and compute what x alone determines."""
+        """Turn the plan into a program, and compute the values that x alone determines."""
         program, ends = self._plan.pruned_program, set(self._pruned.tail.gradients)
         images = _image_values(program)
         readers = Counter(index for planned in program for index in planned.reads)
@@ -190,18 +193,20 @@ class CpuEngine:
         pools = _pooled_gates(program, readers, images)
         merged = {pool.step.output for pool in pools.values()}
         for planned in program:
-            step, chosen = planned.step, planned.operation
+            step, operation = planned.step, planned.operation
             if step.output in pools:
                 self._build_pooled(step, pools[step.output], values, logits, learning_rate)
             elif step.output in merged:
                 continue
-            elif chosen is None:
+            elif operation is None:
                 is_image = step.output in images
                 self._build_gate(planned, readers, logits, learning_rate, is_image=is_image)
             elif planned.is_constant:
-                values[step.output] = chosen.forward([values[index] for index in chosen.reads])
+                values[step.output] = operation.forward(
+                    [values[index] for index in operation.reads]
+                )
             else:
-                self._program.append(OperationInstruction(chosen, step.output))
+                self._program.append(OperationInstruction(operation, step.output))
         read = ends.union(*(instruction.reads for instruction in self._program))
         self._constants = {k: v for k, v in values.items() if k in read}
         self._finished = last_reads(self._program, ends)
@@ -218,8 +223,8 @@ class CpuEngine:
         assert isinstance(pool.step.function, Gather)
         assert isinstance(pool.operation, GatherOperation)
         assert step.site is not None
-        start = logits[step.site.name]
-        site = PooledSite(step.function, pool.step.function, start, learning_rate)
+        initial = logits[step.site.name]
+        site = PooledSite(step.function, pool.step.function, initial, learning_rate)
         self._sites[step.site.name] = site
         constant = values.get(step.reads[0])
         self._program.append(PooledInstruction(step, pool.step, pool.operation, site, constant))
@@ -237,12 +242,12 @@ class CpuEngine:
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
         assert layout is not None
-        start = self._pruned.select(step.site.name, logits[step.site.name])
+        initial = self._pruned.select(step.site.name, logits[step.site.name])
         if is_image:
-            site = MaskedSite(step.function, start, learning_rate)
+            site = MaskedSite(step.function, initial, learning_rate)
         else:
             rows = len(self._net.inputs)
-            site = RowLayoutSite(step.function, start, learning_rate, layout=layout, rows=rows)
+            site = RowLayoutSite(step.function, initial, learning_rate, layout=layout, rows=rows)
         self._sites[step.site.name] = site
         read = step.reads[0]
         before = next((k for k in self._program if k.output == read), None)
@@ -270,26 +275,26 @@ class CpuEngine:
             gradient = gradients.pop(instruction.output, None)
             if gradient is None:
                 continue
-            found = instruction.backward(gradient, streams, descend=descend)
-            for index, part in zip(instruction.reads, found, strict=True):
+            parts = instruction.backward(gradient, streams, descend=descend)
+            for index, part in zip(instruction.reads, parts, strict=True):
                 if index not in self._constants:
                     gradients[index] = add_gradients(gradients.get(index), part)
 
 
 def _image_values(program: Sequence[PlannedStep]) -> set[int]:
     """Return the indices of values that are batches of images in channels-last order."""
-    found: set[int] = {0}
+    images: set[int] = {0}
     for planned in program:
-        step, chosen = planned.step, planned.operation
-        if isinstance(chosen, ConvolutionOperation | ScaleOperation | GatherOperation):
-            found.update(step.reads)
-            found.add(step.output)
-        elif chosen is None or isinstance(chosen, SumOperation | ConcatenationOperation):
-            found.update([step.output] if found.intersection(step.reads) else [])
+        step, operation = planned.step, planned.operation
+        if isinstance(operation, ConvolutionOperation | ScaleOperation | GatherOperation):
+            images.update(step.reads)
+            images.add(step.output)
+        elif operation is None or isinstance(operation, SumOperation | ConcatenationOperation):
+            images.update([step.output] if images.intersection(step.reads) else [])
     return {
         planned.step.output
         for planned in program
-        if planned.step.output in found
+        if planned.step.output in images
         and planned.layout == ROWS_FIRST
         and len(planned.step.shape or ()) == 4
     }
@@ -298,27 +303,27 @@ def _image_values(program: Sequence[PlannedStep]) -> set[int]:
 def _pooled_gates(
     program: Sequence[PlannedStep], readers: Counter[int], images: set[int]
 ) -> dict[int, PlannedStep]:
-    """Find max-poolings that are the only reader of a ReLU, by the ReLU's output."""
+    """Return the max-poolings that are the only reader of a ReLU, by the ReLU's output."""
     gates = {
         p.step.output: p.step.function
         for p in program
         if p.operation is None and p.step.output in images
     }
-    found: dict[int, PlannedStep] = {}
+    pools: dict[int, PlannedStep] = {}
     for planned in program:
         read = planned.step.reads[0]
         line = gates.get(read)
         if isinstance(planned.operation, GatherOperation) and isinstance(line, ElementwiseLine):
             is_relu = line.slope.dtype == torch.bool and line.offset is None
             if is_relu and readers[read] == 1:
-                found[read] = planned
-    return found
+                pools[read] = planned
+    return pools
 
 
 def _backward_passes(seeds: Tensor) -> list[tuple[list[int], Tensor]]:
-    """Return backward passes as (stream of each row, seed of each row).
+    """Return backward passes as pairs: the stream of each row, and its seed.
 
-    One pass suffices unless a row needs both streams.
+    One pass suffices unless both seeds of a row are non-zero.
     """
     positive, negative = seeds
     first = torch.where(positive != 0, 0, 1)

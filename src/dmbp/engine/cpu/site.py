@@ -1,19 +1,20 @@
-"""The masks of one activation as the CPU engine stores them, and how an iteration updates them.
+"""Stores and updates the masks of one activation on a CPU.
 
-With h = (slope ⊙ z + offset) ⊙ σ in the positive stream and ⊙ (1−σ) in the negative one, and g the
-gradient in h of the stream that the loss touches,
+Let h = (slope ⊙ z + offset) ⊙ σ in the positive stream and ⊙ (1−σ) in the negative one, and g the
+gradient with respect to h of the stream whose seed is not zero. The gradients are
 
-    gradient in the logit     g h (1−σ)   or   −g h σ
-    gradient in z             g slope σ   or    g slope (1−σ)
+                                 positive       negative
+    with respect to the logit    g h (1−σ)      −g h σ
+    with respect to z            g slope σ      g slope (1−σ)
 
-so neither z nor a quotient is needed. RMSProp and both masks follow at once, one block that fits
-into the cache at a time: one pass over memory instead of a dozen.
+so neither z nor a quotient is needed. RMSProp's update and both masks are computed right after,
+in blocks that fit into the cache: one pass over memory instead of a dozen.
 
 A ReLU followed by max-pooling needs masks only for the pixels that win a window:
 
     pool(ReLU(z) ⊙ σ) = ReLU(z[winner]) ⊙ σ[winner]
 
-so `PooledSite` stores masks by window, which are fewer than the pixels. Windows that share a winner
+so `PooledSite` stores one mask per window, fewer than one per pixel. Windows that share a winner
 store copies of its mask; each copy is updated with the gradient of all, so they stay equal.
 """
 
@@ -33,12 +34,12 @@ from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
 
 NEARLY_ZERO = 1e-36
-"""Initial value of RMSProp's squared gradients, negligible beside its epsilon. The vectorised
-square root is six times slower at zero itself, where closed gates would stay."""
+"""The initial value of RMSProp's squared gradients, negligible beside its epsilon. The vectorised
+square root is six times slower at zero, where closed gates would stay."""
 
 BLOCK = 1 << 20
-"""Elements processed at a time: six arrays of this size fit into the last-level cache, and smaller
-blocks cost more calls."""
+"""The number of elements processed at a time: six arrays of this size fit into the last-level
+cache, and smaller blocks cost more calls."""
 
 
 class MaskedSite:
@@ -64,7 +65,7 @@ class MaskedSite:
         ]
         for row in range(rows):
             for part in self._blocks(row):
-                self._refresh(row, part)
+                self._update_masks(row, part)
 
     @property
     def is_slope_only(self) -> bool:
@@ -79,14 +80,15 @@ class MaskedSite:
         return self.store(h)
 
     def store(self, activation: Tensor) -> Tensor:
-        """Store the result, which the backward pass needs, and return it."""
+        """Store the activation's result, which the backward pass needs, and return it."""
         self._activation = activation
         return activation
 
     def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
-        """Return the gradient in z.
+        """Return the gradient with respect to z, and update the masks.
 
-        The masks are updated at once, or their gradient is accumulated for `descend`.
+        `gradient` is that of one stream per row, listed in `streams`. Without `descend`, the
+        gradient of the masks is accumulated for the method `descend`.
         """
         assert self._activation is not None
         gradient = channels_last(gradient)
@@ -96,25 +98,27 @@ class MaskedSite:
         rows = len(gradient)
         masks = self._flat[4]
         for row, stream in enumerate(streams):
-            here = stream * rows + row
+            stacked_row = stream * rows + row
             for part in self._blocks(row):
                 g = flat_gradient[row, part]
-                torch.mul(g, masks[here, part], out=flat_result[row, part])
-                change = torch.mul(g, activation[here, part], out=self._scratch_block(0, g))
+                torch.mul(g, masks[stacked_row, part], out=flat_result[row, part])
+                logit_gradient = torch.mul(
+                    g, activation[stacked_row, part], out=self._scratch_block(0, g)
+                )
                 sigma = self._flat[2][row, part]
                 if stream == 0:
-                    change.addcmul_(change, sigma, value=-1)
+                    logit_gradient.addcmul_(logit_gradient, sigma, value=-1)
                 else:
-                    change.mul_(sigma).neg_()
-                change = self._row_gradient(row, change)
+                    logit_gradient.mul_(sigma).neg_()
+                logit_gradient = self._row_gradient(row, logit_gradient)
                 if descend:
-                    self._descend(row, part, change)
+                    self._descend(row, part, logit_gradient)
                 else:
-                    self._accumulate(row, part, change)
+                    self._accumulate(row, part, logit_gradient)
         return result
 
     def descend(self) -> None:
-        """Update the masks with the gradient accumulated over several backward passes."""
+        """Update the masks with the gradient accumulated over all backward passes."""
         if self._gradient is None:
             return
         flat = _by_row(self._gradient)
@@ -124,26 +128,28 @@ class MaskedSite:
         self._gradient.zero_()
 
     def full_logits(self) -> Tensor:
-        """Return the current logits in the activation's own shape."""
+        """Return the current logits in the activation's shape."""
         return self.logits
 
-    def _row_gradient(self, row: int, change: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the gradient of a row's logits from that of every element."""
-        return change
+    def _row_gradient(self, row: int, logit_gradient: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the gradient of a row's logits from the gradients of its elements."""
+        return logit_gradient
 
-    def _accumulate(self, row: int, part: slice, change: Tensor) -> None:
+    def _accumulate(self, row: int, part: slice, logit_gradient: Tensor) -> None:
         if self._gradient is None:
             self._gradient = torch.zeros_like(self.logits)
-        _by_row(self._gradient)[row, part] += change
+        _by_row(self._gradient)[row, part] += logit_gradient
 
-    def _descend(self, row: int, part: slice, change: Tensor) -> None:
+    def _descend(self, row: int, part: slice, logit_gradient: Tensor) -> None:
+        """Take one step of RMSProp with the gradient of the logits."""
         logits, square = (flat[row, part] for flat in self._flat[:2])
-        square.mul_(RMSPROP_DECAY).addcmul_(change, change, value=1 - RMSPROP_DECAY)
+        square.mul_(RMSPROP_DECAY).addcmul_(logit_gradient, logit_gradient, value=1 - RMSPROP_DECAY)
         root = torch.sqrt(square, out=self._scratch_block(1, square)).add_(RMSPROP_EPSILON)
-        logits.addcdiv_(change, root, value=-self._rate)
-        self._refresh(row, part)
+        logits.addcdiv_(logit_gradient, root, value=-self._rate)
+        self._update_masks(row, part)
 
-    def _refresh(self, row: int, part: slice) -> None:
+    def _update_masks(self, row: int, part: slice) -> None:
+        """Compute both streams' masks, times the slope, from the logits."""
         logits, _, sigma, slope = (flat[row, part] for flat in self._flat[:4])
         masks = self._flat[4]
         positive, negative = masks[row, part], masks[row + len(self.logits), part]
@@ -166,9 +172,9 @@ def _by_row(tensor: Tensor) -> Tensor:
 
 
 class RowLayoutSite(MaskedSite):
-    """The masks of an activation that is not a channels-last image, or whose rows are not first.
+    """The masks of an activation that is not a channels-last image or has another row layout.
 
-    Masks are stored as (rows, elements), and activations are brought into that form and back. This
+    Masks are stored as (rows, elements), and activations are converted to that form and back. This
     copies nothing if each row is contiguous, as it always is for a single image.
     """
 
@@ -197,12 +203,12 @@ class RowLayoutSite(MaskedSite):
         return StreamPair(*(self._restore(stream) for stream in h.chunk(2)))
 
     def backward(self, gradient: Tensor, streams: list[int], *, descend: bool) -> Tensor:
-        """Return the gradient in the input, and update the masks or accumulate their gradient."""
-        past = super().backward(self._by_row(gradient), streams, descend=descend)
-        return self._restore(past)
+        """Return the gradient with respect to the input; see `MaskedSite.backward`."""
+        by_row = super().backward(self._by_row(gradient), streams, descend=descend)
+        return self._restore(by_row)
 
     def full_logits(self) -> Tensor:
-        """Return the current logits in the activation's own shape."""
+        """Return the current logits in the activation's shape."""
         return self._restore(self.logits)
 
     def _both_by_row(self, value: Value) -> Tensor:
@@ -219,13 +225,13 @@ class RowLayoutSite(MaskedSite):
 
 
 class PooledSite(MaskedSite):
-    """The masks of a ReLU followed by max-pooling, stored by window."""
+    """The masks of a ReLU followed by max-pooling, one per window."""
 
     def __init__(
         self, line: ElementwiseLine, pool: Gather, logits: Tensor, learning_rate: float
     ) -> None:
         self._index = pool.index.flatten(2)
-        self._before = logits
+        self._initial_logits = logits
 
         def at_winners(tensor: Tensor) -> Tensor:
             picked = tensor.expand(logits.shape).flatten(2).gather(2, self._index)
@@ -233,26 +239,26 @@ class PooledSite(MaskedSite):
 
         super().__init__(ElementwiseLine(at_winners(line.slope)), at_winners(logits), learning_rate)
         self._scratch = self.logits.new_empty(2, self.logits[0].numel())
-        self._first = _first_of_same(pool.index, logits[0, 0].numel())
+        self._first = _first_with_same_winner(pool.index, logits[0, 0].numel())
 
     def full_logits(self) -> Tensor:
         """Return the logits of all pixels; pixels that win no window keep their initial value."""
-        flat = self._before.flatten(2).scatter(2, self._index, self.logits.flatten(2))
-        return flat.view(self._before.shape)
+        flat = self._initial_logits.flatten(2).scatter(2, self._index, self.logits.flatten(2))
+        return flat.view(self._initial_logits.shape)
 
     def _blocks(self, row: int) -> list[slice]:
         return [slice(0, self.logits[row].numel())]
 
-    def _row_gradient(self, row: int, change: Tensor) -> Tensor:
+    def _row_gradient(self, row: int, logit_gradient: Tensor) -> Tensor:
         """Sum the gradient of every winner over the windows it won."""
         if self._first is None:
-            return change
+            return logit_gradient
         first = self._first[row]
-        total = torch.zeros_like(change).index_add_(0, first, change)
-        return torch.index_select(total, 0, first, out=change)
+        total = torch.zeros_like(logit_gradient).index_add_(0, first, logit_gradient)
+        return torch.index_select(total, 0, first, out=logit_gradient)
 
 
-def _first_of_same(index: Tensor, pixels: int) -> Tensor | None:
+def _first_with_same_winner(index: Tensor, pixels: int) -> Tensor | None:
     """Return for each window the first one with the same winner, or None if all winners differ."""
     rows, channels = index.shape[:2]
     winner = index.flatten(2).transpose(1, 2) * channels  # (rows, windows, channels)

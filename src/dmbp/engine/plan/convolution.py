@@ -1,15 +1,16 @@
 """Convolutions of a linear network: forward on both streams, transposed on one or both.
 
-On a CPU in single precision, oneDNN is called with weights that were packed once in its own memory
+On a CPU in single precision, oneDNN is called with weights that are packed once in its memory
 order; PyTorch's own convolution packs them again at every call. Measured on two cores, all
 convolutions of an iteration take 92 + 48 ms (forward + transposed) against 137 + 68 ms for
 ResNet50, and 11 + 6 ms against 30 + 10 ms for a small network at 160 × 160, where PyTorch falls
 back on a slower kernel.
 
 On a GPU a 1 × 1 convolution is a matrix product. The transpose of a convolution with stride one is
-a convolution with the kernel flipped, and runs the same way. To the few channels of an image, for
-which GPUs have no good kernel, the transpose is a matrix product whose columns are folded. In
-single precision a back end may provide faster implementations through `Kernels`.
+a convolution with the kernel flipped, and runs the same way. GPUs have no good kernel
+for the transpose of a convolution that reads the few channels of an image; it runs as a matrix
+product whose columns are folded. In single precision a back end may provide faster implementations
+through `Kernels`.
 """
 
 from collections.abc import Sequence
@@ -27,13 +28,14 @@ aten = torch.ops.aten
 CHANNELS_LAST = torch.channels_last
 
 FEW_CHANNELS = 4
-"""Inputs with at most this many channels are images: grey, RGB, or RGB and one more."""
+"""Inputs with at most this many channels are images: grey, RGB, or RGB with a fourth channel."""
 
 
 class Convolution:
-    """y = W ∗ x + b and its transpose; each is prepared when it is first run, or by `prepare`.
+    """The convolution y = W ∗ x + b and its transpose.
 
-    `example` has the shape of one stream's input.
+    Each direction is prepared when it first runs, or by `prepare`. `example` has the shape of one
+    stream's input.
     """
 
     def __init__(
@@ -58,9 +60,8 @@ class Convolution:
     @cached_property
     def weight(self) -> Tensor:
         """The weight in channels-last order."""
-        self._stored_weight = self._stored_weight.contiguous(
-            memory_format=CHANNELS_LAST
-        )  # keep one copy
+        # Replace the stored weight, so that only one copy stays in memory.
+        self._stored_weight = self._stored_weight.contiguous(memory_format=CHANNELS_LAST)
         return self._stored_weight
 
     @cached_property
@@ -71,7 +72,7 @@ class Convolution:
 
     @cached_property
     def _backward(self) -> RunConvolution | None:
-        """The transpose as a convolution or a matrix product; None if it is neither."""
+        """The transpose as a kernel, matrix product or convolution; None if none applies."""
         example, (stride, _, _, groups) = self._example, self.settings
         to_image = example.is_cuda and example.shape[1] <= FEW_CHANNELS and groups == 1
         if to_image or stride != [1, 1]:
@@ -97,11 +98,11 @@ class Convolution:
         return tuple(self._example.shape[2:])
 
     def forward(self, activation: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Convolve both streams' rows, and multiply the result by a mask if one is given."""
+        """Convolve both streams' rows, and multiply the result by a mask if one is passed."""
         return self._forward(activation, mask)
 
     def transpose(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in the input from the gradient in the output."""
+        """Return the gradient with respect to the input from that with respect to the output."""
         if self._backward is not None:
             return self._backward(gradient, None)
         stride, padding, dilation, groups = self.settings
@@ -140,14 +141,14 @@ def folded_transpose(
 ) -> RunConvolution:
     """Return a convolution's transpose as a matrix product whose columns are folded.
 
-    Groups are not supported.
+    Grouped convolutions are not supported.
     """
     stride, padding, dilation, _ = settings
-    shares = weight.flatten(1).T.contiguous()
+    matrix = weight.flatten(1).T.contiguous()
     window = tuple(weight.shape[2:])
 
     def run(gradient: Tensor, _: Tensor | None) -> Tensor:
-        columns = shares @ gradient.flatten(2)
+        columns = matrix @ gradient.flatten(2)
         return fold(columns, input_size, window, tuple(dilation), tuple(padding), tuple(stride))
 
     return run
@@ -168,16 +169,19 @@ def result_size(
 def flipped_settings(
     kernel: Sequence[int], settings: ConvolutionSettings
 ) -> ConvolutionSettings | None:
-    """Return the settings of the convolution that is another's transpose; None if there is none."""
+    """Return the settings of a convolution's transpose, or None if that is not a convolution.
+
+    Dilated and grouped convolutions are not supported and give None as well.
+    """
     stride, padding, dilation, groups = settings
-    around = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
-    if stride != [1, 1] or dilation != [1, 1] or groups != 1 or min(around) < 0:
+    flipped_padding = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
+    if stride != [1, 1] or dilation != [1, 1] or groups != 1 or min(flipped_padding) < 0:
         return None
-    return [1, 1], around, [1, 1], 1
+    return [1, 1], flipped_padding, [1, 1], 1
 
 
 def flip(weight: Tensor) -> Tensor:
-    """Return the weight of the convolution that is the transpose of one."""
+    """Return the weight of a convolution's transpose: flipped, with its channels swapped."""
     flipped = weight if tuple(weight.shape[2:]) == (1, 1) else weight.flip(2, 3)
     order = CHANNELS_LAST if weight.is_cuda else torch.contiguous_format
     return flipped.transpose(0, 1).contiguous(memory_format=order)
@@ -190,12 +194,12 @@ def _runner(
     shape: tuple[int, ...],
     kernels: Kernels,
 ) -> RunConvolution:
-    """Return the fastest way to convolve inputs of `shape`."""
+    """Return the fastest implementation of a convolution of inputs of `shape`."""
     stride, padding, _, groups = settings
     if can_pack(weight):
         return _packed(weight, bias, settings, shape)
-    pointwise = tuple(weight.shape[2:]) == (1, 1) and stride == [1, 1] and padding == [0, 0]
-    if pointwise and groups == 1 and weight.device.type == "cuda":
+    is_pointwise = tuple(weight.shape[2:]) == (1, 1) and stride == [1, 1] and padding == [0, 0]
+    if is_pointwise and groups == 1 and weight.device.type == "cuda":
         return _product(weight, bias)
     return kernels.convolution(weight, bias, settings) or _plain(weight, bias, settings)
 
@@ -209,12 +213,12 @@ def _packed(
         weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
     )
     onednn = torch.ops.mkldnn._convolution_pointwise
-    last = (padding, stride, dilation, groups)
+    options = (padding, stride, dilation, groups)
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
-            return onednn(activation, packed, bias, *last, "none", [], "")
-        return onednn.binary(activation, mask, packed, bias, *last, "mul", None, None, [], None)
+            return onednn(activation, packed, bias, *options, "none", [], "")
+        return onednn.binary(activation, mask, packed, bias, *options, "mul", None, None, [], None)
 
     return run
 
@@ -243,7 +247,7 @@ def _plain(weight: Tensor, bias: Tensor | None, settings: ConvolutionSettings) -
 
 
 def can_pack(like: Tensor) -> bool:
-    """Return whether oneDNN convolves such tensors with packed weights."""
+    """Return whether oneDNN supports packed weights for tensors of this device and dtype."""
     return (
         like.device.type == "cpu"
         and like.dtype == torch.float32

@@ -1,8 +1,8 @@
 """The execution plan of a linear network: its steps as operations with transposes.
 
-A plan is made once for a network and then run many times, forward and back. The backward pass needs
-no activations, because the network is affine: the gradients of both streams at every site cost one
-transposed pass, and no memory except their own.
+A plan is made once for a network and then run many times, forward and backward. The backward pass
+needs no activations, because the network is affine: the gradients of both streams at every site
+cost one transposed pass, and no memory besides the gradients themselves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,10 +33,10 @@ from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.steps import FrozenGraph, Step
 
 GradientAtGate = Callable[[Step, Tensor], Tensor]
-"""Maps both streams' stacked gradients in a gate's output to those in its input."""
+"""Maps both streams' stacked gradients with respect to a gate's output to those of its input."""
 
 GradientAtStep = Callable[[Step, Value], None]
-"""Receives both streams' gradients in the output of a step that is not a gate."""
+"""Receives both streams' gradients with respect to the output of a step that is not a gate."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class PlannedStep:
 
     Attributes:
         step: The step of the frozen graph.
-        operation: What runs it; None at a site.
+        operation: The operation that runs it, None at a site.
         is_constant: Whether its result depends on x alone, not on any mask.
-        layout: Where the rows of its result are, None if unknown.
+        layout: The row layout of its result, None if unknown.
     """
 
     step: Step
@@ -57,35 +57,35 @@ class PlannedStep:
 
     @property
     def reads(self) -> Sequence[int]:
-        """The indices of the values it is a function of, each once."""
+        """The indices of the values that it depends on, each once."""
         return self.step.reads[:1] if self.operation is None else self.operation.reads
 
 
 def plan_steps(
     steps: Sequence[Step], inputs: Tensor, kernels: Kernels
 ) -> Iterator[tuple[PlannedStep, list[Example]]]:
-    """Choose each step's operation, and yield it with the form of what the step reads.
+    """Choose each step's operation, and yield it with the form of the values that the step reads.
 
-    No activation is computed.
+    Steps whose result has a known shape are not run.
     """
     scalar = inputs.new_zeros(())
-    start = Example(scalar.expand(inputs.shape), stacks=True, layout=ROWS_FIRST)
-    values: dict[int, Example] = {0: start}
+    image = Example(scalar.expand(inputs.shape), stacks=True, layout=ROWS_FIRST)
+    values: dict[int, Example] = {0: image}
     constant = {0}
     for step in steps:
         examples = [values[index] for index in step.reads]
-        chosen = None if step.site is not None else choose_operation(step, examples, kernels)
+        operation = None if step.site is not None else choose_operation(step, examples, kernels)
         if step.shape is not None:
             result: Any = scalar.expand(step.shape)
         else:
             result = step.apply({index: values[index].value for index in step.reads})
-        is_constant = chosen is not None and constant.issuperset(step.reads)
+        is_constant = operation is not None and constant.issuperset(step.reads)
         if is_constant:
             constant.add(step.output)
         layout = result_layout(step, examples, len(inputs))
-        stacks = (layout is None or layout.stacks) if chosen is None else chosen.stacks
+        stacks = (layout is None or layout.stacks) if operation is None else operation.stacks
         values[step.output] = Example(result, stacks, layout)
-        yield PlannedStep(step, chosen, is_constant, layout), examples
+        yield PlannedStep(step, operation, is_constant, layout), examples
 
 
 class ExecutionPlan:
@@ -98,7 +98,7 @@ class ExecutionPlan:
         steps: All steps.
         program: The steps that an engine runs: all but the tail. Steps with `is_constant` run once,
             the others at every iteration.
-        tail: The steps after the last sites, as one product.
+        tail: The steps after the last sites, as one affine function.
         rows_known: Whether it is known which elements belong to which row, at every site and in the
             values that the tail reads. Only then can an engine learn the masks row by row.
         rows_first: Whether rows are dimension 0 in all of these values.
@@ -108,28 +108,32 @@ class ExecutionPlan:
         self.net = net
         self.kernels = kernels
         self.frozen = reuse_concat(fold_batch_norm(net.frozen))
-        if net.inputs.device.type == "cpu":  # on a GPU the search would have to wait for results
+        if net.inputs.device.type == "cpu":  # on a GPU the search would wait for the device
             self.frozen = prune_linear(self.frozen)
         else:
             self.frozen = _with_channels_last_slopes(self.frozen)
         shapes = {0: tuple(net.inputs.shape)} | {s.output: s.shape for s in self.frozen.steps}
-        last = tail_steps(self.frozen)
-        ends = tail_inputs(last, self.frozen)
+        last_steps = tail_steps(self.frozen)
+        ends = tail_inputs(last_steps, self.frozen)
         if any(shapes[index] is None for index in ends):
-            last, ends = [], [self.frozen.result]
-        in_tail = {step.output for step in last}
+            last_steps, ends = [], [self.frozen.result]
+        in_tail = {step.output for step in last_steps}
         with torch.no_grad():
             planned_steps = plan_steps(self.frozen.steps, net.inputs, kernels)
             self.steps = [planned for planned, _ in planned_steps]
         rest = [planned for planned in self.steps if planned.step.output not in in_tail]
         layouts = {planned.step.output: planned.layout for planned in self.steps}
-        places = {p.layout for p in rest if p.step.site is not None or p.step.output in ends}
-        self.rows_first = places <= {ROWS_FIRST}
-        all_known = None not in places and layouts[self.frozen.result] == ROWS_FIRST
+        at_sites_and_ends = {
+            p.layout for p in rest if p.step.site is not None or p.step.output in ends
+        }
+        self.rows_first = at_sites_and_ends <= {ROWS_FIRST}
+        all_known = None not in at_sites_and_ends and layouts[self.frozen.result] == ROWS_FIRST
         self.rows_known = self.rows_first or all_known
-        tail = make_tail(net, last, {index: shapes[index] or () for index in ends})
-        elsewhere = {k: layout for k in ends if (layout := layouts.get(k, ROWS_FIRST)) is not None}
-        self.tail = replace(tail, layouts=elsewhere)
+        tail = make_tail(net, last_steps, {index: shapes[index] or () for index in ends})
+        tail_layouts = {
+            k: layout for k in ends if (layout := layouts.get(k, ROWS_FIRST)) is not None
+        }
+        self.tail = replace(tail, layouts=tail_layouts)
         self.program = rest
 
     @cached_property
@@ -151,7 +155,7 @@ class ExecutionPlan:
         return [new if new.step.output in changed else old for new, old in both]
 
     def pull_back(self, at_gate: GradientAtGate, at_step: GradientAtStep | None = None) -> Tensor:
-        """Return the gradients of both streams' scores in the inputs, passing every site."""
+        """Return the stacked gradients of both streams' scores with respect to the inputs."""
         return stacked(self._back(self.steps, at_gate, at_step)[0])
 
     def visit_gates(self, at_gate: GradientAtGate) -> None:
@@ -164,7 +168,7 @@ class ExecutionPlan:
         at_gate: GradientAtGate,
         at_step: GradientAtStep | None,
     ) -> dict[int, Value]:
-        """Return the gradients in the values that the steps read but do not compute."""
+        """Return the gradients with respect to values that the steps read but do not compute."""
         weights = self.net.weights
         gradients: dict[int, Value] = {self.frozen.result: torch.cat([weights, weights])}
         for planned in reversed(steps):
@@ -172,18 +176,18 @@ class ExecutionPlan:
             if gradient is None:
                 continue
             if planned.operation is None:
-                found: Sequence[Any] = [at_gate(planned.step, stacked(gradient))]
+                parts: Sequence[Any] = [at_gate(planned.step, stacked(gradient))]
             else:
                 if at_step is not None:
                     at_step(planned.step, gradient)
-                found = transpose_both(planned.operation, gradient)
-            for index, part in zip(planned.reads, found, strict=True):
+                parts = transpose_both(planned.operation, gradient)
+            for index, part in zip(planned.reads, parts, strict=True):
                 gradients[index] = add_gradients(gradients.get(index), part)
         return gradients
 
 
 def _with_channels_last_slopes(frozen: FrozenGraph) -> FrozenGraph:
-    """Put the slopes of gates into the engines' memory order."""
+    """Return the graph with the gates' slopes in the engines' memory order."""
     steps = [
         replace(step, function=replace(step.function, slope=channels_last(step.function.slope)))
         if step.site is not None and isinstance(step.function, ElementwiseLine)
@@ -193,32 +197,33 @@ def _with_channels_last_slopes(frozen: FrozenGraph) -> FrozenGraph:
     return replace(frozen, steps=steps)
 
 
-def transpose_both(chosen: Operation, gradient: Value) -> Sequence[Any]:
+def transpose_both(operation: Operation, gradient: Value) -> Sequence[Any]:
     """Apply an operation's transpose to the gradients of both streams."""
-    if not isinstance(chosen, GeneralOperation):
-        return chosen.transpose(stacked(gradient))
+    if not isinstance(operation, GeneralOperation):
+        return operation.transpose(stacked(gradient))
     halves = split_streams(gradient)
-    pairs = zip(chosen.transpose(halves.positive), chosen.transpose(halves.negative), strict=True)
-    return [None if one is None else StreamPair(one, other) for one, other in pairs]
+    positive, negative = operation.transpose(halves.positive), operation.transpose(halves.negative)
+    pairs = zip(positive, negative, strict=True)
+    return [None if first is None else StreamPair(first, second) for first, second in pairs]
 
 
-def add_gradients(one: Any, other: Any) -> Any:
-    """Add two gradients in any form: None, tensors, stream pairs or nested lists."""
-    if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, StreamPair) or isinstance(other, StreamPair):
-        left, right = split_streams(one), split_streams(other)
+def add_gradients(left: Any, right: Any) -> Any:
+    """Add two gradients, each a tensor, a stream pair, a nested list, or None for zero."""
+    if left is None or right is None:
+        return right if left is None else left
+    if isinstance(left, StreamPair) or isinstance(right, StreamPair):
+        left, right = split_streams(left), split_streams(right)
         return StreamPair(
             add_gradients(left.positive, right.positive),
             add_gradients(left.negative, right.negative),
         )
-    if isinstance(one, Tensor):
-        return one + other
-    return [add_gradients(a, b) for a, b in zip(one, other, strict=True)]
+    if isinstance(left, Tensor):
+        return left + right
+    return [add_gradients(a, b) for a, b in zip(left, right, strict=True)]
 
 
 class Reads(Protocol):
-    """An instruction of a program, seen by which values it reads."""
+    """An instruction of a program that lists the values it reads."""
 
     @property
     def reads(self) -> Sequence[int]:
@@ -227,9 +232,9 @@ class Reads(Protocol):
 
 
 def last_reads(program: Sequence[Reads], needed: set[int]) -> list[list[int]]:
-    """List for each instruction the values that no later one reads, which may then be freed.
+    """Return, for each instruction, the values it reads that no later one reads.
 
-    Values in `needed` are never freed.
+    They may be freed after it. Values in `needed` are never freed.
     """
     needed = set(needed)
     finished: list[list[int]] = []
