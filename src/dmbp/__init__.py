@@ -9,22 +9,23 @@
 
 Public names:
 
-    DMBP                the method, a Captum `Attribution`: attribute() returns maps, explain()
-                        a Decomposition, which load() reads back from a file
+    DMBP                the method, a Captum `Attribution`: attribute() returns maps, and explain()
+                        a Decomposition
+    load()              reads a Decomposition that was saved to a file
     Settings            how a decomposition is learned: iterations, learning rate, reference …
     methods()           every attribution method by name, with the same interface as DMBP
-    explain_func()      one of these methods as Quantus calls it
+    explain_func()      one of these methods as a function for Quantus
     metrics             insertion, deletion, the pointing game, the re-initialisation check
     linearize()         a model frozen at its inputs, as a LinearNetwork
     Pieces              an option of linearize() and DMBP: smooth activations as k straight lines
-    DMBPError           base class of every error raised on purpose; dmbp.errors has the tree
+    DMBPError           base class of every error raised on purpose; dmbp.errors has the others
 
 The code, lowest layer first; each folder imports only from those listed before it:
 
     linear              captures a model and freezes it at an input: start at linear/network.py
     engine              runs masked linear networks forwards and backwards, on CPUs and GPUs
     decompose           learns the masks and reads out the terms
-    attribution         DMBP and the other methods, a file each
+    attribution         DMBP and the other methods, one file each
     metrics             scores of attribution maps
     models, data        classifiers, photographs and data sets
     render              pictures and reports

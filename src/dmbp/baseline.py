@@ -1,7 +1,7 @@
 """Baseline images, which pixels are compared with: an attribution is a linear map ⊙ (x − baseline).
 
-The paper's baseline is zero. A blurred copy of x is where the insertion metric starts, and measures
-only what a pixel adds to its surroundings. The public name of the setting is `reference`.
+The paper's baseline is zero. With a blurred copy of x, where the insertion metric starts, only what
+a pixel adds to its surroundings counts. The public name of the setting is `reference`.
 """
 
 import math
@@ -41,7 +41,7 @@ def blur_weights(size: int = BLUR_SIZE, sigma: float = BLUR_SIGMA) -> Tensor:
 @cache
 @torch.inference_mode(False)
 def _blur_weights_on(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the kernel on a device; copying it there every time would wait for the GPU."""
+    """Return the kernel on a device; it is cached because each copy would wait for the GPU."""
     return blur_weights().to(device, dtype)
 
 
@@ -60,7 +60,7 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
     """Return a reference as a tensor shaped like the inputs.
 
     Raises:
-        InputError: The reference is unknown, not finite, or does not fit the inputs' shape.
+        InputError: If the reference is unknown, not finite, or does not fit the inputs' shape.
     """
     if reference is None or (isinstance(reference, str) and reference == "zero"):
         return torch.zeros_like(inputs)

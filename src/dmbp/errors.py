@@ -1,4 +1,4 @@
-"""The exceptions that dmbp raises on purpose, and how their messages are put together.
+"""The exceptions that dmbp raises on purpose, and helpers for their messages.
 
     DMBPError
     ├── TargetError             the target class does not exist or does not fit the batch
@@ -13,8 +13,8 @@
     ├── WorkerError             a worker process or machine cannot be started or reached
     └── OutputError             a result cannot be written
 
-A message says in one or two sentences what went wrong, where, and what to do about it. A name that
-the caller misspelt is answered with the nearest names that exist (`require_known`).
+A message says in one or two sentences what went wrong, where, and what to do about it. For a name
+that does not exist, it suggests the most similar names that do (`require_known`).
 """
 
 from collections.abc import Iterable
@@ -103,20 +103,20 @@ def first_line(error: Exception) -> str:
 
 
 NEARLY_AS_CLOSE = 0.9
-"""A name is suggested beside the closest one if it is at least this share as similar."""
+"""A name is suggested beside the closest one if its similarity is at least this share of it."""
 
 
 def require_known(
     what: str, name: str, names: Iterable[str], *, error: type[DMBPError] = InputError
 ) -> None:
-    """Refuse a name that is not among `names`, and say which it may have meant."""
+    """Raise an `error` that suggests similar names if `name` is not among `names`."""
     candidates = list(names)
     if name not in candidates:
         raise error(f"there is no {what} {name!r}; {suggestion(name, candidates)}")
 
 
 def suggestion(name: str, candidates: list[str]) -> str:
-    """Return a hint: the names most similar to `name`, or else a list of the candidates."""
+    """Return a hint with the candidates most similar to `name`, or else a list of them."""
     lowered = {candidate.lower(): candidate for candidate in candidates}
     matches = get_close_matches(str(name).lower(), lowered, n=3)
     closeness = [SequenceMatcher(None, match, str(name).lower()).ratio() for match in matches]

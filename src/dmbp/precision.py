@@ -1,4 +1,4 @@
-"""Numerical precision: what float32 means, which kernels run, and how exact is exact enough.
+"""Numerical precision: full float32, deterministic kernels, and tolerances.
 
 On recent GPUs PyTorch runs float32 convolutions in TF32, which has ten bits of mantissa. Learning
 masks amplifies such errors: after 50 iterations the terms of one image, explained alone and in a
@@ -39,8 +39,8 @@ def full_precision() -> Generator[None]:
 
 
 def _allow_tf32(is_allowed: bool) -> AbstractContextManager[None]:
-    # These are PyTorch's older switches. torch.export reads them, and fails if only the newer ones
-    # are set.
+    # These are PyTorch's older switches: `torch.export` reads them, and fails if only the newer
+    # ones are set.
     return temporarily_set(
         (backends.cudnn, "allow_tf32", is_allowed), (backends.cuda.matmul, "allow_tf32", is_allowed)
     )
@@ -57,26 +57,29 @@ def deterministic_kernels() -> Generator[None]:
         yield
 
 
-# A capture is either exact or far off: rounding through a hundred layers stays two orders of
-# magnitude below these values in float32 and float64 (measured on torchvision's networks).
 TOLERANCE = {
     torch.float64: 1e-10,
     torch.float32: 1e-4,
     torch.bfloat16: 5e-2,
     torch.float16: 1e-2,
 }
+"""The largest relative error of a linear network's output that counts as rounding, by dtype.
+
+A capture is either exact or far off: rounding through a hundred layers stays two orders of
+magnitude below these values in float32 and float64 (measured on torchvision's networks).
+"""
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
+def relative_error(actual: Tensor, expected: Tensor) -> float:
     """Return the largest error of any image, relative to that image's largest output.
 
     Tensors of different shapes have an infinite error.
     """
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return float("inf")
     rows = expected.shape[0] if expected.dim() else 1
-    found, expected = (part.double().reshape(rows, -1) for part in (found, expected))
+    actual, expected = (part.double().reshape(rows, -1) for part in (actual, expected))
     largest = expected.abs().amax(1)
-    error = (found - expected).abs().amax(1)
+    error = (actual - expected).abs().amax(1)
     relative = torch.where(largest > 0, error / largest.clamp(min=1e-300), error)
     return float(relative.max())

@@ -1,4 +1,4 @@
-"""Probabilities from a model's outputs, and whether a model's outputs are probabilities already."""
+"""Turns outputs into probabilities, and detects outputs that are probabilities already."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -14,7 +14,7 @@ Activation = Literal["softmax", "sigmoid", "none"] | Callable[[Tensor], Tensor]
 
 
 def _softmax(outputs: Tensor) -> Tensor:
-    """Softmax over the classes; a single output is yes or no, and softmax would always give 1."""
+    """Apply softmax over the classes, or sigmoid to a single output, where softmax is always 1."""
     return outputs.softmax(-1) if outputs.shape[-1] > 1 else outputs.sigmoid()
 
 
@@ -29,7 +29,7 @@ def activation_function(activation: Activation) -> Callable[[Tensor], Tensor]:
     """Return an activation as a function.
 
     Raises:
-        InputError: It is neither a known name nor a function.
+        InputError: If it is neither a known name nor a function.
     """
     if callable(activation):
         return activation
@@ -45,11 +45,11 @@ PRODUCING = {aten.sigmoid.default, aten.sigmoid_.default, aten._softmax.default}
 """Operations whose results are probabilities."""
 
 BOUNDING = {aten.clamp.default, aten.clamp_.default, aten.clamp_min.default, aten.clamp_max.default}
-"""Operations whose results are probabilities if what they read is."""
+"""Operations whose results are probabilities if their inputs are."""
 
 
 class ProbabilityTracker(TorchDispatchMode):
-    """Remembers the last probabilities that are computed inside its context.
+    """A context that remembers the last probabilities computed inside it.
 
     >>> with ProbabilityTracker() as tracker:
     ...     outputs = torch.sigmoid(torch.zeros(1, 3)).clamp(0.1)[:, None].flatten(1)
@@ -64,7 +64,7 @@ class ProbabilityTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation, and remember its result if that holds probabilities."""
+        """Run an operation, and remember its result if it consists of probabilities."""
         bounded = func in BOUNDING and self.produced(args[0])
         result = func(*args, **(kwargs or {}))
         if bounded or func in PRODUCING:
@@ -72,7 +72,7 @@ class ProbabilityTracker(TorchDispatchMode):
         return result
 
     def produced(self, outputs: Tensor) -> bool:
-        """Return whether `outputs` are the last probabilities, in whatever shape."""
+        """Return whether `outputs` are the last probabilities, in any shape."""
         last = self._last
         if last is None or last.numel() != outputs.numel():
             return False

@@ -1,4 +1,4 @@
-"""Process-wide state, changed by one thread at a time and always restored.
+"""Changes process-wide state, in one thread at a time, and restores it; measures peak memory.
 
 PyTorch's switches (TF32, deterministic kernels), Python's warnings and logs belong to the whole
 process, a model's mode belongs to every thread that uses the model, and `torch.export` briefly
@@ -6,13 +6,14 @@ replaces a model's parameters with tensors that have no data. Code that changes 
 `PROCESS_LOCK` until everything is restored, so explanations in several threads run one after
 another, each as if it were alone.
 
-Other libraries' output is silenced the same way, because an error should reach the user as one
-sentence: if `torch.export` fails, it logs a warning and prints the whole graph to standard error.
+The output of other libraries is silenced in the same way, because an error should reach the user as
+one sentence: if `torch.export` fails, it logs a warning and prints the whole graph to standard
+error.
 
-`measure_peak` gives the most memory that a piece of work takes beyond what was in use before it. On
-a GPU, PyTorch counts what it allocates. On a CPU nothing does, but Linux keeps the high-water mark
-of a process's resident memory. It includes the workspaces of libraries, and excludes memory that
-was already free inside the process.
+`measure_peak` returns the most memory that a function needs beyond what was in use before it. On a
+GPU, PyTorch counts what it allocates. On a CPU it does not, but Linux keeps the high-water mark of
+a process's resident memory. This includes the workspaces of libraries, and excludes memory that was
+already free inside the process.
 """
 
 import ctypes
@@ -47,14 +48,14 @@ def temporarily_set(*switches: tuple[Any, str, Any]) -> Generator[None]:
 
 
 def _current_value(owner: Any, name: str) -> Any:
-    """Return a switch's value; PyTorch sets its half-precision reductions by pairs."""
+    """Return a switch's value; PyTorch's half-precision reductions are set as a pair."""
     value, split = getattr(owner, name), getattr(owner, f"{name}_split_k", None)
     return value if split is None else (value, split)
 
 
 @contextmanager
 def silence_logging() -> Generator[None]:
-    """Log nothing but errors inside."""
+    """Suppress log messages below errors inside."""
     with PROCESS_LOCK:
         before = logging.root.manager.disable
         logging.disable(max(before, logging.WARNING))
@@ -82,14 +83,14 @@ RESET_HIGH_WATER_MARK = "5"
 
 @dataclass(frozen=True)
 class Peak:
-    """A number of bytes, and what it counts."""
+    """A peak in bytes, and what it measures."""
 
     bytes: int
     what: str
 
 
 def measure_peak(work: Callable[[], object], device: torch.device) -> Peak | None:
-    """Run some work and return its peak on a device; None if the system does not tell."""
+    """Run a function and return its peak on a device, or None if it cannot be measured."""
     gc.collect()
     return _cuda_peak(work, device) if device.type == "cuda" else _resident_peak(work)
 
@@ -108,7 +109,7 @@ def _resident_peak(work: Callable[[], object]) -> Peak | None:
     try:
         CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK)
         before = _kibibytes("VmRSS")
-    except OSError:  # not Linux, or a process may not look at itself
+    except OSError:  # not Linux, or the process may not read its own status
         work()
         return None
     work()
@@ -117,11 +118,11 @@ def _resident_peak(work: Callable[[], object]) -> Peak | None:
 
 def _return_free_memory() -> None:
     """Return free memory to the system: using it again would not raise the high-water mark."""
-    with suppress(OSError, AttributeError):  # only the GNU C library has it
+    with suppress(OSError, AttributeError):  # only the GNU C library has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _kibibytes(field: str) -> int:
-    """Return a field of `/proc/self/status`."""
+    """Return a field of `/proc/self/status`, in KiB."""
     fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(fields[field].split()[0])

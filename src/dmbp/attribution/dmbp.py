@@ -76,7 +76,8 @@ class DMBP(Method):
         combine: How the positive and the negative stream, whose gradients are the two linear maps,
             become one attribution. "sum" adds them; "own_signs" first keeps only those pixels of
             each stream that have its own sign.
-        precision: What masks are learned in: "auto", "float16", "bfloat16", "tf32" or "float32".
+        precision: The precision that masks are learned in: "auto", "float16", "bfloat16", "tf32" or
+            "float32".
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
         sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None

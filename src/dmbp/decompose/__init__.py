@@ -1,8 +1,8 @@
 """Disentangled masked backpropagation: learns the masks and reads the decomposition out.
 
 - `settings`: the presets and objectives;
-- `learn`: initial masks, learning and read-out of one linear network (Algorithm 1);
-- `decomposer`: one question after the other; on GPUs, whole explanations as CUDA graphs;
+- `learn`: initial masks, learning and read-out for one linear network (Algorithm 1);
+- `decomposer`: explains questions one after the other; on GPUs it replays them as CUDA graphs;
 - `decomposition`: the result, its attributions, and how it is saved.
 """
 

@@ -1,11 +1,11 @@
-"""Explains one question after the other; on a GPU, repeated kinds of question are recorded.
+"""Explains questions one after the other; on a GPU, repeated kinds of question are recorded.
 
 Before the first iteration and after the last, an explanation consists of about a thousand small
 operations, which a GPU executes faster than Python launches them. A `Recording` holds freezing at
 x, the initial masks and the read-out as CUDA graphs (an engine records its own iterations). For
-another question of its kind, pixels and target weights are copied in and the graphs are replayed.
-It refers to the model's own parameters, so changing them in place is harmless. Every replay is
-compared with the model's output; the model runs on a second stream while masks are learned.
+another question of the same kind, pixels and target weights are copied in and the graphs are
+replayed. The graphs read the model's own parameters, so these may be changed in place. Every replay
+is compared with the model's output; the model runs on a second stream while masks are learned.
 
 A `Decomposer` remembers two things between calls: the recording of the last kind of question, and
 whether the model's numbers need bfloat16's range.
@@ -44,17 +44,17 @@ Result = TypeVar("Result")
 
 
 class Recording:
-    """Serves questions with as many rows, and images of the same shape, as the first `question`.
+    """An explanation as CUDA graphs, for questions of the same kind as `question`.
 
-    The settings that learning depends on have to be the same, too.
+    They have as many rows, images of the same shape, and the same settings for learning.
     """
 
     def __init__(self, question: Question, captured: CapturedGraph, settings: Settings) -> None:
         self._captured = captured
         self._inputs = question.inputs.clone()
         self._model_stream = torch.cuda.Stream()
-        # The model runs on its own stream from the start, because libraries allocate memory when a
-        # stream is first used.
+        # The model runs on the second stream from the start, because libraries allocate memory when
+        # a stream is first used.
         outputs = self._outputs_on_model_stream(question, _record_event())
         weights, constant = question.rows.tangent(outputs)
         self._tangent = (weights.clone(), constant.clone())
@@ -82,7 +82,7 @@ class Recording:
         weights = self._tangent[0]
         if weights.shape[1] != rows.classes:
             raise InexactCapture("the model's classes have changed since it was recorded")
-        asked = _record_event()
+        inputs_ready = _record_event()
         self._inputs.copy_(inputs)
         at = torch.zeros_like(weights) if rows.is_linear else question.outputs
         for kept, part in zip(self._tangent, rows.tangent(at), strict=True):
@@ -90,15 +90,15 @@ class Recording:
         self._begin.replay()
         past = self._engine.learn(settings.iterations, on_iteration)
         readout = self._readout()
-        outputs = self._outputs_on_model_stream(question, asked)
+        outputs = self._outputs_on_model_stream(question, inputs_ready)
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
-        found = collect(net, settings, past, readout)
+        decomposition = collect(net, settings, past, readout)
         exactness = check_exactness(self._captured, self._net.frozen, inputs, outputs)
-        return replace(check_finite(found, self._engine, past), exactness=exactness)
+        return replace(check_finite(decomposition, self._engine, past), exactness=exactness)
 
-    def _outputs_on_model_stream(self, question: Question, asked: torch.cuda.Event) -> Tensor:
-        """Return the model's outputs, computed beside the iterations, after the event `asked`."""
-        self._model_stream.wait_event(asked)
+    def _outputs_on_model_stream(self, question: Question, after: torch.cuda.Event) -> Tensor:
+        """Return the model's outputs, computed beside the iterations, `after` an event."""
+        self._model_stream.wait_event(after)
         with torch.cuda.stream(self._model_stream):
             outputs = question.outputs
         torch.cuda.current_stream().wait_stream(self._model_stream)
@@ -132,7 +132,7 @@ def _record_event() -> torch.cuda.Event:
     return event
 
 
-SHARE = 0.25
+MAX_MEMORY_SHARE = 0.25
 """The largest share of a GPU's memory that a recording may be estimated to keep between calls."""
 
 TOO_NARROW = (
@@ -147,9 +147,9 @@ RecordingKey = tuple[Any, ...]
 class Decomposer:
     """Decomposes the scores of questions, one after the other.
 
-    The first question of a kind is explained step by step, the second one is recorded, and later
-    ones are replayed. Only the latest recording is kept. Once float16's range has been too small,
-    bfloat16 is used. Copies start without a recording.
+    On a GPU, the first question of a kind is explained step by step, the second one is recorded,
+    and later ones are replayed. Only the latest recording is kept. Once float16's range has been
+    too small, bfloat16 is used. Copies start without a recording.
     """
 
     def __init__(self) -> None:
@@ -169,11 +169,11 @@ class Decomposer:
     def decompose(
         self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
     ) -> Decomposition:
-        """Split the score of every row, in bfloat16 if float16's range is too small."""
+        """Split the score of every row; use bfloat16 if float16's range is too small."""
         current = with_bfloat16(settings) if self._uses_bfloat16 else settings
         with suppress(OutOfRange):
-            found = self._decompose(question, current, on_iteration=on_iteration)
-            return replace(found, settings=settings)
+            decomposition = self._decompose(question, current, on_iteration=on_iteration)
+            return replace(decomposition, settings=settings)
         if settings.precision != "auto":
             warnings.warn(TOO_NARROW, stacklevel=2)
         self._uses_bfloat16 = True
@@ -204,8 +204,8 @@ class Decomposer:
     def _recording(
         self, key: RecordingKey, question: Question, settings: Settings
     ) -> Recording | None:
-        """Return the recording for this kind of question; make one the second time it is asked."""
-        # A recording has no place for extra inputs.
+        """Return the recording for this kind of question; make one for the second question."""
+        # A recording cannot replace extra inputs.
         has_extra_inputs = question.runner.has_extra_inputs
         captured = None if has_extra_inputs else question.linearizer.captured_graph(question.inputs)
         if captured is None:
@@ -232,7 +232,7 @@ class Decomposer:
 
 
 def with_bfloat16(settings: Settings) -> Settings:
-    """Replace float16 by bfloat16 in the settings."""
+    """Return the settings with bfloat16 in place of float16."""
     is_narrow = settings.precision in ("auto", "float16")
     return replace(settings, precision="bfloat16") if is_narrow else settings
 
@@ -248,4 +248,4 @@ def _is_recordable(net: LinearNetwork) -> bool:
         return False
     elements = sum(math.prod(site.shape) for site in net.sites)
     total = torch.cuda.get_device_properties(net.inputs.device).total_memory
-    return elements * TYPICAL_BYTES_PER_ELEMENT <= SHARE * total
+    return elements * TYPICAL_BYTES_PER_ELEMENT <= MAX_MEMORY_SHARE * total

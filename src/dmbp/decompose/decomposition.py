@@ -26,7 +26,7 @@ from dmbp.errors import InputError, OutputError
 from dmbp.linear.targets import OneTarget, function_name
 
 ROUNDING_UNITS = 10
-"""Attributions of at most this many units in the last place of the terms are rounding errors."""
+"""Attributions within this many units in the last place of the terms are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Decomposition:
         history: The terms before each iteration.
         targets: The target of each row; a function that was saved to a file is only a name.
         image: The index of each row's image in the call's inputs.
-        exactness: The relative error of the linear network against the model, or against the model
-            whose smooth activations are replaced by pieces.
+        exactness: The relative error of the linear network's output against the model's. If smooth
+            activations are approximated by pieces, it is the error of the tangents instead.
         settings: How the masks were learned.
-        approximation_error: The relative error of these pieces against the model.
+        approximation_error: The relative error that such pieces introduce.
     """
 
     inputs: Tensor
@@ -77,18 +77,18 @@ class Decomposition:
 
     def __repr__(self) -> str:
         """Describe the decomposition in one line, without its tensors."""
-        asked = ", ".join(str(target) for target in self.targets[:3])
+        targets = ", ".join(str(target) for target in self.targets[:3])
         more = f" and {len(self.targets) - 3} more" if len(self.targets) > 3 else ""
         return (
             f"Decomposition({len(self.targets)} rows of inputs {tuple(self.inputs.shape[1:])}, "
-            f"targets {asked}{more}, exactness {self.exactness:.1e})"
+            f"targets {targets}{more}, exactness {self.exactness:.1e})"
         )
 
     @property
     def nuisance_output(self) -> Tensor:
         """The nuisance term y~: the part of the score that neither stream carries.
 
-        The last layer's bias is counted in both other terms, and subtracted here once, so that the
+        The last layer's bias is counted in both other terms and subtracted once here, so that the
         three terms add up to the output.
         """
         return self.output - self.positive_output - self.negative_output
@@ -117,18 +117,18 @@ class Decomposition:
 
     @property
     def is_blank(self) -> Tensor:
-        """For each row, whether its attributions amount to no more than rounding errors."""
+        """Whether each row's attributions are zero or rounding errors, (rows,)."""
         return self.magnitude <= self._rounding
 
     @property
     def is_rounding(self) -> Tensor:
-        """For each row, whether it has attributions and all of them are rounding errors."""
+        """Whether each row's attributions are rounding errors but not all zero, (rows,)."""
         magnitude = self.magnitude
         return (magnitude > 0) & (magnitude <= self._rounding)
 
     @property
     def magnitude(self) -> Tensor:
-        """For each row, the sum of the absolute values of its attributions."""
+        """The sum of the absolute values of each row's attributions, (rows,)."""
         return self.attribution.abs().flatten(1).sum(1)
 
     @property
@@ -179,7 +179,7 @@ class Decomposition:
         plot_decomposition(self, path, **options)
 
     def _keep(self, attribution: Tensor, *, sign: int) -> Tensor:
-        """Keep, for "own_signs", only pixels whose channels add up to the stream's own sign."""
+        """With "own_signs", keep only pixels whose channels add up to the stream's sign."""
         if self.settings.combine == "sum":
             return attribution
         pixels = attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
@@ -187,7 +187,7 @@ class Decomposition:
 
 
 def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
-    """Join decompositions with the same settings, row after row."""
+    """Return one decomposition with the rows of all parts, which share their settings."""
     if len(parts) == 1:
         return parts[0]
     joined: dict[str, Any] = {
@@ -218,7 +218,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
     from safetensors.torch import save_file
 
     tensors = _tensors(decomposition)
-    about = {
+    metadata = {
         "targets": [_target_to_json(target) for target in decomposition.targets],
         "image": decomposition.image,
         "exactness": decomposition.exactness,
@@ -227,7 +227,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
     }
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, str(path), {"format": FORMAT, "dmbp": json.dumps(about)})
+        save_file(tensors, str(path), {"format": FORMAT, "dmbp": json.dumps(metadata)})
     except Exception as error:
         raise OutputError(f"cannot write {path}: {error}") from error
 
@@ -268,21 +268,21 @@ def _tensors(decomposition: Decomposition) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _from_file(tensors: dict[str, Tensor], about: dict[str, Any]) -> Decomposition:
+def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decomposition:
     history = {
         name: tensors.pop(f"history.{name}") for name in ("positive", "negative", "nuisance")
     }
-    settings = dict(about["settings"])
+    settings = dict(metadata["settings"])
     settings["reference"] = {"zero": None, "blur": "blur"}.get(
         settings["reference"], tensors["reference"]
     )
     return Decomposition(
         **tensors,
         history=History(**history),
-        targets=tuple(_target_from_json(target) for target in about["targets"]),
-        image=tuple(about["image"]),
-        exactness=about["exactness"],
-        approximation_error=about.get("approximation_error", 0.0),
+        targets=tuple(_target_from_json(target) for target in metadata["targets"]),
+        image=tuple(metadata["image"]),
+        exactness=metadata["exactness"],
+        approximation_error=metadata.get("approximation_error", 0.0),
         settings=Settings(**settings),
     )
 

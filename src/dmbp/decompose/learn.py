@@ -1,8 +1,8 @@
 """Disentangled masked backpropagation on a linear network (Algorithm 1).
 
-The masks start where the paper's appendix says ("Initializing filter masks"). From the last layer
+Masks are initialised as in the paper's appendix ("Initializing filter masks"). From the last layer
 backwards, two backward passes run side by side, one through σ and one through 1−σ. At each site,
-before they pass it, both gradients in the activation are known, and
+both gradients with respect to the site's output are known before they pass it, and
 
     σ = sigmoid(2)   if both are positive      raising it raises y⁺ and y⁻: give it to y⁺
         sigmoid(−2)  if both are negative      raising it lowers them: give it to y⁻
@@ -29,7 +29,7 @@ from dmbp.linear.steps import Step
 from dmbp.precision import deterministic_kernels, full_precision
 
 INITIAL_LOGIT = 2.0
-"""sigmoid(±2) ≈ 0.88 and 0.12."""
+"""The magnitude of initial logits: sigmoid(±2) ≈ 0.88 and 0.12."""
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def initial_logits(plan: ExecutionPlan) -> Logits:
 
     plan.visit_gates(at_gate)
     net = plan.net
-    # An activation that is overwritten later has no gradient and starts at 0.5.
+    # The mask of an activation that is overwritten later has no gradient and starts at 0.5.
     return {
         site.name: logits[site.name] if site.name in logits else net.inputs.new_zeros(site.shape)
         for site in net.sites
@@ -55,7 +55,7 @@ def initial_logits(plan: ExecutionPlan) -> Logits:
 
 
 class OutOfRange(Exception):
-    """Some numbers are beyond float16's range; bfloat16 has a larger one."""
+    """Raised if numbers are beyond float16's range; bfloat16 has a larger one."""
 
 
 @full_precision()
@@ -92,7 +92,11 @@ def _mixed_precision(net: LinearNetwork) -> str:
 
 
 def make_engine(plan: ExecutionPlan, settings: Settings) -> Engine:
-    """Return an engine for the plan, at the initial masks."""
+    """Return an engine for the plan, with the initial masks.
+
+    Raises:
+        CaptureError: If the network has no site.
+    """
     if not plan.net.sites:
         raise CaptureError(NO_SITES)
     return engine_for(
@@ -104,25 +108,26 @@ def make_engine(plan: ExecutionPlan, settings: Settings) -> Engine:
     )
 
 
-def check_finite(found: Decomposition, engine: Engine, past: Terms) -> Decomposition:
-    """Return `found` if every number up to the read-out is finite and within the engine's range.
+def check_finite(decomposition: Decomposition, engine: Engine, past: Terms) -> Decomposition:
+    """Return the decomposition if all numbers are finite and within the engine's range.
 
     Raises:
-        OutOfRange: If the engine's precision could not represent some of them.
+        OutOfRange: If numbers were beyond the range of the engine's precision.
         InputError: If the terms themselves are not finite.
     """
     if not engine.is_in_range(past):
         raise OutOfRange
-    if not torch.isfinite(torch.stack([found.positive_output, found.negative_output])).all():
+    terms = torch.stack([decomposition.positive_output, decomposition.negative_output])
+    if not torch.isfinite(terms).all():
         raise InputError(
-            f"the terms grew beyond the range of {found.inputs.dtype}; use float32, or a smaller "
-            "learning rate"
+            f"the terms grew beyond the range of {decomposition.inputs.dtype}; use float32, or a "
+            "smaller learning rate"
         )
-    return found
+    return decomposition
 
 
 def collect(net: LinearNetwork, settings: Settings, past: Terms, readout: Readout) -> Decomposition:
-    """Put a network's terms and maps into a `Decomposition`, without waiting for a GPU."""
+    """Return a network's terms and maps as a `Decomposition`, without waiting for a GPU."""
     return Decomposition(
         inputs=net.inputs,
         reference=baseline_for(net.inputs, settings.reference),

@@ -37,9 +37,9 @@ class Settings:
         combine: "sum" adds the attributions of the two streams (the paper's a(x), Eq. 8).
             "own_signs" keeps only the pixels of the positive stream that speak for the target, and
             only those of the negative stream that speak against it.
-        precision: What masks are learned in. "auto" is the model's own precision on a CPU; on a
-            GPU it is float16, or bfloat16 if the engine finds numbers beyond float16's range. The
-            masks correlate with those of single precision by 0.99997 and 0.9998.
+        precision: The precision that masks are learned in. "auto" is the model's own on a CPU; on a
+            GPU it is float16, or bfloat16 if numbers are beyond float16's range. Masks learned in
+            these correlate with those of float32 by 0.99997 and 0.9998.
 
     Raises:
         InputError: If a setting is unknown or out of range.
@@ -83,8 +83,8 @@ PRESETS: Mapping[str, Settings] = {
 }
 
 
-def resolve_settings(preset: str, **given: Any) -> Settings:
-    """Return a preset's settings, with those that are given and not None replaced."""
+def resolve_settings(preset: str, **overrides: Any) -> Settings:
+    """Return a preset's settings with all overrides that are not None."""
     require_known("preset", preset, PRESETS)
-    given = {name: value for name, value in given.items() if value is not None}
-    return replace(PRESETS[preset], **given)
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    return replace(PRESETS[preset], **overrides)

@@ -1,8 +1,8 @@
-"""Metrics that judge whether an attribution map shows what the model really uses.
+"""Metrics that measure whether an attribution map shows what the model really uses.
 
     insertion, deletion          how fast the class's probability rises or falls as the strongest
-                                 pixels are shown or hidden
-    complementary_insertion      whether the pixels that speak against a class show the others
+                                 pixels are inserted or deleted
+    complementary_insertion      whether the pixels that speak against a class show other classes
     pointing_game                whether the strongest pixel lies on the object
     reinitialisation             whether the map changes once the model's last layer is random
 
@@ -48,7 +48,7 @@ __all__ = [
     "with_reinitialised_layer",
 ]
 
-# Kept for one release.
+# Old names still work for one release.
 _OLD_NAMES = {"reinitialised": with_reinitialised_layer, "replaced": replace_pixels}
 
 

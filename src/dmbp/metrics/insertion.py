@@ -3,15 +3,14 @@
     area = (p₀/2 + p₁ + … + p_{n−1} + p_n/2) / n
 
 p_k is the probability once k/n of the pixels are replaced, and the area under this curve is the
-score. Insertion begins with a blurred image and puts the strongest pixels in first; deletion begins
-with the image and takes them out. RISE itself deletes to grey: `substrate="zero"`. Complementary
-insertion puts in first the pixels that speak most against the target, and scores the image's
-*other* classes.
+score. Insertion begins with a blurred image and inserts the strongest pixels first; deletion begins
+with the image and removes them first. RISE itself deletes to grey: `substrate="zero"`.
+Complementary insertion inserts the pixels first that speak most against the target, and scores the
+image's *other* classes.
 
-All channels of a pixel are replaced together; pixels are ordered by the sum over their channels,
-the strongest first. Equal pixels are ordered from top to bottom, then from left to right, so a
-score depends on neither batch nor device, and a constant map is scored in that order. A map that
-contains NaN has no order and is refused.
+All channels of a pixel are replaced together. Pixels are ordered by the sum over their channels,
+the strongest first; equal pixels from top to bottom, then from left to right, so that scores depend
+on neither the batch nor the device. A map that contains NaN or infinity is refused.
 
     >>> maps = torch.randn(images.shape)
     >>> insertion(model, images, 3, maps).shape, deletion(model, images, 3, maps).shape
@@ -39,21 +38,23 @@ from dmbp.precision import full_precision
 from dmbp.probabilities import Activation, activation_function
 
 STEPS = 28
-"""8 · 224 pixels a step at 224 × 224, as in RISE's batch evaluation."""
+"""8 · 224 pixels per step at 224 × 224, as in RISE's batch evaluation."""
 
 
 class CurveOptions(TypedDict, total=False):
-    """Options of every curve and its area.
+    """Options of all insertion and deletion scores and curves.
 
     Args:
-        steps: In how many portions the pixels are replaced (28).
-        substrate: What the image shows in place of missing pixels: "blur" as in RISE (the default),
-            "zero", "mean" or a tensor.
+        steps: The number of steps in which the pixels are replaced (28 by default).
+        substrate: What the image shows in place of missing pixels: "blur" (the default), "zero",
+            "mean" or a tensor.
         activation: Turns outputs into probabilities: "softmax" (the default), "sigmoid", "none" or
             a function of outputs (images, classes). Softmax treats a single output as sigmoid does.
-        internal_batch_size: How many images are run together at most (64); changes no score.
-        output: Which of several things that the model returns is scored, as the methods take it.
-        additional_forward_args: The model's other inputs, as the methods take them.
+        internal_batch_size: The most images that the model is run on at once (64 by default), which
+            changes results by rounding alone.
+        output: Which of the model's outputs is scored: a name, a position or a function of what the
+            model returns. None finds it automatically.
+        additional_forward_args: The model's other inputs, as for the methods.
     """
 
     steps: int
@@ -77,7 +78,7 @@ def probability_curve(
 ) -> Tensor:
     """Return the target's probability after each step, (images, steps + 1).
 
-    Pixels are put into the substrate, or taken out of the image if `removing`.
+    Pixels are inserted into the substrate, or deleted from the image if `removing`.
     """
     for name in options:
         require_known("option", name, CurveOptions.__annotations__)
@@ -115,7 +116,7 @@ def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) 
     Args:
         front: Images (images, channels, height, width).
         back: Images of the same shape.
-        rank: Each pixel's place in the order, as `pixel_ranks` returns it.
+        rank: The rank of each pixel, as `pixel_ranks` returns it.
         fraction: A number from 0 to 1 for each image, (images,).
 
     Returns:
@@ -133,10 +134,10 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
         inputs: Images (images, channels, height, width).
 
     Returns:
-        Each pixel's place in the order, from 0, (images, 1, height, width).
+        The rank of each pixel, from 0 for the strongest, (images, 1, height, width).
 
     Raises:
-        InputError: The maps do not fit the images, or contain NaN or infinity.
+        InputError: If the maps do not fit the images, or contain NaN or infinity.
     """
     for name, value in (("inputs", inputs), ("attribution", attribution)):
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -163,7 +164,7 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
 
 
 def area(curve: Tensor) -> Tensor:
-    """Return the area under each curve, with both ends counted half.
+    """Return the area under each curve by the trapezoidal rule.
 
     Args:
         curve: Probabilities (images, steps + 1).
@@ -187,8 +188,8 @@ def insertion(
     Args:
         model: The model that the maps explain.
         inputs: Images (images, channels, height, width).
-        target: One target for each image, or one for all, as `attribute` takes it. A function of
-            the outputs receives the outputs, not probabilities.
+        target: One target for each image, or one for all, as for `attribute`. A function of the
+            outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
         **options: See `CurveOptions`.
 
@@ -196,8 +197,8 @@ def insertion(
         The scores (images,).
 
     Raises:
-        InputError: An option is unknown or out of range, or the maps do not fit the images.
-        TargetError: The target does not fit the model or the images.
+        InputError: If an option is unknown or out of range, or the maps do not fit the images.
+        TargetError: If the target does not fit the model or the images.
     """
     return area(insertion_curve(model, inputs, target, attribution, **options))
 
@@ -209,13 +210,13 @@ def insertion_curve(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """Return the target's probability as the strongest pixels are put into the substrate.
+    """Return the target's probability as the strongest pixels are inserted into the substrate.
 
     Args:
         model: The model that the maps explain.
         inputs: Images (images, channels, height, width).
-        target: One target for each image, or one for all, as `attribute` takes it. A function of
-            the outputs receives the outputs, not probabilities.
+        target: One target for each image, or one for all, as for `attribute`. A function of the
+            outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
         **options: See `CurveOptions`.
 
@@ -223,8 +224,8 @@ def insertion_curve(
         The probability after each step, (images, steps + 1).
 
     Raises:
-        InputError: An option is unknown or out of range, or the maps do not fit the images.
-        TargetError: The target does not fit the model or the images.
+        InputError: If an option is unknown or out of range, or the maps do not fit the images.
+        TargetError: If the target does not fit the model or the images.
     """
     return probability_curve(model, inputs, target, attribution, removing=False, options=options)
 
@@ -241,8 +242,8 @@ def deletion(
     Args:
         model: The model that the maps explain.
         inputs: Images (images, channels, height, width).
-        target: One target for each image, or one for all, as `attribute` takes it. A function of
-            the outputs receives the outputs, not probabilities.
+        target: One target for each image, or one for all, as for `attribute`. A function of the
+            outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
         **options: See `CurveOptions`.
 
@@ -250,8 +251,8 @@ def deletion(
         The scores (images,).
 
     Raises:
-        InputError: An option is unknown or out of range, or the maps do not fit the images.
-        TargetError: The target does not fit the model or the images.
+        InputError: If an option is unknown or out of range, or the maps do not fit the images.
+        TargetError: If the target does not fit the model or the images.
     """
     return area(deletion_curve(model, inputs, target, attribution, **options))
 
@@ -263,13 +264,13 @@ def deletion_curve(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """Return the target's probability as the strongest pixels are taken out of the image.
+    """Return the target's probability as the strongest pixels are deleted from the image.
 
     Args:
         model: The model that the maps explain.
         inputs: Images (images, channels, height, width).
-        target: One target for each image, or one for all, as `attribute` takes it. A function of
-            the outputs receives the outputs, not probabilities.
+        target: One target for each image, or one for all, as for `attribute`. A function of the
+            outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
         **options: See `CurveOptions`.
 
@@ -277,8 +278,8 @@ def deletion_curve(
         The probability after each step, (images, steps + 1).
 
     Raises:
-        InputError: An option is unknown or out of range, or the maps do not fit the images.
-        TargetError: The target does not fit the model or the images.
+        InputError: If an option is unknown or out of range, or the maps do not fit the images.
+        TargetError: If the target does not fit the model or the images.
     """
     return probability_curve(model, inputs, target, attribution, removing=True, options=options)
 
@@ -290,7 +291,9 @@ def complementary_insertion(
     attribution: Tensor,
     **options: Unpack[CurveOptions],
 ) -> Tensor:
-    """Return the mean area of the other classes' curves, weakest pixels first; higher is better.
+    """Return the mean area under the other classes' insertion curves; higher is better.
+
+    The pixels that speak most against the explained class are inserted first.
 
     Args:
         model: The model that the maps explain.
@@ -303,8 +306,8 @@ def complementary_insertion(
         The scores (images,).
 
     Raises:
-        InputError: An option is unknown or out of range, or the maps do not fit the images.
-        TargetError: An image has no other class, or a class does not exist.
+        InputError: If an option is unknown or out of range, or the maps do not fit the images.
+        TargetError: If an image has no other class, or a class does not exist.
     """
     try:
         distinct = [sorted({int(index) for index in classes}) for classes in others]
@@ -318,6 +321,6 @@ def complementary_insertion(
             "images that show only one class"
         )
     signed = attribution if attribution.is_floating_point() else attribution.double()
-    # The mean of areas is the area of the mean.
+    # The mean of the areas is the area under the mean curve.
     mean = [{index: 1 / len(classes) for index in classes} for classes in distinct]
     return area(probability_curve(model, inputs, mean, -signed, removing=False, options=options))

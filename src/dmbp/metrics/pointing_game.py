@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]
 """A box's left, top, right and bottom, in pixels of the map."""
 
 TOLERANCE = 15
-"""In pixels of the map, whatever its size; the paper's value, for maps with a side of 224."""
+"""The paper's tolerance, in pixels of the map, for maps with a side of 224."""
 
 
 def pointing_game(
@@ -40,7 +40,7 @@ def pointing_game(
         A truth value for each image, (images,).
 
     Raises:
-        InputError: The boxes do not fit the maps, an image has none, or `tolerance` is negative.
+        InputError: If the boxes do not fit the maps, an image has none, or `tolerance` is negative.
     """
     if len(boxes) != len(attribution):
         raise InputError(f"boxes were given for {len(boxes)} images, maps for {len(attribution)}")

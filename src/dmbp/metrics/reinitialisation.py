@@ -1,6 +1,6 @@
-"""The re-initialisation check: a map that stays the same when the model forgets explains nothing.
+"""The re-initialisation check: a map that does not depend on the model's weights explains nothing.
 
-The last layer's weights are drawn afresh from a normal distribution with their own standard
+The last layer's weights are drawn again from a normal distribution with the same standard
 deviation, and its bias is set to zero. The score is Spearman's rank correlation between the maps
 before and after: near zero, the map depends on what the model has learned; near one, it does not.
 
@@ -50,11 +50,11 @@ def reinitialisation(
             such as Captum's.
         model: The model that the maps explain.
         inputs: Images, or other inputs of the model.
-        target: The target, as `attribute` takes it. None is the unchanged model's top class, for
+        target: The target, as for `attribute`. None takes the unchanged model's highest output for
             both models.
         layer: The layer to re-initialise; by default the last one to run.
         generator: Draws the new weights; without one, they are always the same.
-        output: Which of several things that the model returns is explained; also passed to
+        output: Which of the model's outputs is explained, as for the methods; also passed to
             `method`.
         additional_forward_args: The model's other inputs; also passed to `attribute`.
 
@@ -62,8 +62,8 @@ def reinitialisation(
         The correlations (rows,): near zero if the map depends on what the model has learned.
 
     Raises:
-        InputError: There is no such layer, or the maps contain NaN or infinity.
-        ModelError: The layer cannot be re-initialised, or some output does not depend on it.
+        InputError: If there is no such layer, or the maps contain NaN or infinity.
+        ModelError: If the layer cannot be re-initialised, or an output does not depend on it.
     """
     extra = {"output": output, "additional_forward_args": additional_forward_args}
     rows = _make_runner(model, inputs, **extra).target_rows(inputs, target)[2]
@@ -79,7 +79,7 @@ def reinitialisation(
 
 
 def _targets_by_image(rows: TargetRows) -> Any:
-    """Return the targets of the unchanged model's rows, as `attribute` takes them."""
+    """Return the targets of rows in the form that `attribute` takes."""
     images = sorted(set(rows.image))
     labels = [
         [label for k, label in zip(rows.image, rows.labels, strict=True) if k == wanted]
@@ -103,18 +103,18 @@ def with_reinitialised_layer(
 
     Args:
         model: The model; an exported program has the layers of the module it was exported from.
-        inputs: Inputs to run the model on, to see which layer runs last.
+        inputs: Inputs to run the model on, to determine which layer runs last.
         layer: The layer to re-initialise; by default the last one to run.
         generator: Draws the new weights; without one, they are always the same.
-        output: Which of several things that the model returns is compared, as the methods take it.
-        additional_forward_args: The model's other inputs, as the methods take them.
+        output: Which of the model's outputs is compared, as for the methods.
+        additional_forward_args: The model's other inputs, as for the methods.
 
     Returns:
         The copy. The model itself is not changed.
 
     Raises:
-        InputError: There is no such layer.
-        ModelError: The model cannot be copied, the layer has no plain weight, or some output does
+        InputError: If there is no such layer.
+        ModelError: If the model cannot be copied, the layer has no plain weight, or an output does
             not depend on it, as in a model with two heads.
     """
     try:
@@ -150,13 +150,13 @@ def with_reinitialised_layer(
 def _make_runner(
     model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
 ) -> ModelRunner:
-    """Return what runs a model with its other inputs and picks the wanted output."""
+    """Return a runner of the model with its other inputs and this output."""
     extra = ExtraInputs.of(additional_forward_args, images=len(inputs))
     return ModelRunner(model, output=output).with_extra_inputs(extra)
 
 
 def _as_module(model: Model) -> nn.Module:
-    """Return the model as a module; a program's has no modes, but claims to be in training."""
+    """Return the model as a module; the module of a program has its training flag cleared."""
     if not isinstance(model, ExportedProgram):
         return model
     module = model.module()
@@ -169,7 +169,7 @@ def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
     """Return the name of the last layer to run that has a weight matrix; `run` runs the model.
 
     Raises:
-        ModelError: No layer has a weight.
+        ModelError: If no layer has a weight matrix.
     """
     ran: list[str] = []
 
@@ -215,11 +215,11 @@ def _layers_in_graph(module: GraphModule) -> list[str]:
 
 
 def layer_weight(model: nn.Module, name: str) -> nn.Parameter:
-    """Return the weight of the layer with a given name.
+    """Return the weight of the layer with this name.
 
     Raises:
-        InputError: There is no such layer.
-        ModelError: Its weight is not a plain parameter.
+        InputError: If there is no such layer.
+        ModelError: If its weight is not a plain parameter.
     """
     modules = dict(model.named_modules())
     if name not in modules:
@@ -247,7 +247,7 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
         The correlations (images,), from −1 to 1.
 
     Raises:
-        InputError: The shapes do not fit, or a map contains NaN or infinity.
+        InputError: If the shapes do not fit, or a map contains NaN or infinity.
     """
     is_supported = first.dim() in (2, 4) and first.dim() == second.dim()
     pixels = [
@@ -258,10 +258,10 @@ def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
         raise InputError(
             f"maps of shape {tuple(first.shape)} and {tuple(second.shape)} cannot be compared"
         )
-    one, other = (_mean_ranks(_pixels(maps)) for maps in (first, second))
-    one, other = one - one.mean(1, keepdim=True), other - other.mean(1, keepdim=True)
-    product = (one * other).sum(1)
-    size = (one.square().sum(1) * other.square().sum(1)).sqrt()
+    ranks = [_mean_ranks(_pixels(maps)) for maps in (first, second)]
+    centred = [rank - rank.mean(1, keepdim=True) for rank in ranks]
+    product = (centred[0] * centred[1]).sum(1)
+    size = (centred[0].square().sum(1) * centred[1].square().sum(1)).sqrt()
     return torch.where(size > 0, product / size.clamp(min=1e-300), 0.0)
 
 
