@@ -234,8 +234,8 @@ class PooledSite(MaskedSite):
         self._initial_logits = logits
 
         def at_winners(tensor: Tensor) -> Tensor:
-            picked = tensor.expand(logits.shape).flatten(2).gather(2, self._index)
-            return picked.view(pool.index.shape)
+            winners = tensor.expand(logits.shape).flatten(2).gather(2, self._index)
+            return winners.view(pool.index.shape)
 
         super().__init__(ElementwiseLine(at_winners(line.slope)), at_winners(logits), learning_rate)
         self._scratch = self.logits.new_empty(2, self.logits[0].numel())

@@ -19,7 +19,7 @@ ConvolutionSettings = tuple[list[int], list[int], list[int], int]
 """Stride, padding, dilation and groups."""
 
 RunConvolution = Callable[[Tensor, Tensor | None], Tensor]
-"""Convolves an activation, and multiplies the result by a mask if one is given."""
+"""Convolves an activation, and multiplies the result by a mask if one is passed."""
 
 Unpool = Callable[[Tensor], Tensor]
 """Sends the gradient of every pooling window to the pixel that won it."""

@@ -49,7 +49,7 @@ class Operation(Protocol):
         ...
 
     def transpose(self, gradient: Any) -> Sequence[Any]:
-        """Return the gradient with respect to each value read, or None if it has no effect."""
+        """Return the gradient with respect to each value read; None for a value without effect."""
         ...
 
 

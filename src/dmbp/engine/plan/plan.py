@@ -101,7 +101,7 @@ class ExecutionPlan:
         tail: The steps after the last sites, as one affine function.
         rows_known: Whether it is known which elements belong to which row, at every site and in the
             values that the tail reads. Only then can an engine learn the masks row by row.
-        rows_first: Whether rows are dimension 0 in all of these values.
+        rows_first: Whether dimension 0 holds the rows, and nothing else, in all of these values.
     """
 
     def __init__(self, net: LinearNetwork, kernels: Kernels) -> None:
