@@ -58,7 +58,7 @@ def test_imagenet_flat_with_the_official_list(tmp_path: Path) -> None:
         save_photo(tmp_path / f"ILSVRC2012_val_{number:08d}.JPEG")
     truth = tmp_path / "ILSVRC2012_validation_ground_truth.txt"
     truth.write_text("2\n1000\n")
-    with pytest.raises(PhotoError, match="an order of its own: put synsets"):
+    with pytest.raises(PhotoError, match="in which order it numbers classes: put synsets"):
         read_dataset("imagenet", tmp_path)
     (tmp_path / "synsets.txt").write_text("\n".join(SYNSETS[::-1]))  # not the sorted order
     assert list(labels_by_name("imagenet", tmp_path).values()) == [(998,), (0,)]

@@ -1,9 +1,9 @@
-"""Photos and datasets: how images are read before a model sees them.
+"""Reads photos and datasets.
 
     photo.py           one photo file as an upright RGB image; scikit-image's sample photos
-    sample.py          a labelled photo of a dataset; datasets made of folders or of a CSV manifest
+    sample.py          a labelled photo of a dataset; datasets in folders or in a CSV manifest
     paper_datasets.py  PASCAL VOC with its bounding boxes, and ImageNet's validation set
-    dataset.py         `read_dataset`, and the table of all kinds of datasets
+    dataset.py         `read_dataset`, and the table of all kinds of dataset
 
 To add a kind of dataset, write a function that takes a path and returns a list of `Sample`, and add
 it to `READERS` in `dataset.py`.

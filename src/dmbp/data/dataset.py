@@ -1,7 +1,7 @@
-"""Datasets by kind: `read_dataset` and the table of everything that can be read.
+"""Reads datasets: `read_dataset`, and the table of all kinds of dataset.
 
-No photo is decoded here. A sample is a name and its labels, so fifty thousand samples take ten
-megabytes, and a broken photo raises an error only in the code that opens it.
+No photo is opened. A sample is a name and its labels, so fifty thousand samples take ten megabytes,
+and a broken photo raises an error only in the code that opens it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from dmbp.data.sample import Sample, read_folder, read_manifest
 from dmbp.errors import PhotoError, require_known
 
 Reader = Callable[[Path], list[Sample]]
+"""Returns the samples of the dataset in a folder or file."""
 
 READERS: Mapping[str, Reader] = {
     "imagenet": read_imagenet,  # ILSVRC2012 val, in folders by synset or flat
@@ -30,9 +31,9 @@ class Dataset:
     """The samples of a dataset.
 
     Args:
-        kind: The key in `READERS` with which the dataset was read.
-        root: The folder or manifest it was read from.
-        samples: Its photos with their labels, in a fixed order.
+        kind: The kind of dataset, a key of `READERS`.
+        root: The dataset's folder, or the CSV file of a manifest.
+        samples: The photos with their labels, in a fixed order.
     """
 
     kind: str
@@ -40,7 +41,7 @@ class Dataset:
     samples: tuple[Sample, ...]
 
     def first(self, count: int | None) -> "Dataset":
-        """Return the dataset cut to its first `count` samples; None keeps all of them."""
+        """Return a dataset of the first `count` samples, or of all if that is None."""
         return Dataset(self.kind, self.root, self.samples[:count])
 
 

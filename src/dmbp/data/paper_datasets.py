@@ -14,8 +14,8 @@ which is one of
     val.txt                                  ILSVRC2012_val_00000001.JPEG 65
     ILSVRC2012_validation_ground_truth.txt   490                    in the order of the photos
 
-The second list comes from the official development kit. It counts from one, in an order that has to
-be given by `synsets.txt` in the same folder, one synset a line.
+The second list comes from the official development kit. It numbers classes from one, in an order
+that `synsets.txt` in the same folder must give, with one synset per line.
 """
 
 import random
@@ -56,7 +56,7 @@ def read_voc(root: Path) -> list[VocImage]:
     """Return every annotated photo of a VOC folder, sorted by name.
 
     Args:
-        root: The folder that has `Annotations` and `JPEGImages`, such as `VOCdevkit/VOC2012`.
+        root: The folder with `Annotations` and `JPEGImages`, such as `VOCdevkit/VOC2012`.
 
     Returns:
         The photos with their annotated objects; no photo is opened.
@@ -152,7 +152,7 @@ def _read_by_synset(root: Path, folders: list[Path]) -> list[Sample]:
     if listed is None and len(names) != CLASSES:
         raise PhotoError(
             f"{root} has {len(names)} folders of synsets, not {CLASSES}: put synsets.txt there, "
-            f"with all {CLASSES} synsets, one a line"
+            f"with all {CLASSES} synsets, one per line"
         )
     number = {name: index for index, name in enumerate(names)}
     for folder in folders:
@@ -165,7 +165,7 @@ def _read_by_synset(root: Path, folders: list[Path]) -> list[Sample]:
 
 
 def _read_val_list(root: Path, photos: list[str]) -> list[Sample]:
-    """Read a list of files and classes, which are numbered from zero over the sorted synsets."""
+    """Read a list of files and classes, numbered from zero in the order of sorted synsets."""
     path = root / "val.txt"
     classes: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
@@ -184,8 +184,8 @@ def _read_ground_truth(root: Path, photos: list[str]) -> list[Sample]:
     truth = _lines(root / GROUND_TRUTH)
     if not (root / "synsets.txt").is_file():
         raise PhotoError(
-            f"{root / GROUND_TRUTH} numbers classes in an order of its own: put synsets.txt there, "
-            "with all synsets in that order, one a line"
+            f"{root / GROUND_TRUTH} does not say in which order it numbers classes: put "
+            "synsets.txt there, with all synsets in that order, one per line"
         )
     if len(truth) != len(photos):
         raise PhotoError(
@@ -203,7 +203,7 @@ def _read_ground_truth(root: Path, photos: list[str]) -> list[Sample]:
 
 
 def _read_synsets(path: Path) -> list[str]:
-    """Read the synsets that stand at the start of each line."""
+    """Read the synset at the start of each line."""
     synsets = [line.split()[0] for line in _lines(path)]
     wrong = [name for name in synsets if not SYNSET.fullmatch(name)]
     if wrong or len(synsets) != CLASSES or len(set(synsets)) != CLASSES:

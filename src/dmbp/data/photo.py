@@ -1,7 +1,7 @@
-"""Photo files as upright RGB images, whatever their mode, size or orientation flag.
+"""Reads photo files as upright RGB images, whatever their mode, size or orientation flag.
 
-`read_photo` refuses a file that is broken, tiny or huge with a `PhotoError`. `sample_photos` takes
-its pictures from scikit-image at run time (the `demo` extra), because none are shipped with dmbp:
+`read_photo` raises a `PhotoError` for a file that is broken, tiny or huge. `sample_photos` takes
+its photos from scikit-image at run time (the `demo` extra), because dmbp does not include any:
 the cat (Stefan van der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the
 motorcycle (Daniel Scharstein, Middlebury stereo data).
 """
@@ -21,7 +21,7 @@ from dmbp.errors import PhotoError
 
 MIN_SIDE = 16
 MAX_PIXELS = 150_000_000
-"""More than any camera's; a larger file is a mistake or an attack, and would take gigabytes."""
+"""More than a camera's; a larger file is a mistake or an attack, and would take gigabytes."""
 
 SAMPLE_SIDE = 320
 """Height and width of the collage among the sample photos."""
@@ -34,20 +34,20 @@ def photo_names(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES))
 
 
-def photo_paths(given: Sequence[Path]) -> list[Path]:
-    """Replace every folder among `given` by the photos in it.
+def photo_paths(paths: Sequence[Path]) -> list[Path]:
+    """Return paths with every folder replaced by the photos in it.
 
     Args:
-        given: Paths of files and folders.
+        paths: Files and folders.
 
     Returns:
-        The files in the order given; the photos of a folder are sorted by name.
+        The files in the same order; the photos of a folder are sorted by name.
 
     Raises:
         PhotoError: If a folder has no photos. Folders inside it are not searched.
     """
-    found: list[Path] = []
-    for path in given:
+    files: list[Path] = []
+    for path in paths:
         if path.is_dir():
             inside = [path / name for name in photo_names(path)]
             if not inside:
@@ -55,10 +55,10 @@ def photo_paths(given: Sequence[Path]) -> list[Path]:
                     f"there are no photos in the folder {path} itself; folders inside it are not "
                     "searched"
                 )
-            found += inside
+            files += inside
         else:
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def read_photo(path: Path) -> Image.Image:
@@ -83,17 +83,17 @@ def read_photo(path: Path) -> Image.Image:
 
 @contextmanager
 def without_size_warnings() -> Generator[None]:
-    """Silence Pillow's warning about large images, because photos have a limit of our own."""
+    """Silence Pillow's warning about large images; `MAX_PIXELS` is the limit here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
 
 
 def decode_photo(path: Path) -> Image.Image:
-    """Read a photo as `read_photo` does, without touching the filters of warnings.
+    """Read a photo like `read_photo`, without changing the filters for warnings.
 
-    For use in threads, with one `without_size_warnings` around all of them: the filters belong to
-    the whole process, and threads that each set and restored them would leave some behind.
+    This is for threads, with one `without_size_warnings` around all of them: filters belong to the
+    whole process, and threads that each set and restore them may leave some set.
     """
     with _opened(path) as image:
         image.load()
@@ -101,9 +101,9 @@ def decode_photo(path: Path) -> Image.Image:
 
 
 def check_photo(path: Path) -> None:
-    """Raise a `PhotoError` if a file is no photo, or is too small or too large.
+    """Raise a `PhotoError` if a file is not a photo, or is too small or too large.
 
-    Only the file's header is read: damaged pixels are found by `read_photo`.
+    Only the file's header is read; `read_photo` also detects damaged pixels.
     """
     with without_size_warnings(), _opened(path):
         pass
@@ -111,7 +111,7 @@ def check_photo(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Generator[Image.Image]:
-    """Open a photo of an acceptable size, and raise a `PhotoError` for whatever goes wrong."""
+    """Open a photo and check its size; errors, also inside, are raised as a `PhotoError`."""
     try:
         if not path.exists():
             raise PhotoError(f"there is no file {path}")
@@ -129,7 +129,7 @@ def _opened(path: Path) -> Generator[Image.Image]:
 def _check_size(path: Path, width: int, height: int) -> None:
     if min(width, height) < MIN_SIDE:
         raise PhotoError(
-            f"{path} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} a side"
+            f"{path} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
         )
     if width * height > MAX_PIXELS:
         raise PhotoError(_too_large(path))
@@ -172,7 +172,7 @@ def sample_photos() -> dict[str, tuple[Image.Image, tuple[str, ...]]]:
     astronaut = Image.fromarray(data.astronaut())
     motorcycle = Image.fromarray(data.stereo_motorcycle()[0])
     return {
-        # Both faces are whole, and squeezed a little to fit half a square.
+        # Crops that show both faces whole, squeezed a little to fit half a square.
         "collage": (
             _side_by_side(cat.crop((130, 0, 370, 300)), astronaut.crop((128, 0, 384, 512))),
             ("cat", "person"),

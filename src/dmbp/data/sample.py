@@ -1,7 +1,7 @@
-"""A labelled photo of a dataset, and the two layouts that any photos can be brought into.
+"""A labelled photo of a dataset, and readers for two simple layouts of datasets.
 
 A folder dataset has one folder of photos for each class. A manifest is a CSV file with a column
-`file`, relative to the CSV, and a column `label`, a class's number or name; a photo of several
+`file`, relative to the CSV, and a column `label`, a class's number or name; a photo with several
 classes has several lines, or labels separated by semicolons.
 """
 
@@ -87,7 +87,7 @@ def samples_in(folder: Path, label: Label) -> list[Sample]:
 
 
 def read_folder(root: Path) -> list[Sample]:
-    """Return the photos in the folders inside `root`, labelled with the names of the folders."""
+    """Return the photos in the subfolders of `root`, labelled with the subfolders' names."""
     if not root.is_dir():
         raise PhotoError(f"{root} is not a folder")
     classes = sorted(path for path in root.iterdir() if path.is_dir())
@@ -119,7 +119,10 @@ def read_manifest(path: Path) -> list[Sample]:
     if not labels:
         raise PhotoError(f"{path} lists no photos")
     folder = path.parent
-    return [Sample(file, folder, file, tuple(dict.fromkeys(of))) for file, of in labels.items()]
+    return [
+        Sample(file, folder, file, tuple(dict.fromkeys(repeated)))
+        for file, repeated in labels.items()
+    ]
 
 
 def _parse_label(text: str) -> Label:

@@ -1,4 +1,4 @@
-"""Models: how a name, a file or a user's own module becomes a `Classifier`.
+"""Loads models: a name, a file or a user's module becomes a `Classifier`.
 
 `load_model(name)` in `registry.py` decides by the name which of these modules builds the model:
 
@@ -9,10 +9,10 @@
     timm_models.py         timm's architectures, `timm:NAME`
     exported_program.py    programs of `torch.export`, `net.pt2`
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
-    factory.py             a user's own model, `package.module:factory`, or one of `transformers`
-    state_dict.py          weights from a file into a module
+    factory.py             a user's model, `package.module:factory`, or one of `transformers`
+    state_dict.py          loads weights from a file into a module
 
-To add a model that everybody can name, write a function `(weights: Path | None) -> Classifier` and
+To add a model with a name, write a function `(weights: Path | None) -> Classifier` and
 add it to `MODELS` in `registry.py`; a new kind of model file is a line in `FILES` there.
 """
 

@@ -1,4 +1,4 @@
-"""What every model becomes: a module, how photos become its input, and what its outputs mean."""
+"""`Classifier`, a module with its preprocessing and class names, as which every model is loaded."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -47,11 +47,11 @@ class Preprocessing:
             `crop` × `crop`; "squeeze-crop" resizes it to `resize` × `resize` and takes the centre;
             "whole" makes the short side `crop` pixels long and keeps all of it.
         mean: Subtracted from each channel: three numbers for RGB, or one for grey images.
-        std: What each channel is divided by after that, as many positive numbers.
+        std: What each channel is then divided by, as many positive numbers as `mean` has.
         interpolation: Pillow's filter for resizing.
 
     Raises:
-        InputError: If a setting is not one of these.
+        InputError: If a setting has another value.
     """
 
     resize: Pixels = 256
@@ -135,15 +135,15 @@ class Preprocessing:
         return normalised.permute(2, 0, 1)[None].contiguous()
 
 
-def _as_float_tuple(given: Any) -> Any:
-    """Return the numbers of a list, array or tensor as a tuple; anything else is left unchanged."""
+def _as_float_tuple(values: Any) -> Any:
+    """Return a list, array or tensor of numbers as a tuple, and anything else unchanged."""
     try:
-        return tuple(float(number) for number in given)
+        return tuple(float(number) for number in values)
     except (TypeError, ValueError):
-        return given
+        return values
 
 
-# A factory may return an exported program, which is wrapped before it is used.
+# A factory may return a classifier with an exported program, which is converted before use.
 MODULE = Constraint("a PyTorch module", instance_of=(nn.Module, ExportedProgram))
 PREPROCESSING = Constraint("a Preprocessing", instance_of=(Preprocessing,))
 CLASSES = Constraint(
@@ -153,7 +153,7 @@ CLASSES = Constraint(
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model with everything that is needed to run it on a photo and to name its outputs.
+    """A model with what is needed to run it on a photo and to name its outputs.
 
     Args:
         name: What to call the model in reports.
@@ -163,7 +163,7 @@ class Classifier:
             known by number.
         activation: What turns outputs into probabilities: "softmax" if exactly one class is right,
             "sigmoid" if several may be, "none" if the outputs are probabilities already.
-        weights: The file that the weights came from, if one was given.
+        weights: The file of the weights, if one was given.
 
     Raises:
         InputError: If an argument has the wrong type.
@@ -190,11 +190,11 @@ class Classifier:
         return activation_function(self.activation)(outputs)
 
     def is_single_label(self, outputs: Tensor) -> bool:
-        """Return whether one class rules out the others; a single output is a yes or no."""
+        """Return whether exactly one of several classes is right."""
         return self.activation == "softmax" and outputs.shape[-1] > 1
 
     def check_classes(self, outputs: Tensor) -> None:
-        """Raise a TargetError unless there are as many class names as `outputs` (classes,)."""
+        """Raise a `TargetError` if there are class names, but not one per output of `outputs`."""
         if self.classes is not None and len(self.classes) != len(outputs):
             single = "a single output, which says yes or no: name what yes stands for"
             count = single if len(outputs) == 1 else f"{len(outputs)} outputs"
@@ -209,18 +209,18 @@ class Classifier:
         return self.classes[index]
 
     def class_index(self, text: str, outputs: Tensor) -> int:
-        """Return the index of the class that a user means.
+        """Return the index of a class that a user names.
 
         Args:
             text: A class's number, its name, or a word of its name, in upper or lower case.
             outputs: The model's outputs (classes,) for the photo. If several names have the word,
-                such as "cat" in ImageNet, the class with the highest output is meant.
+                such as "cat" in ImageNet, the one with the highest output is chosen.
 
         Returns:
             The index of the class in `outputs`.
 
         Raises:
-            TargetError: If no class fits, or several classes have exactly this name.
+            TargetError: If no class matches, or several classes have exactly this name.
         """
         count = len(outputs)
         if text.strip().removeprefix("-").isdecimal():
@@ -252,10 +252,10 @@ def _check_range(index: int, count: int) -> int:
 
 
 def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
-    """Run a model and detect whether its outputs are probabilities already.
+    """Run a model, and detect whether its outputs are probabilities already.
 
     Returns:
-        The outputs, and the classifier, with activation "none" if they are probabilities.
+        The outputs, and the classifier, with the activation "none" if they are probabilities.
     """
     with ProbabilityTracker() as tracker:
         outputs = ModelRunner(classifier.module).outputs(inputs)

@@ -1,12 +1,12 @@
-"""Programs of `torch.export`, in a `.pt2` file or in memory, as classifiers.
+"""Loads programs of `torch.export`, from a `.pt2` file or from memory, as classifiers.
 
     torch.export.save(torch.export.export(model.eval(), (images,)), "net.pt2")
     dmbp explain photo.jpg --model net.pt2
 
-The weights are inside, and a program runs as it was exported: on images of its example's size, and
-on batches of any size if the batch was a dynamic dimension (`dynamic_shapes=({0: Dim.AUTO},)`),
-else on one image after the other. ONNX files are subject to the same limits, so `InputShape` and
-the functions that check it serve both.
+A program contains its weights and takes what it was exported for: images of its example's size, and
+batches of any size if the batch was a dynamic dimension (`dynamic_shapes=({0: Dim.AUTO},)`);
+otherwise it is run on one image after the other. ONNX files are subject to the same limits, so
+`InputShape` and the functions that check it are used for both.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def program_file_classifier(path: Path) -> Classifier:
 
 
 def program_classifier(program: ExportedProgram, source: str) -> Classifier:
-    """Return the classifier that a program is; `source` names it, also in error messages."""
+    """Return a program as a classifier; `source` is its name, also in error messages."""
     user_inputs = program.graph_signature.user_inputs
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
@@ -39,7 +39,7 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
 
 def _load_program(path: Path) -> ExportedProgram:
     try:
-        with silence_output():  # torch's remarks about its own format
+        with silence_output():  # torch logs remarks about the format
             return torch.export.load(path)
     except Exception as error:  # the reader raises almost anything for a foreign file
         raise ModelError(
@@ -48,7 +48,7 @@ def _load_program(path: Path) -> ExportedProgram:
 
 
 def _shape(value: Any) -> list[int | None]:
-    """Return the sizes of an example input, None for dynamic ones."""
+    """Return the sizes of an example input, with None for dynamic ones."""
     sizes: Any = getattr(value, "shape", ())
     return [size if isinstance(size, int) else size.node.maybe_as_int() for size in sizes]
 
@@ -64,9 +64,9 @@ class InputShape:
 
     def preprocessing(self) -> Preprocessing:
         """Return ImageNet's preprocessing scaled to the model's side length."""
-        usual = Preprocessing.for_channels(self.channels)
-        side = self.height or self.width or usual.crop
-        return replace(usual, crop=side, resize=round(side * usual.resize / usual.crop))
+        default = Preprocessing.for_channels(self.channels)
+        side = self.height or self.width or default.crop
+        return replace(default, crop=side, resize=round(side * default.resize / default.crop))
 
 
 def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> InputShape:
@@ -93,7 +93,7 @@ def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> In
 
 
 def classifier_from_module(module: nn.Module, images: InputShape, source: str) -> Classifier:
-    """Return a classifier for batches of any size around an exported module."""
+    """Return an exported module as a classifier that takes batches of any size."""
     if images.batch not in (None, 1):
         raise ModelError(
             f"{source} was exported for batches of {images.batch}; export it for one image, or "
@@ -105,7 +105,7 @@ def classifier_from_module(module: nn.Module, images: InputShape, source: str) -
 
 
 class ChannelsLast(nn.Module):
-    """Wraps a model of images (batch, height, width, channels) to take torch's order instead."""
+    """Wraps a model that takes images (batch, height, width, channels), to take torch's order."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""A user's own model, named `package.module:factory` on the command line.
+"""Loads a user's model, named `package.module:factory` on the command line.
 
 The name refers to a function without arguments, or directly to what such a function returns: an
-`nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` around one of these, which
-also says how photos are prepared and what the classes are called.
+`nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` with one of these, which
+also defines the preprocessing and the class names.
 
-`hugging_face_classifier` makes such a classifier from a model of Hugging Face's `transformers`,
+`hugging_face_classifier` returns such a classifier for a model of Hugging Face's `transformers`,
 with its labels and preprocessing:
 
     from transformers import AutoImageProcessor, AutoModelForImageClassification
@@ -14,9 +14,9 @@ with its labels and preprocessing:
         model = AutoModelForImageClassification.from_pretrained("a-folder")
         return hugging_face_classifier(model, AutoImageProcessor.from_pretrained("a-folder"))
 
-Image processors interpret the same settings by rules of their own. What is read from a processor's
-settings is therefore compared with what the processor does to a trial photo, and refused if the two
-differ.
+Image processors interpret the same settings differently. The preprocessing that is read from a
+processor's settings is therefore compared with what the processor does to a trial photo, and the
+processor is refused if the two differ.
 """
 
 import sys
@@ -42,16 +42,16 @@ from dmbp.models.torchvision_models import import_torchvision
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
-    """Return what the factory makes, with the weights of a file if one is given.
+    """Return the model of a factory as a classifier, with the weights of a file if one is given.
 
     Raises:
         ModelError: If the module cannot be imported, or the factory is missing, raises an exception
             or returns something else.
         WeightsError: If the weights do not fit.
     """
-    found = _import_attribute(name)
-    is_model = isinstance(found, nn.Module | ExportedProgram | Classifier)
-    classifier = _as_classifier(found if is_model else _call(found, name), name)
+    factory = _import_attribute(name)
+    is_model = isinstance(factory, nn.Module | ExportedProgram | Classifier)
+    classifier = _as_classifier(factory if is_model else _call(factory, name), name)
     if weights is not None:
         load_state_dict(classifier.module, read_state_dict(weights), str(weights))
     force_eval(classifier.module)
@@ -65,7 +65,7 @@ def _import_attribute(name: str) -> Any:
     _check_no_file(module_name, attribute, name)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    if torch.version.cuda is None:  # transformers cannot import torchvision beside a CPU build
+    if torch.version.cuda is None:  # transformers cannot import torchvision with a CPU build
         with suppress(ImportError):
             import_torchvision()
     try:
@@ -81,7 +81,7 @@ def _import_attribute(name: str) -> Any:
 
 
 def _check_no_file(module_name: str, attribute: str, name: str) -> None:
-    """Raise an error if a path stands where the name of a module belongs."""
+    """Raise a `ModelError` if the module is given as a path instead of a name."""
     if not module_name.endswith(".py") and "/" not in module_name:
         return
     file = Path(module_name).with_suffix("")
@@ -119,18 +119,19 @@ def _as_classifier(model: Any, name: str) -> Classifier:
 
 
 def _input_channels(module: nn.Module) -> int:
-    """Return the number of channels that a network's first convolution reads."""
+    """Return the input channels of a network's first convolution, or 3 if it has none."""
     convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
     first = next(convolutions, None)
     return 3 if first is None else first.in_channels
 
 
 TOLERANCE = 0.1
-"""The mean difference allowed between two preparations of a photo, in levels of 255: torchvision's
-rounding and Pillow's differ by 0.005, the trial photo shifted by one pixel differs by 13."""
+"""The mean difference allowed between the processor's trial photo and ours, in levels of 255:
+torchvision's and Pillow's rounding differ by 0.005, a shift by one pixel makes a difference of
+13."""
 
 SQUEEZED_FROM = 384
-"""From this size on, ConvNeXt's processor squeezes photos; for smaller sizes it crops them."""
+"""Size from which ConvNeXt's processor squeezes photos; for smaller sizes it crops them."""
 
 
 def hugging_face_classifier(module: nn.Module, processor: Any, *, name: str = "") -> Classifier:
@@ -142,9 +143,9 @@ def hugging_face_classifier(module: nn.Module, processor: Any, *, name: str = ""
         name: What to call the model; by default the name or folder it was loaded from.
 
     Returns:
-        A classifier with the labels of the model's config, unless they are mere placeholders, and
-        with the processor's preprocessing. Its activation is a sigmoid if the config says that
-        several labels may apply, else a softmax.
+        A classifier with the labels of the model's config, unless they are placeholders, and with
+        the processor's preprocessing. Its activation is "sigmoid" if the config says that several
+        labels may apply, else "softmax".
 
     Raises:
         ModelError: If the processor prepares photos in a way that `Preprocessing` cannot express.
@@ -167,7 +168,7 @@ def read_labels(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def read_preprocessing(processor: Any) -> Preprocessing:
-    """Return what an image processor does to a photo.
+    """Return the preprocessing of an image processor.
 
     Raises:
         ModelError: If its settings, read as `Preprocessing`, prepare a trial photo differently.
@@ -176,22 +177,22 @@ def read_preprocessing(processor: Any) -> Preprocessing:
     sizes = _read_sizes(settings)
     if not sizes["crop"]:
         raise _unsupported(processor)
-    found = Preprocessing(
+    preprocessing = Preprocessing(
         **sizes,
         **_read_normalisation(settings),
         interpolation=Image.Resampling(int(settings.get("resample", Image.Resampling.BILINEAR))),
     )
     photo = _trial_photo()
     theirs: Tensor = processor(photo, return_tensors="pt")["pixel_values"]
-    ours = found.tensor(found.view(photo))
-    std = torch.tensor(found.std).view(-1, 1, 1)
+    ours = preprocessing.tensor(preprocessing.view(photo))
+    std = torch.tensor(preprocessing.std).view(-1, 1, 1)
     if ours.shape != theirs.shape or 255 * ((ours - theirs) * std).abs().mean() > TOLERANCE:
         raise _unsupported(processor)
-    return found
+    return preprocessing
 
 
 def _read_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a photo is resized and cropped, as arguments of `Preprocessing`."""
+    """Return the arguments of `Preprocessing` for resizing and cropping."""
     size: Mapping[str, int] = settings.get("size") or {}
     is_cropped = settings.get("do_center_crop")
     crop: Mapping[str, int] = settings.get("crop_size") or {} if is_cropped else {}
@@ -207,7 +208,7 @@ def _read_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_normalisation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mean and std for RGB in [0, 1], whatever range the processor rescales it to first."""
+    """Return mean and std for RGB in [0, 1], whichever range the processor rescales it to."""
     white = 255 * (settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale") else 1.0)
     is_normalised = bool(settings.get("do_normalize"))
     mean = settings["image_mean"] if is_normalised else (0.0, 0.0, 0.0)
@@ -224,7 +225,7 @@ def _trial_photo() -> Image.Image:
 def _unsupported(processor: Any) -> ModelError:
     return ModelError(
         f"{type(processor).__name__} prepares photos in a way that dmbp does not support; return a "
-        "dmbp.models.Classifier with a Preprocessing of your own instead"
+        "dmbp.models.Classifier with your own Preprocessing instead"
     )
 
 

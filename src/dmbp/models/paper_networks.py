@@ -1,9 +1,9 @@
 """The paper's networks, and stand-ins for them that need no special files.
 
-resnet50-keras: ResNet50 for ImageNet in its first version, as Keras and Caffe have it. It differs
-from torchvision's in three ways that a state dict does not show, so its weights in torchvision's
-network give a silently worse one: the stride is on a block's first 1×1 convolution, batch norm's
-epsilon is 1e-3, and the mean of the training images is different.
+resnet50-keras: ResNet50 for ImageNet in its first version, as in Keras and Caffe. It differs from
+torchvision's in three ways that a state dict does not show, so torchvision's network with these
+weights would be worse without an error: the stride is on a block's first 1×1 convolution, batch
+norm's epsilon is 1e-3, and the mean of the training images is different.
 
 resnet50-voc, vgg16-voc: an ImageNet backbone with a linear head for the 20 VOC classes, stand-ins
 for the paper's VOC networks. `--weights` names the folder with the backbone's file and the head's.
@@ -11,7 +11,7 @@ for the paper's VOC networks. `--weights` names the folder with the backbone's f
 resnet50-voc-caffe, vgg16-voc-caffe: the paper's VOC networks, from the files that TorchRay
 distributes (`resnet50_voc-9ca920d6.pth.tar` and `vgg16_voc-b050e8c3.pth.tar`). Zhang et al.,
 "Top-down Neural Attention by Excitation Backprop", ECCV 2016, trained them with Caffe. Their layout
-is taken from TorchRay's documentation and its `benchmark/models.py`:
+follows TorchRay's documentation and its `benchmark/models.py`:
 
 - ResNet50: the first convolution has a bias, the first pooling has no padding and rounds up, the
   stride is on a block's first 1×1 convolution. Batch norm is split in two as in Caffe: `bn1.0` has
@@ -19,10 +19,10 @@ is taken from TorchRay's documentation and its `benchmark/models.py`:
 - VGG16: pooling rounds up; the classifier's layers are numbered 0, 2, 4, without dropout, and may
   be stored as convolutions. Features are averaged to 7×7 as in torchvision, which changes nothing
   at 224×224 pixels. TorchRay can also slide the classifier over larger photos; dmbp does not.
-- The first convolution takes BGR; its weights are turned here, so inputs are RGB.
-- Photos: 255·RGB minus (123.68, 116.779, 103.939), the short side 224 pixels, no crop. Pillow
-  smooths as it shrinks a photo, TorchRay's resizing does not.
-- 20 outputs, each through a sigmoid.
+- The first convolution takes BGR; its weights are reordered on loading, so inputs are RGB.
+- Photos are 255·RGB minus (123.68, 116.779, 103.939), with a short side of 224 pixels and no crop.
+  Pillow smooths a photo when it shrinks it, TorchRay's resizing does not.
+- Each of the 20 outputs goes through a sigmoid.
 """
 
 import re
@@ -54,7 +54,7 @@ def keras_resnet50() -> nn.Module:
 
 
 def keras_resnet50_classifier(weights: Path | None) -> Classifier:
-    """Return Keras's ResNet50 for ImageNet, from a file with torchvision's names of weights."""
+    """Return Keras's ResNet50 for ImageNet, from a file whose keys are torchvision's."""
     if weights is None:
         raise WeightsError("resnet50-keras has no weights to download: give a file with --weights")
     module = keras_resnet50()
@@ -162,7 +162,7 @@ def _read_torchray_file(name: str, weights: Path | None) -> StateDict:
 
 
 def _from_bgr(state: StateDict, first: str) -> StateDict:
-    """Return the weights with the first convolution's input channels turned from BGR to RGB."""
+    """Return weights with the first convolution's input channels reordered from BGR to RGB."""
     weight = state.get(first)
     if weight is None or weight.dim() != 4 or weight.shape[1] != 3:
         return state
@@ -170,10 +170,10 @@ def _from_bgr(state: StateDict, first: str) -> StateDict:
 
 
 def _with_dense_classifier(state: StateDict) -> dict[str, Tensor]:
-    """Return the weights with VGG's classifier as matrices, numbered as torchvision's."""
-    found: dict[str, Tensor] = {}
+    """Return weights with VGG's classifier as matrices, numbered as in torchvision."""
+    converted: dict[str, Tensor] = {}
     for key, value in state.items():
         layer = re.sub(r"^classifier\.[24]\.", lambda match: _CLASSIFIER_LAYERS[match[0]], key)
-        is_matrix = key.startswith("classifier.") and value.dim() == 4
-        found[layer] = value.flatten(1) if is_matrix else value
-    return found
+        is_convolution = key.startswith("classifier.") and value.dim() == 4
+        converted[layer] = value.flatten(1) if is_convolution else value
+    return converted

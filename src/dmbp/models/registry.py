@@ -1,13 +1,13 @@
-"""Every model that has a name: `load_model` turns what `--model` was given into a `Classifier`.
+"""Loads models by name: `load_model` turns the value of `--model` into a `Classifier`.
 
-    net.pt2, net.onnx          a file that holds a whole model      `FILES`
+    net.pt2, net.onnx          a file with a whole model            `FILES`
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
-    voc160, resnet50-voc, …    a model of our own                   `MODELS`
+    voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
     resnet50, …                a torchvision architecture           torchvision_models.py
 
-The first line that fits the name is used.
+The first line that matches the name is used.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from dmbp.models.torchvision_models import (
 )
 
 Loader = Callable[[Path | None], Classifier]
-"""Makes a classifier with the weights of a file or folder, or with its own if that is None."""
+"""Returns a classifier with the weights of a file or folder, or with its default weights."""
 
 DEFAULT = voc160.NAME
 
@@ -47,31 +47,31 @@ MODELS: Mapping[str, Loader] = {
     "resnet50-voc-caffe": resnet50_voc_caffe_classifier,
     "vgg16-voc-caffe": vgg16_voc_caffe_classifier,
 }
-"""Models of our own by name. To add one, write a `Loader` in this folder and add a line here."""
+"""dmbp's models by name. To add one, write a `Loader` in this folder and add a line here."""
 
 FILES: Mapping[str, Callable[[Path], Classifier]] = {
     ".pt2": program_file_classifier,
     ".onnx": onnx_file_classifier,
 }
-"""Readers of files that hold a whole model, by suffix."""
+"""Readers of files with a whole model, by suffix."""
 
 PUBLISHED = ("IMAGENET", "DEFAULT")
-"""How the names of torchvision's weights begin. A user's factory may run without torchvision, so
-torchvision is imported only for a name like these."""
+"""Prefixes of the names of torchvision's weights. torchvision is imported only for a name with one
+of them, because a user's factory may run without it."""
 
 
 def load_model(
     name: str, *, weights: Path | None = None, classes: Path | None = None
 ) -> Classifier:
-    """Load a model by name, as the option `--model` of every command does.
+    """Load a model by name, like the option `--model` of every command.
 
     Args:
-        name: One of `model_names()`; `timm:NAME`; torchvision's architecture with weights it
+        name: One of `model_names()`; `timm:NAME`; a torchvision architecture with weights it
             publishes, such as `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
             `package.module:factory`.
-        weights: A file of weights, or a folder for the models that need several. Without it the
-            model's own weights are used, and downloaded if necessary.
-        classes: A text file of class names, one a line, in the order of the outputs.
+        weights: A file of weights, or a folder for models that need several files. By default the
+            model's published weights are used, and downloaded if necessary.
+        classes: A text file of class names, one per line, in the order of the outputs.
 
     Returns:
         The model in evaluation mode, with its preprocessing and class names.
@@ -102,7 +102,7 @@ def load_model(
 
 
 def model_names() -> list[str]:
-    """Return the names of our own models and of torchvision's classifiers."""
+    """Return the names of dmbp's models and of torchvision's classifiers."""
     return [*MODELS, *torchvision_names()]
 
 
@@ -118,7 +118,7 @@ def untrained_model(name: str) -> Classifier:
         name: A name for which `is_architecture` is true.
 
     Returns:
-        The model in evaluation mode, with its usual preprocessing.
+        The model in evaluation mode, with the preprocessing of its published weights.
     """
     if name.startswith(f"{PREFIX}:"):
         return untrained_timm(name.removeprefix(f"{PREFIX}:"))
@@ -126,7 +126,7 @@ def untrained_model(name: str) -> Classifier:
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Read class names from a text file, one a line."""
+    """Read class names from a text file with one per line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -143,7 +143,7 @@ def _load_file(path: Path, weights: Path | None) -> Classifier:
 
 
 def _weights_file_hint(name: str) -> str | None:
-    """Return advice if the name is that of a weights file, else None."""
+    """Return advice if the name is that of a file of weights, else None."""
     if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
         return None
     return (

@@ -1,4 +1,4 @@
-"""Weights from a file into a module, or an error that says why they do not fit."""
+"""Loads weights from a file into a module, or raises an error that says why they do not fit."""
 
 import pickle
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ def read_state_dict(path: Path) -> StateDict:
         raise WeightsError(f"there is no weights file {path}")
     try:
         if path.suffix == ".safetensors":
-            found: Any = load_file(path)
+            content: Any = load_file(path)
         else:
             with silence_output():  # torch warns about a file that has no weights
-                found = torch.load(path, map_location="cpu", weights_only=True)
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the readers raise almost anything for a foreign file
         if "TorchScript" in str(error):
             raise WeightsError(
@@ -49,18 +49,20 @@ def read_state_dict(path: Path) -> StateDict:
             f"{path} holds Python objects, not only weights; save it again with "
             "torch.save(model.state_dict(), ...)"
         ) from error
-    return _unwrap(found, path)
+    return _unwrap(content, path)
 
 
-def _unwrap(found: Any, path: Path) -> StateDict:
+def _unwrap(content: Any, path: Path) -> StateDict:
     """Return the state dict inside a checkpoint, without the prefix that a wrapper leaves."""
     for key in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
             break
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+    if not isinstance(content, Mapping) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
         raise WeightsError(f"{path} holds no state dict (a mapping of names to tensors)")
-    state = {str(key): value for key, value in found.items()}
+    state = {str(key): value for key, value in content.items()}
     while prefix := next(
         (p for p in _PREFIXES if state and all(k.startswith(p) for k in state)), ""
     ):
@@ -99,9 +101,9 @@ def load_state_dict(
 def extract_state_dict(
     module: nn.Module, state: StateDict, *, optional: tuple[str, ...] = ()
 ) -> StateDict:
-    """Return a module's own weights out of those of a larger model, such as all under `net.`.
+    """Return a module's weights from those of a larger model, such as all keys under `net.`.
 
-    They are found if exactly one prefix has every key of the module, apart from keys with an
+    This requires that exactly one prefix has every key of the module, apart from keys with an
     `optional` prefix; otherwise `state` is returned unchanged.
     """
     required = [key for key in module.state_dict() if not key.endswith("num_batches_tracked")]
@@ -112,8 +114,8 @@ def extract_state_dict(
     complete = [prefix for prefix in prefixes if all(prefix + key in state for key in required)]
     if len(complete) != 1:
         return state
-    (only,) = complete
-    return {key.removeprefix(only): v for key, v in state.items() if key.startswith(only)}
+    (prefix,) = complete
+    return {key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)}
 
 
 def _difference(missing: list[str], unexpected: list[str]) -> str:
@@ -122,5 +124,5 @@ def _difference(missing: list[str], unexpected: list[str]) -> str:
         parts.append(f"{len(missing)} keys are missing, first {missing[0]!r}")
     if unexpected:
         parts.append(f"{len(unexpected)} are unexpected, first {unexpected[0]!r}")
-        parts.append("give a network of your own with --model my_module:make_model")
+        parts.append("give your own network with --model my_module:make_model")
     return "; ".join(parts)

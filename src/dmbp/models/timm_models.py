@@ -1,8 +1,8 @@
-"""timm's classifiers by name, `timm:resnet50.a1_in1k` (the `timm` extra).
+"""Loads timm's classifiers by name, `timm:resnet50.a1_in1k` (the `timm` extra).
 
 The weights are those that timm downloads, or those of a file, whose head may have any number of
-classes. Photos are prepared as timm prescribes for the name: size, share of the crop,
-interpolation, mean and std.
+classes. The preprocessing is timm's for the name: size, fraction that is cropped, interpolation,
+mean and std.
 """
 
 import math
@@ -32,7 +32,7 @@ _FITS: Mapping[str, Fit] = {"center": "crop", "squash": "squeeze"}
 
 
 def timm_classifier(name: str, weights: Path | None) -> Classifier:
-    """Return a model of timm's, with the weights it publishes or those of a file.
+    """Return a timm model with the weights that timm publishes or those of a file.
 
     Raises:
         ModelError: If timm is not installed, has no such model, or prepares photos for it in a way
@@ -50,7 +50,7 @@ def timm_classifier(name: str, weights: Path | None) -> Classifier:
 
 
 def untrained_timm(name: str) -> Classifier:
-    """Return a model of timm's with random weights."""
+    """Return a timm model with random weights."""
     module = _create(_import_timm(name), name).eval()
     return Classifier(f"{PREFIX}:{name}", module, read_preprocessing(module, name))
 
@@ -78,7 +78,7 @@ def read_preprocessing(module: nn.Module, name: str) -> Preprocessing:
 
 
 def _import_timm(name: str) -> Any:
-    import_torchvision()  # timm imports it, which would fail beside a CPU build of torch
+    import_torchvision()  # timm's import of it would fail with a CPU build of torch
     try:
         import timm
     except ImportError as error:
@@ -126,7 +126,7 @@ def _head_size(module: Any, state: StateDict) -> int | None:
 
 
 def _class_names(module: Any) -> tuple[str, ...] | None:
-    """Return ImageNet's class names if timm knows that the model has those classes."""
+    """Return the class names if timm knows that the model has ImageNet's classes."""
     from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(module)

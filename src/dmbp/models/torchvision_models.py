@@ -1,8 +1,8 @@
-"""torchvision's classifiers by name, with weights that it publishes or with those of a file.
+"""Loads torchvision's classifiers by name, with weights that it publishes or those of a file.
 
-Published weights have torchvision's names, such as IMAGENET1K_V1; without a name, its default is
-used. torchvision itself is imported by `import_torchvision`, because its wheel is built against a
-CUDA build of torch and its plain import fails beside a CPU build.
+Published weights have names such as IMAGENET1K_V1; without a name, torchvision's default weights
+are used. torchvision must be imported with `import_torchvision`: its wheel is built against a CUDA
+build of torch, so a plain import fails with a CPU build.
 """
 
 import pickle
@@ -24,7 +24,7 @@ from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dic
 _libraries: list[torch.library.Library] = []
 
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
-"""Prefixes of heads that are used in training and do not affect the output in evaluation."""
+"""Key prefixes of heads for training, which do not affect the output in evaluation mode."""
 
 
 def torchvision_names() -> list[str]:
@@ -42,7 +42,7 @@ def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
             for torchvision's default weights.
 
     Returns:
-        The model with the class names of ImageNet, if it has as many classes.
+        The model, with ImageNet's class names if it has as many classes.
 
     Raises:
         ModelError: If torchvision has no such classifier.
@@ -70,7 +70,7 @@ def untrained_torchvision(name: str) -> Classifier:
 
 
 def _published_weights(published: Any, weights: Path | None) -> Any:
-    """Return the published weights that are meant, or None if `weights` is a file."""
+    """Return the published weights that `weights` names, or None if it is a file."""
     if weights is None:
         return published.DEFAULT
     # A benchmark plan prepends its folder to the weights, so only the last part is the name.
@@ -111,14 +111,14 @@ def _build(models: Any, name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def _head_size(module: nn.Module, state: StateDict) -> int | None:
-    """Return the number of classes in a fine-tuned file, None if it is the usual one."""
+    """Return the number of classes in a fine-tuned file, or None if it is the default."""
     for key, tensor in reversed(module.state_dict().items()):
         if tensor.dim() == 0 or key.startswith(_AUXILIARY):
             continue
-        found = state.get(key)
-        if found is None or found.shape == tensor.shape or found.shape[1:] != tensor.shape[1:]:
+        stored = state.get(key)
+        if stored is None or stored.shape == tensor.shape or stored.shape[1:] != tensor.shape[1:]:
             return None
-        return int(found.shape[0])
+        return int(stored.shape[0])
     return None
 
 
@@ -147,11 +147,11 @@ def _side(size: int | Sequence[int]) -> int:
 
 
 def import_torchvision() -> Any:
-    """Import torchvision, also beside a CPU build of torch.
+    """Import torchvision, also with a CPU build of torch.
 
-    Beside a CPU build the import stops at "operator torchvision::nms does not exist". Declaring two
-    operators lets models and weights be imported; only torchvision's image reader and NMS, which
-    dmbp does not use, stay unavailable.
+    With a CPU build the import fails with "operator torchvision::nms does not exist". If two
+    operators are declared, models and weights can be imported; only torchvision's image reader and
+    NMS, which dmbp does not use, remain unavailable.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchvision warns that its image extension is missing
@@ -163,7 +163,7 @@ def import_torchvision() -> Any:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)  # an operator exists as long as its library does
+        _libraries.append(library)  # operators are removed with their library
         _unload("torchvision")
         return import_module("torchvision")
 

@@ -1,9 +1,9 @@
 """The embedded default model: a small ReLU residual network for the 20 PASCAL VOC classes.
 
-Its weights are shipped in the package, so `dmbp explain photo.jpg` works without a download; its
-model card is `weights/voc160.md`. The network takes normalised RGB at 160×160 and returns one logit
-for each class; classes are not exclusive, so probabilities are the logits' sigmoid. It consists of
-convolution, batch norm, ReLU, max pooling, average pooling, addition and one linear layer, so
+Its weights are part of the package, so `dmbp explain photo.jpg` works without a download; its model
+card is `weights/voc160.md`. The network takes normalised RGB at 160×160 and returns one logit for
+each class; classes are not exclusive, so probabilities are the sigmoid of the logits. It consists
+of convolution, batch norm, ReLU, max pooling, average pooling, addition and one linear layer, so
 around any input it is exactly an affine map.
 
     >>> model = SmallResNet().eval()
@@ -12,7 +12,7 @@ around any input it is exactly an affine map.
 
 The last stage keeps the resolution of the one before it (10×10 rather than 5×5), which separates
 small objects and costs computation but no parameters. Shortcuts that halve the resolution average
-instead of skipping pixels, so no input pixel is dropped on the way.
+pixels instead of skipping some, so that no input pixel is ignored.
 
 Residual learning: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
 Averaging shortcuts: He et al., "Bag of Tricks for Image Classification", CVPR 2019.
@@ -62,12 +62,12 @@ MEAN = (0.48502, 0.45796, 0.40760)
 STD = (0.229, 0.224, 0.225)
 
 STEM_WIDTH = 32
-# (channels, blocks, stride of the first block): 40×40, 20×20, 10×10, 10×10 at the declared input.
+# (channels, blocks, stride of the first block); for 160×160 inputs 40×40, 20×20, 10×10, 10×10.
 STAGES = ((32, 2, 1), (64, 2, 2), (128, 4, 2), (192, 4, 1))
 
 
 def embedded_classifier(weights: Path | None) -> Classifier:
-    """Return the built-in model, with its own weights or those of another training run."""
+    """Return the built-in model, with the weights of the package or of a file."""
     module = SmallResNet()
     if weights is None:
         load_state_dict(module, load(_read_verified_weights()), "the built-in model")
@@ -79,7 +79,7 @@ def embedded_classifier(weights: Path | None) -> Classifier:
 
 
 def _read_verified_weights() -> bytes:
-    """Return the embedded file's content after checking that it is the one that was shipped."""
+    """Return the content of the embedded file after checking its checksum."""
     try:
         content = files("dmbp.models").joinpath(FILE).read_bytes()
     except OSError as error:
@@ -95,7 +95,7 @@ def _read_verified_weights() -> bytes:
 
 
 class ResidualBlock(nn.Module):
-    """Two 3×3 convolutions added to a shortcut: relu(f(x) + shortcut(x))."""
+    """Two 3×3 convolutions f with a shortcut: relu(f(x) + shortcut(x))."""
 
     def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class SmallResNet(nn.Module):
         return self.fc(torch.flatten(self.avgpool(self.features(x)), 1))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the last feature map before the mean, (batch, 192, height / 16, width / 16)."""
+        """Return the last feature map before pooling, (batch, 192, height / 16, width / 16)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         return self.stages(x)
 

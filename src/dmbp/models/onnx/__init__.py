@@ -1,6 +1,6 @@
-"""ONNX files as PyTorch modules.
+"""Runs ONNX files as PyTorch modules.
 
-file.py     an .onnx file as a `Classifier`; refuses a file that cannot be used
+file.py     loads an .onnx file as a `Classifier`, or says why it cannot be used
 graph.py    the file's graph of nodes and constants, and the module that runs it
 operators/  what each ONNX operator computes; its docstring shows how to add one
 """

@@ -1,10 +1,10 @@
-"""An ONNX file as a classifier (the `onnx` extra).
+"""Loads an ONNX file as a classifier (the `onnx` extra).
 
     dmbp explain photo.jpg --model net.onnx
 
-The weights are in the file, or in files beside it. Images may have their channels first or last. A
-file for one image is run on one image after the other; so is a file that claims to take any number
-but computes with a batch size of one.
+The weights are in the file or in files beside it. Images may have their channels first or last. A
+file exported for one image is run on one image after the other; so is a file that claims to take
+any number of images but computes with a batch size of one.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ SCORES = "logits"
 """The name of the output to explain if there are several."""
 
 QUANTISED = ("Quantize", "Dequantize", "QLinear", "DynamicQuantize", "ConvInteger", "MatMulInteger")
-"""Prefixes of the names of operators on quantised weights."""
+"""Prefixes of the names of quantised operators."""
 
 
 def onnx_file_classifier(path: Path) -> Classifier:
@@ -43,7 +43,7 @@ def onnx_file_classifier(path: Path) -> Classifier:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """Return the classifier in the file's own precision, with half precision made single."""
+    """Return the classifier in the file's precision, with half precision converted to single."""
     model = read_model(path)
     images, shape = find_input(model, str(path))
     graph = _read_graph(model, images, find_output(model, str(path)), path)
@@ -94,7 +94,7 @@ def read_model(path: Path) -> Any:
         raise ModelError(f"{path} needs the extra onnx: pip install dmbp[onnx]") from error
     try:
         model: Any = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf has exceptions of its own
+    except Exception as error:  # protobuf raises its own exceptions
         raise ModelError(f"{path} is damaged, or not an ONNX model") from error
     if not model.graph.node or not model.opset_import:
         raise ModelError(f"{path} is damaged, or not an ONNX model")
@@ -105,7 +105,7 @@ def read_model(path: Path) -> Any:
 
 
 def _inline_functions(model: Any) -> Any:
-    """Replace calls of functions that the file defines by their nodes."""
+    """Replace calls of functions that the file defines by the functions' nodes."""
     if not model.functions:
         return model
     from onnx import inliner
@@ -114,12 +114,12 @@ def _inline_functions(model: Any) -> Any:
 
 
 def _check_operators(model: Any, path: Path) -> None:
-    found = {operator_name(node): node for node in model.graph.node}
-    unknown = [name for name in found if name not in OPERATORS and name != "Constant"]
+    nodes = {operator_name(node): node for node in model.graph.node}
+    unknown = [name for name in nodes if name not in OPERATORS and name != "Constant"]
     if any(name.rpartition(".")[2].startswith(QUANTISED) for name in unknown):
         raise ModelError(f"{path} is quantised: give the floating-point file it was made from")
     if unknown:
-        where = ", ".join(f"{name} at {found[name].name!r}" for name in unknown[:3])
+        where = ", ".join(f"{name} at {nodes[name].name!r}" for name in unknown[:3])
         raise ModelError(
             f"{path} has operators that are not supported: {where}; the supported ones are in "
             "dmbp.models.onnx.operators"
@@ -130,7 +130,7 @@ def _load_weights(model: Any, path: Path) -> None:
     """Load the weights that are kept in files beside the model."""
     from onnx import external_data_helper
 
-    external = [one for one in model.graph.initializer if one.external_data]
+    external = [tensor for tensor in model.graph.initializer if tensor.external_data]
     missing = [name for name in _file_names(external) if not (path.parent / name).is_file()]
     if missing:
         raise ModelError(f"{path} has weights in {missing[0]}, which is not beside it")
@@ -147,10 +147,10 @@ def _file_names(tensors: Sequence[Any]) -> list[str]:
 
 def find_input(model: Any, source: str) -> tuple[str, list[int | None]]:
     """Return the name and shape of the model's only input, which must be floating point."""
-    weights = {one.name for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in weights]
+    weights = {initializer.name for initializer in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
     if len(inputs) != 1:
-        names = ", ".join(one.name for one in inputs)
+        names = ", ".join(value.name for value in inputs)
         raise ModelError(
             f"{source} takes {len(inputs)} inputs ({names}); dmbp explains files with one"
         )
@@ -169,12 +169,12 @@ def find_output(model: Any, source: str) -> str:
     outputs = list(model.graph.output)
     for candidates in (
         outputs,
-        [one for one in outputs if one.name == SCORES],
-        [one for one in outputs if len(one.type.tensor_type.shape.dim) == 2],
+        [output for output in outputs if output.name == SCORES],
+        [output for output in outputs if len(output.type.tensor_type.shape.dim) == 2],
     ):
         if len(candidates) == 1:
             return str(candidates[0].name)
-    names = ", ".join(one.name for one in outputs)
+    names = ", ".join(output.name for output in outputs)
     raise ModelError(
         f"{source} gives {len(outputs)} outputs ({names}): export the network with its scores as "
         f"the only output, or name them {SCORES!r}"

@@ -2,7 +2,7 @@
 
 `read_graph` turns the file's nodes into `Node` objects, computes once whatever depends on constants
 alone (transposed weights, indices, fixed shapes), and drops the nodes that the output does not
-depend on. `OnnxModule` has one submodule for each remaining node, which owns the node's weights.
+depend on. `OnnxModule` has one submodule for each remaining node, which holds the node's weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from dmbp.models.onnx.operators.call import NodeCall, OnnxValue, as_numbers, as_
 
 @dataclass(frozen=True)
 class Node:
-    """An operator with its attributes; an input or output that is left out has an empty name."""
+    """An operator with its attributes; an omitted input or output has an empty name."""
 
     name: str
     operator: str
@@ -30,13 +30,13 @@ class Node:
     version: int
 
     def call(self, values: Mapping[str, OnnxValue], images: Tensor) -> NodeCall:
-        """Return the call of this node, its inputs taken from `values` by name."""
+        """Return the call of this node with its inputs taken from `values` by name."""
         inputs = [values[name] if name else None for name in self.inputs]
         attributes = {**self.attributes, "outputs": len(self.outputs)}
         return NodeCall(self.operator, inputs, attributes, self.version, images)
 
     def outputs_by_name(self, result: Any) -> dict[str, OnnxValue]:
-        """Return the results that `compute` gave for this node under the names of its outputs."""
+        """Return the result of `compute` for this node by the names of its outputs."""
         values = result if isinstance(result, tuple) else (result,)
         if self.operator == "Split" and len(values) < len(self.outputs):
             raise ModelError(f"Split gives {len(values)} parts, not {len(self.outputs)}")
@@ -55,17 +55,18 @@ class OnnxGraph:
 
 def read_graph(proto: Any, input_name: str, output_name: str) -> OnnxGraph:
     """Return the part of an ONNX model's graph that computes one output from one input."""
-    version = next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx"))
-    nodes = tuple(_read_node(one, version) for one in proto.graph.node)
+    version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
+    nodes = tuple(_read_node(node, version) for node in proto.graph.node)
     constants = {
-        one.name: as_numbers_if_shape(_read_tensor(one)) for one in proto.graph.initializer
+        initializer.name: as_numbers_if_shape(_read_tensor(initializer))
+        for initializer in proto.graph.initializer
     }
     graph = OnnxGraph(nodes, constants, input_name, output_name)
     return _without_unused(_with_constants_folded(graph))
 
 
 def operator_name(proto: Any) -> str:
-    """Return a node's operator, such as `Conv`, with its domain unless that is ONNX's own."""
+    """Return a node's operator, such as `Conv`, with its domain unless that is ONNX's default."""
     is_standard = proto.domain in ("", "ai.onnx")
     return str(proto.op_type if is_standard else f"{proto.domain}.{proto.op_type}")
 
@@ -74,10 +75,12 @@ def _read_node(proto: Any, version: int) -> Node:
     from onnx import helper
 
     defaults = _default_attributes(proto, version)
-    given = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
-    attributes = {k: _to_python(value) for k, value in given.items() if defaults.get(k) != value}
+    values = {
+        attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute
+    }
+    attributes = {k: _to_python(value) for k, value in values.items() if defaults.get(k) != value}
     if proto.op_type == "ConstantOfShape" and "value" in attributes:
-        attributes["value"] = attributes["value"].item()  # traces have no numbers
+        attributes["value"] = attributes["value"].item()  # a trace cannot read a tensor's number
     name = proto.name or proto.op_type
     return Node(
         name, operator_name(proto), tuple(proto.input), tuple(proto.output), attributes, version
@@ -85,14 +88,16 @@ def _read_node(proto: Any, version: int) -> Node:
 
 
 def _default_attributes(proto: Any, version: int) -> dict[str, Any]:
-    """Return the values of attributes that a file may leave out."""
+    """Return the default values of an operator's attributes, which a file may omit."""
     from onnx import defs, helper
 
     if not defs.has(proto.op_type, proto.domain):
         return {}
     schema = defs.get_schema(proto.op_type, version, proto.domain)
     defaults = {k: attribute.default_value for k, attribute in schema.attributes.items()}
-    return {k: helper.get_attribute_value(one) for k, one in defaults.items() if one.type}
+    return {
+        k: helper.get_attribute_value(default) for k, default in defaults.items() if default.type
+    }
 
 
 def _to_python(attribute: Any) -> Any:
@@ -106,7 +111,7 @@ def _to_python(attribute: Any) -> Any:
 
 
 def _read_tensor(proto: Any) -> Tensor:
-    """Return a tensor of the file, in single precision if the file has half."""
+    """Return a tensor of the file, with half precision converted to single."""
     from onnx import numpy_helper
 
     array = numpy_helper.to_array(proto)
@@ -115,11 +120,12 @@ def _read_tensor(proto: Any) -> Tensor:
 
 
 def _with_constants_folded(graph: OnnxGraph) -> OnnxGraph:
-    """Compute the nodes that depend on constants alone and return the graph without them."""
+    """Return the graph with the nodes that depend on constants alone computed as constants."""
     constants: dict[str, OnnxValue] = {**graph.constants}
     kept: list[Node] = []
-    floats = [one for one in constants.values() if isinstance(one, Tensor)]
-    widest = max((one.dtype for one in floats if one.is_floating_point()), key=_bits, default=None)
+    tensors = [constant for constant in constants.values() if isinstance(constant, Tensor)]
+    float_dtypes = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
+    widest = max(float_dtypes, key=_bits, default=None)
     no_images = torch.empty(0, dtype=widest)
     for node in graph.nodes:
         if node.operator == "Constant":
@@ -134,12 +140,12 @@ def _with_constants_folded(graph: OnnxGraph) -> OnnxGraph:
 
 def _without_unused(graph: OnnxGraph) -> OnnxGraph:
     """Return the graph without the nodes and constants that its output does not depend on."""
-    names, kept = {graph.output}, list[Node]()
+    used, kept = {graph.output}, list[Node]()
     for node in reversed(graph.nodes):
-        if names.intersection(node.outputs):
+        if used.intersection(node.outputs):
             kept.append(node)
-            names.update(name for name in node.inputs if name)
-    constants = {name: value for name, value in graph.constants.items() if name in names}
+            used.update(name for name in node.inputs if name)
+    constants = {name: value for name, value in graph.constants.items() if name in used}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
 
 
@@ -152,7 +158,7 @@ _PARAMETER_NAMES = {
     **{layer: {1: "weight", 2: "bias"} for layer in _LAYERS},
     "BatchNormalization": {1: "weight", 2: "bias", 3: "mean", 4: "variance"},
 }
-"""Names of parameters by operator and position of the input."""
+"""Names of parameters by operator and input position."""
 
 _WITHOUT_WEIGHTS = ("Resize", "Upsample", "Clip")
 """Operators whose float constants are settings rather than weights."""
@@ -220,18 +226,19 @@ def _as_parameter(constant: OnnxValue) -> OnnxValue:
 
 
 def _submodule_name(name: str) -> str:
-    """Return a node's name without dots, and changed if `nn.Module` has an attribute like it."""
-    own = name.strip("/").replace(".", "_") or "operation"
-    return f"{own}_" if hasattr(nn.Module, own) or own in ("training",) else own
+    """Return a node's name as a submodule's, which may not have dots or be an attribute's."""
+    cleaned = name.strip("/").replace(".", "_") or "operation"
+    is_attribute = hasattr(nn.Module, cleaned) or cleaned in ("training",)
+    return f"{cleaned}_" if is_attribute else cleaned
 
 
 def _unique_name(name: str, taken: Iterable[str]) -> str:
-    others = (f"{name}_{k}" for k in count(2))
-    return next(free for free in chain([name], others) if free not in taken)
+    numbered = (f"{name}_{k}" for k in count(2))
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
 
 def _last_reads(graph: OnnxGraph) -> list[list[str]]:
-    """Return for each node the values that no later node reads, so that they can be freed."""
+    """Return, for each node, the inputs that no later node reads and that can then be freed."""
     last = {name: k for k, node in enumerate(graph.nodes) for name in node.inputs if name}
     last.pop(graph.output, None)
     return [[n for n in node.inputs if last.get(n) == k] for k, node in enumerate(graph.nodes)]

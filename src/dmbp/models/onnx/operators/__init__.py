@@ -1,17 +1,17 @@
 """The ONNX operators that can be imported, and how a node is computed.
 
-    elementwise.py       Relu, Gelu, Clip, Add, Where, Cast, … : one element at a time
+    elementwise.py       Relu, Gelu, Clip, Add, Where, Cast, …
     layers.py            Conv, Gemm, MatMul, Attention, the normalisations, Softmax
     pooling.py           MaxPool, AveragePool, Resize, Reduce*, ArgMax, TopK, CumSum
     shape.py             Reshape, Transpose, Concat, Slice, Gather, Pad, Expand, …
-    shape_arithmetic.py  some of these again for Python numbers, with which a file computes sizes
-    call.py              `NodeCall`: the inputs and attributes that every implementation is given
+    shape_arithmetic.py  some of these again on Python numbers, for shapes that a file computes
+    call.py              `NodeCall`: the inputs and attributes that an implementation receives
 
 To add an operator, write a function that takes a `NodeCall` and returns a tensor, and add it under
 its ONNX name to the table at the end of the module where it belongs. Read inputs with
-`call.tensor(position)` and attributes with `call.attribute(name, default)`: an attribute that no
-implementation has read is refused, so that no setting of a file is ignored silently. Then add a
-case to `tests/models/onnx/test_operators.py`, which compares it with onnx's reference evaluator.
+`call.tensor(position)` and attributes with `call.attribute(name, default)`: a file with an
+attribute that the implementation does not read is refused, so that nothing is silently ignored. Add
+a case to `tests/models/onnx/test_operators.py`, which compares it with onnx's reference evaluator.
 For example, in `elementwise.py`:
 
     "LeakyRelu": lambda call: F.leaky_relu(call.tensor(0), call.attribute("alpha", 0.01)),
@@ -45,15 +45,18 @@ IGNORED_ATTRIBUTES = {
     *("kernel_shape", "momentum", "spatial", "ratio", "seed", "storage_order", "sorted"),
     *("stash_type", "saturate", "round_mode", "is_test", "consumed_inputs", "outputs"),
 }
-"""Attributes that do not change a result: redundant, for training only, or for other outputs."""
+"""Attributes that do not affect a result: redundant, for training, or for other outputs."""
 
 
 def compute(call: NodeCall) -> Any:
-    """Return a node's result: numbers if its inputs are numbers and shape arithmetic has it.
+    """Return a node's result.
+
+    It is computed by shape arithmetic, as Python numbers, if that supports the operator and no
+    input is a tensor.
 
     Raises:
-        ModelError: If the node has an attribute that its implementation did not read, since that
-            setting would be ignored silently.
+        ModelError: If the node has an attribute that its implementation did not read, because it
+            would be silently ignored.
     """
     arithmetic = SHAPE_ARITHMETIC.get(call.operator)
     if arithmetic is not None and not any(isinstance(value, Tensor) for value in call.inputs):

@@ -1,8 +1,8 @@
-"""One ONNX node as its implementation sees it: inputs, attributes and the operator set's version.
+"""The call of an ONNX node: its inputs, attributes and the version of the operator set.
 
-A value is a tensor, or Python numbers if the file computes with sizes: a number for what ONNX calls
-a scalar, a list for a vector. They are Python numbers because `torch.export` then sees shapes
-instead of tensors, and the graph takes a batch of any size.
+A value is a tensor, or Python numbers if the file computes with sizes: a number for an ONNX scalar,
+a list for a vector. With Python numbers `torch.export` sees shapes instead of tensors, and the
+graph accepts a batch of any size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ OnnxValue = Any
 """A tensor, a number, or a list of numbers."""
 
 FLOAT_TYPES = (1, 10, 11, 16)
-"""ONNX's numbers for float32, float16, float64 and bfloat16."""
+"""ONNX's type codes of float32, float16, float64 and bfloat16."""
 
 MAX_SHAPE_LENGTH = 16
-"""A longer vector of integers cannot be a shape; it is an index, and stays a tensor."""
+"""Largest number of integers in a shape; a longer vector is an index and stays a tensor."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class NodeCall:
         return self.tensor(position) if self.has_input(position) else None
 
     def setting(self, position: int, name: str, default: Any = None) -> Any:
-        """Return numbers that newer operator sets have as an input, older ones as an attribute."""
+        """Return a setting, an input in newer operator sets and an attribute in older ones."""
         if self.has_input(position):
             return as_numbers(self.inputs[position])
         return self.attribute(name, default)
 
     def torch_dtype(self, onnx_type: int) -> torch.dtype:
-        """Return the dtype for an ONNX type; all floats get the precision of the images."""
+        """Return the dtype for an ONNX type code; floats get the precision of the images."""
         dtype = _DTYPES[onnx_type]
         return self.images.dtype if dtype == torch.float32 else dtype
 
 
 Implementation = Callable[[NodeCall], Any]
-"""Computes a node: a tensor, numbers, or a tuple for a node with several outputs."""
+"""Computes a node and returns a tensor, numbers, or a tuple if it has several outputs."""
 
 
 def as_tensor(value: OnnxValue, images: Tensor) -> Tensor:
@@ -105,4 +105,4 @@ _DTYPES = {
     13: torch.int64,
     16: torch.float32,
 }
-"""Dtypes by ONNX's number for a type; float32 stands for floats of any width."""
+"""Dtypes by ONNX's type code; float32 stands for floats of any precision."""

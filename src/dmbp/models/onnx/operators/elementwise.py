@@ -18,7 +18,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Implementation:
 
 
 def _operand(call: NodeCall, position: int) -> Any:
-    """Return an input as a tensor; a bare number stays one and fits every device and precision."""
+    """Return an input; a list becomes a tensor, a number stays one and fits any tensor."""
     value = call.inputs[position]
     return call.tensor(position) if isinstance(value, list) else value
 
@@ -28,7 +28,7 @@ def _binary(function: Callable[[Any, Any], Tensor]) -> Implementation:
 
 
 def _variadic(function: Callable[[Any, Any], Tensor]) -> Implementation:
-    """Apply a function of two operands over any number of inputs."""
+    """Apply a function of two operands to any number of inputs, one after the other."""
     return lambda call: reduce(function, [_operand(call, k) for k in range(len(call.inputs))])
 
 
@@ -73,8 +73,8 @@ def _hard_sigmoid(call: NodeCall) -> Tensor:
 
 def _prelu(call: NodeCall) -> Tensor:
     activation, slope = call.tensor(0), call.tensor(1)
-    by_channel = [1] * (activation.dim() - 2)
-    if slope.numel() == 1 or list(slope.shape)[-len(by_channel) - 1 :] == [len(slope), *by_channel]:
+    spatial = [1] * (activation.dim() - 2)
+    if slope.numel() == 1 or list(slope.shape)[-len(spatial) - 1 :] == [len(slope), *spatial]:
         return F.prelu(activation, slope.reshape(-1))
     return F.relu(activation) - slope * F.relu(-activation)
 

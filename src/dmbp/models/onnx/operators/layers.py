@@ -124,10 +124,9 @@ def _rms_norm(call: NodeCall) -> Tensor:
 def _group_norm(call: NodeCall) -> Tensor:
     activation, weight, bias = (call.tensor(k) for k in range(3))
     groups, channels = call.attribute("num_groups"), activation.shape[1]
-    if (
-        call.version < 21
-    ):  # older sets have a scale and bias for each group, newer ones for each channel
-        weight, bias = (one.repeat_interleave(channels // groups) for one in (weight, bias))
+    if call.version < 21:  # older sets have a scale and bias per group, newer ones per channel
+        repeats = channels // groups
+        weight, bias = (tensor.repeat_interleave(repeats) for tensor in (weight, bias))
     return F.group_norm(activation, groups, weight, bias, call.attribute("epsilon", 1e-5))
 
 
@@ -143,8 +142,8 @@ def _local_response_norm(call: NodeCall) -> Tensor:
     if size % 2:
         return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
     # A window of even size has its extra channel before the centre in torch, after it in ONNX.
-    turned = call.tensor(0).flip(1)
-    return F.local_response_norm(turned, size, alpha, beta, bias).flip(1)
+    flipped = call.tensor(0).flip(1)
+    return F.local_response_norm(flipped, size, alpha, beta, bias).flip(1)
 
 
 def _softmax(function: Callable[[Tensor, int], Tensor]) -> Implementation:

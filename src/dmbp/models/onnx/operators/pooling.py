@@ -1,8 +1,8 @@
-"""ONNX operators that gather many elements into one: pooling, resizing and reductions.
+"""ONNX operators that combine many elements into one: pooling, resizing and reductions.
 
-Convolutions and poolings slide windows over an activation. ONNX pads the two ends of a dimension by
-separate numbers, or by a rule (`auto_pad`), whereas torch pads both ends alike; uneven padding is
-therefore added to the activation beforehand.
+Convolution and pooling slide windows over an activation. ONNX may pad the two ends of a dimension
+differently, by numbers or by a rule (`auto_pad`), whereas torch pads both ends equally; uneven
+padding is therefore added to the activation first.
 """
 
 import math
@@ -24,7 +24,7 @@ _GLOBAL_AVERAGES = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.ada
 
 @dataclass(frozen=True)
 class SlidingWindows:
-    """How windows of a `shape` slide; `before` and `after` pad the two ends of each dimension."""
+    """Windows over an activation; `before` and `after` pad the two ends of each dimension."""
 
     shape: list[int]
     strides: list[int]
@@ -34,7 +34,7 @@ class SlidingWindows:
 
 
 def sliding_windows(call: NodeCall, activation: Tensor, shape: Sequence[int]) -> SlidingWindows:
-    """Return the windows of a convolution or a pooling from its attributes."""
+    """Return the windows that the attributes of a convolution or pooling describe."""
     rank = len(shape)
     strides = call.attribute("strides") or [1] * rank
     dilations = call.attribute("dilations") or [1] * rank
@@ -55,19 +55,19 @@ def sliding_windows(call: NodeCall, activation: Tensor, shape: Sequence[int]) ->
 def pad_unevenly(
     activation: Tensor, window: SlidingWindows, *, fill: float
 ) -> tuple[Tensor, list[int]]:
-    """Add the padding that torch cannot do; return also the padding that is left to torch."""
+    """Add uneven padding to an activation; return it and the padding that is left to torch."""
     if window.before == window.after:
         return activation, window.before
     ends = list(zip(window.before, window.after, strict=True))
-    turned = [n for pair in reversed(ends) for n in pair]
-    return F.pad(activation, turned, value=fill), [0] * len(ends)
+    torch_order = [n for pair in reversed(ends) for n in pair]
+    return F.pad(activation, torch_order, value=fill), [0] * len(ends)
 
 
 def _max_pool(call: NodeCall) -> Tensor:
     activation = call.tensor(0)
     window = sliding_windows(call, activation, call.attribute("kernel_shape"))
-    # The smallest number rather than minus infinity, because a linear network multiplies the
-    # elements that it does not select by zero.
+    # Padded with the smallest number rather than minus infinity, because a linear network
+    # multiplies the elements that it does not select by zero.
     activation, padding = pad_unevenly(activation, window, fill=torch.finfo(activation.dtype).min)
     pooled = _MAXIMA[len(window.shape)](
         activation,
@@ -100,7 +100,7 @@ def _average_pool(call: NodeCall) -> Tensor:
 
 
 def _drop_windows_in_padding(pooled: Tensor, window: SlidingWindows, activation: Tensor) -> Tensor:
-    """Drop the windows that start behind the activation, which `ceil_mode` may add."""
+    """Drop the windows that start after the activation, which `ceil_mode` may add."""
     for dimension, size in enumerate(activation.shape[2:]):
         reach = size + window.before[dimension]
         pooled = pooled.narrow(
@@ -152,7 +152,7 @@ def _resize(call: NodeCall) -> Tensor:
     )
     settings = _MODES.get((mode, coordinates))
     target = _target_size(call, activation)
-    is_supported = mode != "nearest" or _is_torchs(coordinates, rounding, target, activation)
+    is_supported = mode != "nearest" or _matches_torch(coordinates, rounding, target, activation)
     if settings is None or not is_supported:
         how = f"{mode!r} ({rounding})" if mode == "nearest" else repr(mode)
         raise ModelError(f"Resize by {how} at {coordinates!r} is not supported in ONNX files")
@@ -160,27 +160,29 @@ def _resize(call: NodeCall) -> Tensor:
 
 
 def _target_size(call: NodeCall, activation: Tensor) -> dict[str, Any]:
-    """Return `F.interpolate`'s size or scale factor of height and width."""
+    """Return `F.interpolate`'s `size` or `scale_factor` for height and width."""
     is_size = call.has_input(3)
     scales = 2 if call.version >= 11 else 1
-    given = list(call.setting(3, "") if is_size else call.setting(scales, "scales"))
+    factors = list(call.setting(3, "") if is_size else call.setting(scales, "scales"))
     channels = activation.shape[1] if is_size else 1
-    if activation.dim() != 4 or len(given) != 4 or given[1] != channels:
+    if activation.dim() != 4 or len(factors) != 4 or factors[1] != channels:
         raise ModelError("Resize is supported in ONNX files only for height and width of images")
-    return {"size": given[2:]} if is_size else {"scale_factor": given[2:]}
+    return {"size": factors[2:]} if is_size else {"scale_factor": factors[2:]}
 
 
-def _is_torchs(coordinates: str, rounding: str, target: dict[str, Any], activation: Tensor) -> bool:
-    """Return whether ONNX's nearest pixel is torch's, which repeats each pixel n times."""
+def _matches_torch(
+    coordinates: str, rounding: str, target: dict[str, Any], activation: Tensor
+) -> bool:
+    """Return whether ONNX's nearest pixel is also torch's, which repeats each pixel n times."""
     sizes = target.get("size")
     ratios = target.get("scale_factor") or [
-        size / own for size, own in zip(sizes or (), activation.shape[2:], strict=True)
+        size / old for size, old in zip(sizes or (), activation.shape[2:], strict=True)
     ]
     if coordinates == "asymmetric" and rounding == "floor":
         return True
-    most = 2 if coordinates == "asymmetric" else math.inf
-    is_round = rounding == "round_prefer_floor" or (rounding[:5] == "round" and most > 2)
-    return is_round and all(ratio == int(ratio) and 1 <= ratio <= most for ratio in ratios)
+    largest = 2 if coordinates == "asymmetric" else math.inf
+    is_round = rounding == "round_prefer_floor" or (rounding[:5] == "round" and largest > 2)
+    return is_round and all(ratio == int(ratio) and 1 <= ratio <= largest for ratio in ratios)
 
 
 RESIZINGS: Mapping[str, Implementation] = {"Resize": _resize, "Upsample": _resize}

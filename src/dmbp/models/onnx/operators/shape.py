@@ -1,4 +1,4 @@
-"""ONNX operators on shapes: views, concatenation, slicing, gathering, padding, new tensors."""
+"""ONNX operators that rearrange elements: views, concatenation, slicing, gathering, padding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -87,7 +87,7 @@ def _slice_dimension(value: Tensor, part: slice, axis: int) -> Tensor:
 
 
 def _backward_slice(part: slice, size: int) -> slice:
-    """Return the slice for Python, where an end before the first element is None."""
+    """Return a slice for Python, in which an end before the first element is None."""
     return slice(part.start, None if part.stop < -size else part.stop, part.step)
 
 
@@ -126,10 +126,10 @@ def _scatter_nd(call: NodeCall) -> Tensor:
 
 def _expand(call: NodeCall) -> Tensor:
     value, sizes = call.tensor(0), _as_list(call.setting(1, "shape"))
-    # A size of one keeps the value's own size, even if that is larger.
-    own = [1] * (len(sizes) - value.dim()) + list(value.shape)
-    sizes = own[: len(own) - len(sizes)] + list(sizes)
-    return value.expand([n if _is_one(size) else size for n, size in zip(own, sizes, strict=True)])
+    # A size of one keeps the value's size, even if that is larger.
+    old = [1] * (len(sizes) - value.dim()) + list(value.shape)
+    sizes = old[: len(old) - len(sizes)] + list(sizes)
+    return value.expand([n if _is_one(size) else size for n, size in zip(old, sizes, strict=True)])
 
 
 def _is_one(size: Any) -> bool:
@@ -145,16 +145,20 @@ def _pad(call: NodeCall) -> Tensor:
     }
     first = min((axis for axis, pad in sides.items() if any(pad)), default=value.dim())
     if call.attribute("mode", "constant") != "constant" and first < value.dim():
-        first = min(first, 2)  # torch wants padding for all spatial dimensions, if only by zero
-    turned = [n for axis in reversed(range(first, value.dim())) for n in sides.get(axis, (0, 0))]
+        first = min(first, 2)  # torch requires padding of all spatial dimensions, possibly zero
+    torch_order = [
+        n for axis in reversed(range(first, value.dim())) for n in sides.get(axis, (0, 0))
+    ]
     mode = _PADDINGS[call.attribute("mode", "constant")]
-    return F.pad(value, turned, mode, fill if mode == "constant" else None) if turned else value
+    if not torch_order:
+        return value
+    return F.pad(value, torch_order, mode, fill if mode == "constant" else None)
 
 
 def _constant_of_shape(call: NodeCall) -> Tensor:
     number = call.attribute("value", 0.0)
-    kind = call.images.dtype if isinstance(number, float) else None
-    return torch.full(_as_list(call.setting(0, "")), number, dtype=kind, device=call.images.device)
+    dtype = call.images.dtype if isinstance(number, float) else None
+    return torch.full(_as_list(call.setting(0, "")), number, dtype=dtype, device=call.images.device)
 
 
 def _range(call: NodeCall) -> Tensor:

@@ -1,4 +1,4 @@
-"""ONNX operators on Python numbers: the arithmetic with which a file computes shapes.
+"""ONNX operators on Python numbers, for the arithmetic with which a file computes shapes.
 
 An implementation returns NotImplemented if its result is neither a number nor a vector; the same
 operator on tensors then computes it.
@@ -20,7 +20,7 @@ from dmbp.models.onnx.operators.call import (
 )
 
 PAIRS = [-1, 2]
-"""The only matrix that shapes become: exporters reverse the order of paddings in it."""
+"""The only matrix shape that occurs: exporters use it to reverse the order of paddings."""
 
 _INTEGERS = (int, torch.SymInt)
 
