@@ -47,7 +47,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Readout:
-    """The terms and the two linear maps ∇F⁺ and ∇F⁻ (shaped like the inputs) for one set of masks."""
+    """The terms, and the two linear maps ∇F⁺ and ∇F⁻ in the shape of the inputs."""
 
     terms: Terms
     positive_map: Tensor
