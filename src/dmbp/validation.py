@@ -96,7 +96,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """How error messages refer to values: by their owner, and by a noun for its keys.
+    """Names for error messages: the owner of the values, and a noun for its keys.
 
     `key_name` returns what messages call a key, by default "'key' of owner". If
     `starts_with_owner`, messages that do not name the owner otherwise start with it.
@@ -228,7 +228,7 @@ EXPECTED_BY_ERROR_TYPE: Mapping[str, str] = {
     "dataclass_type": "a table",
     "model_type": "a table",
 }
-"""What a value must be, by pydantic's type of error."""
+"""Descriptions of the values that are expected, by pydantic's type of error."""
 
 
 def _message(

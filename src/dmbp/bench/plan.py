@@ -1,4 +1,4 @@
-"""What a benchmark computes: tasks (a dataset, a model and metrics) times variants of methods.
+"""The plan of a benchmark: tasks (a dataset, a model and metrics) times variants of methods.
 
 A plan is a TOML file:
 

@@ -38,10 +38,10 @@ RESULTS_VERSION = 2
 
 @dataclass(frozen=True)
 class Cell:
-    """What determines a result: photo, class, model, method and scoring.
+    """Everything that determines a result: photo, class, model, method and scoring.
 
-    `photo` and `weights` are digests of contents. `settings` are the method's; `scoring` says which
-    metrics score the attribution and how (steps, activation, preprocessing).
+    `photo` and `weights` are digests of contents. `settings` are those of the method; `scoring` has
+    the metrics that score the attribution and their settings (steps, activation, preprocessing).
     """
 
     dataset: str

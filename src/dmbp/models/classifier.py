@@ -37,7 +37,7 @@ Interpolation = Annotated[
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a photo becomes a model's input: resized, cropped, scaled to [0, 1] and normalised.
+    """Turns a photo into a model's input: resizes, crops, scales to [0, 1] and normalises it.
 
     Args:
         resize: Length in pixels to which a photo is resized before it is cropped.

@@ -50,7 +50,7 @@ BADNESS: Mapping[str, Callable[[float], float]] = {
     "deletion": lambda score: score,
     "reinitialisation": abs,  # a map that depends on what was learned does not correlate
 }
-"""How bad a score is, for metrics in which a higher score is not better."""
+"""Functions that increase as a score gets worse, for metrics in which higher is not better."""
 
 
 def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> dict[str, int]:
@@ -101,7 +101,7 @@ class TableLine:
 
     @property
     def is_fair(self) -> bool:
-        """Whether all means are over as many questions, so that they can be compared."""
+        """Whether all means are over the same number of questions, so that they can be compared."""
         scored = [score for score in self.ours.values() if score.mean.count]
         return self.is_complete and len({(s.failed, s.unscored) for s in scored}) <= 1
 

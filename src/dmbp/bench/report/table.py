@@ -3,8 +3,8 @@
 Tables 1 and 2 have a line for each task and metric and a column for each method; the best score of
 a line is in brackets, and the best two are bold. Table 3 has a line for each method and a column
 for each task, and the best score is bold. Nothing is marked if the means to be compared are not
-over as many questions. The paper's figures are below ours in the first layout and to the right of
-ours in the second.
+over the same number of questions. The paper's figures are below ours in the first layout and to the
+right of ours in the second.
 """
 
 import csv

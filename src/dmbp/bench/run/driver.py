@@ -32,7 +32,7 @@ Executor = Callable[[Iterator[Unit]], ResultStream]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a plan is run; no option changes a score by more than rounding.
+    """Options of a run, which change scores only through rounding.
 
     Args:
         devices: The device of each worker process; if there is one, this process uses it itself.

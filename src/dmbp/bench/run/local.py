@@ -103,7 +103,7 @@ def run_in_processes(units: Iterator[Unit], *, devices: Sequence[str]) -> Result
 
 
 READY = "ready"
-"""What a worker process sends once it has started."""
+"""The message that a worker process sends once it has started."""
 
 EXIT_TIMEOUT = 10.0
 """Seconds after which a process that has not exited is killed; exiting takes milliseconds."""
@@ -138,7 +138,7 @@ class ProcessWorker(WorkerHandle):
 
     @property
     def exit_reason(self) -> str:
-        """How the process ended."""
+        """The signal or exit code with which the process ended, as the end of a sentence."""
         code = self.process.exitcode or 0
         return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 

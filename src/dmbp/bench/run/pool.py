@@ -98,7 +98,7 @@ class WorkerPool(ABC, Generic[Worker]):
 
     @property
     def max_failed_starts(self) -> int:
-        """How many workers in a row may die before they are ready without ending the run."""
+        """The number of workers in a row that may die before they are ready."""
         return MAX_ATTEMPTS - 1
 
     def rows(self) -> ResultStream:

@@ -102,7 +102,7 @@ class RayPool(WorkerPool[RayWorker]):
 
     @property
     def max_failed_starts(self) -> int:
-        """How many workers in a row may die before they are ready; a lost node kills many."""
+        """The number of workers in a row that may die before they are ready; a node has many."""
         return MAX_ATTEMPTS * len(self._devices)
 
     def start(self, device: str) -> RayWorker:
