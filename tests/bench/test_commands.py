@@ -15,7 +15,7 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = CliRunner()
     found = runner.invoke(app, ["bench", "run", "plan.toml"])
     assert found.exit_code == 0, found.output
-    assert "18 computed, 0 there already, 0 failed" in found.output
+    assert "18 computed, 0 already stored, 0 failed" in found.output
     found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
     assert "tests.bench.tiny:tiny, folder, gradcam: 6 done" in found.output
     assert "plan.toml: 0 of 18 left" in found.output
@@ -35,7 +35,7 @@ def test_a_run_says_why_something_failed(plan: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(plan.parent)
     monkeypatch.setattr("dmbp.attribution.gradcam.GradCAM.attribute", never)
     said = CliRunner().invoke(app, ["bench", "run", "plan.toml"]).output
-    assert "12 computed, 0 there already, 6 failed" in said
+    assert "12 computed, 0 already stored, 6 failed" in said
     assert "6 × a kernel failed" in said
 
 
@@ -108,16 +108,16 @@ def test_an_interrupted_run_says_how_to_go_on(plan: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("dmbp.bench.run.driver.run_plan", interrupted)
     found = CliRunner().invoke(app, ["bench", "run", str(plan)])
     assert found.exit_code == 130
-    assert found.stderr == "dmbp: interrupted; the same command goes on with what is left\n"
+    assert found.stderr == "dmbp: interrupted; the same command continues with what is left\n"
 
 
 def test_merging_says_how_much(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plan.parent)
     run_to_table(plan, "part.sqlite", shard=(0, 6))
     found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
-    assert found.output == "3 rows added, 0 there already → whole.sqlite\n"
+    assert found.output == "3 rows added, 0 already stored → whole.sqlite\n"
     found = CliRunner().invoke(app, ["bench", "merge", "part.sqlite", "--store", "whole.sqlite"])
-    assert found.output == "0 rows added, 3 there already → whole.sqlite\n"
+    assert found.output == "0 rows added, 3 already stored → whole.sqlite\n"
 
 
 def test_the_command_to_retry_is_that_of_the_run(

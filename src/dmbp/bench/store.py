@@ -150,8 +150,8 @@ class Store:
     Args:
         path: The file, which is created if it does not exist, unless `read_only`.
         read_only: Also accept a file that cannot be written, or whose folder cannot, and open it
-            for reading. A file that can be written is opened for writing all the same, because
-            SQLite's log needs that even of readers, and digests of photos are remembered in it.
+            for reading. A file that can be written is still opened for writing: SQLite's log
+            requires that even to read, and digests of photos are stored in the file.
 
     Raises:
         InputError: If the file is not a store, or has another layout.

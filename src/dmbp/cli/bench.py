@@ -55,7 +55,9 @@ def run(
     shard: Annotated[
         str, typer.Option(help="i/n takes every n-th photo, starting at the i-th.")
     ] = WHOLE,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Retry the cells that failed before.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Compute the results that are missing. After an interruption the same command continues."""
@@ -64,7 +66,7 @@ def run(
     from dmbp.bench.run.local import parse_devices
     from dmbp.bench.store import Store
 
-    with report_errors(interrupted="interrupted; the same command goes on with what is left"):
+    with report_errors(interrupted="interrupted; the same command continues with what is left"):
         if ray is not None and (device, workers) != ("cpu", 1):
             raise InputError(
                 "a Ray cluster decides which devices are used: leave out --device, --workers"
@@ -109,7 +111,7 @@ def _print_failures(results: "Store") -> None:
 def status(
     store: StoreFile = STORE,
     plan: Annotated[
-        Path | None, typer.Option(help="A plan, to show also how much of it is left.")
+        Path | None, typer.Option(help="A plan, to also show how much of it is left.")
     ] = None,
 ) -> None:
     """Show how many results there are, what failed, and what is left of a plan."""
@@ -186,7 +188,7 @@ def merge(
     with report_errors():
         _check_exists(other)
         added, existing = Store(store).merge(other)
-        stdout.print(f"{added} rows added, {existing} there already → {store}")
+        stdout.print(f"{added} rows added, {existing} already stored → {store}")
 
 
 def _check_exists(store: Path) -> None:

@@ -1,4 +1,4 @@
-"""The paper's networks, and stand-ins for them that need no special files.
+"""The paper's networks, and stand-ins for its VOC networks with other weights.
 
 resnet50-keras: ResNet50 for ImageNet in its first version, as in Keras and Caffe. It differs from
 torchvision's in three ways that a state dict does not show, so torchvision's network with these

@@ -79,22 +79,22 @@ def load_state_dict(
         WeightsError: If keys are missing or unexpected, or a tensor has another shape. `source`
             names the weights in the message.
     """
-    own = module.state_dict()
+    expected = module.state_dict()
     state = extract_state_dict(module, state, optional=optional)
-    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
-    unexpected = [k for k in state if k not in own and not k.endswith("num_batches_tracked")]
+    missing = [k for k in expected if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in state if k not in expected and not k.endswith("num_batches_tracked")]
     missing = [k for k in missing if not k.startswith(optional)] if optional else missing
     unexpected = [k for k in unexpected if not k.startswith(optional)] if optional else unexpected
     if missing or unexpected:
         raise WeightsError(f"{source} does not fit the model: {_difference(missing, unexpected)}")
-    for key in own:
-        if key in state and own[key].shape != state[key].shape:
+    for key in expected:
+        if key in state and expected[key].shape != state[key].shape:
             raise WeightsError(
                 f"{source} does not fit the model: {key!r} is {tuple(state[key].shape)} in the "
-                f"file and {tuple(own[key].shape)} in the model"
+                f"file and {tuple(expected[key].shape)} in the model"
             )
     # Files often hold half precision; the module computes in the dtype it was created with.
-    matching = {k: v.to(own[k].dtype) for k, v in state.items() if k in own}
+    matching = {k: v.to(expected[k].dtype) for k, v in state.items() if k in expected}
     module.load_state_dict(matching, strict=False)
 
 

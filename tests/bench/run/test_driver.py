@@ -151,9 +151,9 @@ def test_a_log_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_summary_says_how_to_try_again() -> None:
     ran = Path("s.sqlite"), "dmbp bench run plan.toml --shard 1/2"
-    assert summary(Tally(4, done=4), *ran) == "4 computed, 0 there already, 0 failed"
+    assert summary(Tally(4, done=4), *ran) == "4 computed, 0 already stored, 0 failed"
     said = summary(Tally(4, done=3, failed=1), *ran)
     assert "again: dmbp bench run plan.toml --shard 1/2 --retry" in said
     said = summary(Tally(4, kept=4, failed_before=2), *ran)
-    assert "4 there already, 0 failed; of those there already 2 failed before" in said
+    assert "4 already stored, 0 failed; of those already stored 2 failed before" in said
     assert "--retry" in said

@@ -41,11 +41,13 @@ def methods_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLa
     rows: list[list[Text]] = []
     for line in lines:
         ranks = rank_best(line.metric, line.means()) if line.is_fair else {}
-        ours = [_ours(line.ours.get(label), ranks.get(label, 0)) for label in labels]
+        ours = [_our_score(line.ours.get(label), ranks.get(label, 0)) for label in labels]
         rows.append([Text(line.task), Text(line.metric), *ours])
         if line.paper:
             name = f"{line.metric}, paper"
-            rows.append([Text(line.task), Text(name), *(_papers(line, label) for label in labels)])
+            rows.append(
+                [Text(line.task), Text(name), *(_paper_score(line, label) for label in labels)]
+            )
     return TableLayout(["DB/Model", "Metric", *labels], rows)
 
 
@@ -59,12 +61,12 @@ def tasks_across(lines: Sequence[TableLine], labels: Sequence[str]) -> TableLayo
         titles += ["paper"] if line.paper else []
         ranks = rank_best(line.metric, line.means()) if line.is_fair else {}
         for label, row in zip(labels, rows, strict=True):
-            row.append(_ours(line.ours.get(label), ranks.get(label, 0), brackets=False))
-            row += [_papers(line, label)] if line.paper else []
+            row.append(_our_score(line.ours.get(label), ranks.get(label, 0), brackets=False))
+            row += [_paper_score(line, label)] if line.paper else []
     return TableLayout(titles, rows)
 
 
-def _ours(score: ScoreSummary | None, rank: int, *, brackets: bool = True) -> Text:
+def _our_score(score: ScoreSummary | None, rank: int, *, brackets: bool = True) -> Text:
     if score is None or not score.mean.count:
         return Text("")
     text = f"{score.mean.mean:.3f}"
@@ -74,7 +76,7 @@ def _ours(score: ScoreSummary | None, rank: int, *, brackets: bool = True) -> Te
     return Text(f"[{text}]" if rank == 2 else text, bold=rank > 0)
 
 
-def _papers(line: TableLine, label: str) -> Text:
+def _paper_score(line: TableLine, label: str) -> Text:
     return Text(f"{line.paper[label]:.2f}" if label in line.paper else "")
 
 

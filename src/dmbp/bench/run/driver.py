@@ -237,9 +237,9 @@ def summary(tally: Tally, store: Path, command: str) -> str:
         store: The file of results.
         command: The command line of the run.
     """
-    text = f"{tally.done} computed, {tally.kept} there already, {tally.failed} failed"
+    text = f"{tally.done} computed, {tally.kept} already stored, {tally.failed} failed"
     if tally.failed_before:
-        text += f"; of those there already {tally.failed_before} failed before"
+        text += f"; of those already stored {tally.failed_before} failed before"
     if tally.left_out:
         text += f"; {tally.left_out} of the plan's tasks left out"
     if not tally.failed and not tally.failed_before:

@@ -129,7 +129,7 @@ class ProcessWorker(WorkerHandle):
             return
 
     def end(self) -> None:
-        """Close the pipe, upon which the process exits; kill it if it does not, say in a driver."""
+        """Close the pipe, upon which the process exits; kill it if that takes too long."""
         self.pipe.close()
         self.process.join(EXIT_TIMEOUT)
         if self.process.is_alive():
