@@ -103,7 +103,7 @@ def first_line(error: Exception) -> str:
 
 
 NEARLY_AS_CLOSE = 0.9
-"""A name is suggested beside the closest one if its similarity is at least this share of it."""
+"""Names are suggested beside the closest one if they are at least this share as similar."""
 
 
 def require_known(

@@ -164,7 +164,7 @@ class Method(Attribution, ABC):
         arguments are those of `attribute`.
         """
         if baselines is not None and not self.takes_baselines:
-            raise InputError("this method uses no baseline; leave out `baselines`")
+            raise InputError("this method takes no baselines; leave out `baselines`")
         size = parse_batch_size(internal_batch_size)
         check_batch(inputs)
         runner = self.linearizer.runner

@@ -48,6 +48,7 @@ from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.steps import parse_selection
 
 ROWS_TOGETHER_ON_CPU = 4
+"""Larger batches are no faster."""
 
 ROWS_TOGETHER_ON_GPU = 128
 """The most rows at once; larger batches cost the same per image."""
@@ -126,10 +127,10 @@ class DMBP(Method):
         self._decomposer = Decomposer()
 
     @staticmethod
-    def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **given: Any) -> None:
+    def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
         names = ("objective", "iterations", "learning_rate", "combine", "precision")
-        resolve_settings(preset, **{name: given[name] for name in names})
+        resolve_settings(preset, **{name: others[name] for name in names})
         parse_line(smooth)
         if sites is not None:
             parse_selection(sites)
@@ -168,7 +169,7 @@ class DMBP(Method):
         prepare(like, loss=OBJECTIVES[settings.objective], precision=settings.precision)
 
     def rows_together(self, linearizer: Linearizer, inputs: Tensor, rows: int) -> int:
-        """Return a few rows on a CPU, where larger batches are no faster, or what fits on a GPU."""
+        """Return a fixed number of rows on a CPU, or as many as fit into a GPU's memory."""
         if inputs.device.type != "cuda":
             return ROWS_TOGETHER_ON_CPU
         if rows <= ROWS_THAT_SURELY_FIT:

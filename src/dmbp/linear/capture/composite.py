@@ -50,7 +50,7 @@ SQUARE = Smooth(Role.PLAIN, is_activation=False)
 """The rule for x · x, which is x²: a function, but not an activation."""
 
 _LINEAR_IN = {PRODUCT: ([0], [1]), QUOTIENT: ([0],)}
-"""For each kind, the sets of arguments in which it is jointly linear."""
+"""For each kind, the active arguments with which the operation is linear, by position."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,10 +34,10 @@ Output = str | int | Callable[[Any], Tensor] | None
 
 LOGITS = "logits"
 
-IN_A_FACTORY = (
+COMMAND_LINE_HINT = (
     "; on the command line, pass --model a function that returns a model with this output alone"
 )
-"""What to do on the command line, which has no `output=`."""
+"""The hint for the command line, which has no option for `output`."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ def find_output(returned: Any, *, images: int) -> Output:
     if not fitting:
         raise ModelError(
             f"the model returns a {kind} without a tensor of shape (batch, classes)"
-            f"{_listed(tensors)}; pass output= a function that makes one{IN_A_FACTORY}"
+            f"{_listed(tensors)}; pass output= a function that makes one{COMMAND_LINE_HINT}"
         )
     raise ModelError(
         f"the model returns a {kind} with {len(fitting)} tensors of shape (batch, classes)"
         f"{_listed({name: tensors[name] for name in fitting})}; say which one to explain, for "
-        f"example output={fitting[0]!r}{IN_A_FACTORY}"
+        f"example output={fitting[0]!r}{COMMAND_LINE_HINT}"
     )
 
 
