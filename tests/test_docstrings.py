@@ -107,6 +107,16 @@ def test_public_names_are_documented(name: str) -> None:
     assert undocumented(PUBLIC[name]) == []
 
 
+LONGEST_TYPE = 60
+"""Characters of a parameter's type in `help()`; an alias such as `Target` stays an alias there."""
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if not name.endswith("DMBPError")])
+def test_types_in_signatures_are_short_enough_to_read(name: str) -> None:
+    for parameter in inspect.signature(PUBLIC[name]).parameters.values():
+        assert len(inspect.formatannotation(parameter.annotation)) <= LONGEST_TYPE, parameter
+
+
 def test_what_is_missing_is_found() -> None:
     """The check above can fail: each of these lacks something."""
 
