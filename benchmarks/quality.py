@@ -4,7 +4,7 @@
     voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images; also cIM
     voc-vgg16      the same for VGG16 with a VOC head
 
-Prints the mean and standard error of each score and the seconds an image, next to the figures of an
+Prints the mean and standard error of each score and the seconds per image, next to the figures of an
 independent prototype on the same networks (and other VOC images). `--rise-bfloat16` runs RISE's
 thousands of masked images in half precision. Needs the folder of real weights and photographs
 (`--shared`), and a GPU to run all methods at full size.
@@ -141,7 +141,7 @@ READOUTS: dict[str, tuple[Any, Any]] = {
 
 
 def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Tensor, float]]:
-    """Yield a method's maps and its other read-outs: label, maps and seconds an image."""
+    """Yield a method's maps and its other read-outs: label, maps and seconds per image."""
     row = METHODS[name]
     module, inputs = task.classifier.module, task.inputs
     settings: dict[str, Any] = {}

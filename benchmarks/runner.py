@@ -1,6 +1,6 @@
 """The overhead of `dmbp bench run`: `python -m benchmarks.runner throughput` or `memory`.
 
-    throughput   cells a second, compared with a plain loop that calls the same method and metric on
+    throughput   cells per second, compared with a plain loop that calls the same method and metric on
                  the same photographs, at the batch size that suits it best
     memory       the driver's peak memory for a thousand and for fifty thousand cells
 
@@ -45,14 +45,14 @@ def throughput(options: argparse.Namespace) -> None:
         best = max(rates, key=lambda batch: rates[batch])
         ran = _runner(method, best, options)
         print(
-            f"{method}: plain loop {rates[best]:.4g} cells a second in batches of {best}, runner "
+            f"{method}: plain loop {rates[best]:.4g} cells per second in batches of {best}, runner "
             f"{ran:.4g}, ratio {ran / rates[best]:.3f} on {options.device}",
             flush=True,
         )
 
 
 def _plain(method: str, batch: int, options: argparse.Namespace) -> float:
-    """Return the cells a second of a loop over photographs that are on the device already."""
+    """Return the cells per second of a loop over photographs that are on the device already."""
     classifier = resnet50(options.shared)
     module = classifier.module.to(options.device).requires_grad_(False)
     inputs, target = photographs(options.shared, classifier.preprocessing, options.photos)
@@ -75,7 +75,7 @@ def _plain(method: str, batch: int, options: argparse.Namespace) -> float:
 
 
 def _runner(method: str, batch: int, options: argparse.Namespace) -> float:
-    """Return the runner's cells a second, counted after its first batch."""
+    """Return the runner's cells per second, counted after its first batch."""
     with tempfile.TemporaryDirectory() as folder:
         moments: list[tuple[float, int]] = []
 

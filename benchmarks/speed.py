@@ -224,7 +224,7 @@ def described(row: dict[str, Any], top: DevicePeak, device: str) -> list[str]:
     lines = [f"{row['network']}, batch {batch}, side {row['side']}"]
     if "dmbp 50" in row:
         names = ("dmbp 50", "dmbp 200", "integrated gradients", "gradcam")
-        lines.append("seconds an image: " + ", ".join(f"{n} {row[n] / batch:.4f}" for n in names))
+        lines.append("seconds per image: " + ", ".join(f"{n} {row[n] / batch:.4f}" for n in names))
         memory = "" if row["memory"] is None else f", peak {row['memory'] / batch:.3f} GiB an image"
         lines.append(
             f"first call {row['first call']:.2f} s, second {row['second call']:.2f} s{memory}; "

@@ -5,6 +5,8 @@ batching, retrying when memory runs out, Captum's conventions and restoring the 
 done here, once for all methods.
 """
 
+from __future__ import annotations
+
 import gc
 import operator
 import warnings

@@ -12,6 +12,8 @@ Xu, Venugopalan and Sundararajan, "Attribution in Scale and Space", CVPR 2020; t
 those of the authors' `saliency` package.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -13,6 +13,8 @@ Shrikumar, Greenside and Kundaje, "Learning Important Features Through Propagati
 Differences", ICML 2017.
 """
 
+from __future__ import annotations
+
 from torch import Tensor
 
 from dmbp.attribution.base import LinearMapMethod

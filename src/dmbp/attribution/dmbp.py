@@ -10,6 +10,8 @@ Ruiz, Agudo and Moreno-Noguer, "Generating Attribution Maps with Disentangled Ma
 Backpropagation", ICCV 2021.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

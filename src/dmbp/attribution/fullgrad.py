@@ -14,6 +14,8 @@ for each image and resizes them to the image by bilinear interpolation with alig
 Srinivas and Fleuret, "Full-Gradient Representation for Neural Network Visualization", NeurIPS 2019.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

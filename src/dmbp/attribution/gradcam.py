@@ -12,6 +12,8 @@ that every path to the output passes through, before the pooling that ends the c
 Selvaraju et al., "Grad-CAM", ICCV 2017.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

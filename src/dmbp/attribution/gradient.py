@@ -13,6 +13,8 @@ gradients over many points (`gradients_at_points`). It does count in
 Simonyan, Vedaldi and Zisserman, "Deep Inside Convolutional Networks", ICLR workshop 2014.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from itertools import islice
 

@@ -10,6 +10,8 @@ Springenberg et al., "Striving for Simplicity: The All Convolutional Net", ICLR 
 Selvaraju et al., "Grad-CAM", ICCV 2017.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -9,6 +9,8 @@ Sundararajan, Taly and Yan, "Axiomatic Attribution for Deep Networks", ICML 2017
 the integral.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients

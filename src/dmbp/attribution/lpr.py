@@ -19,6 +19,8 @@ learned by Adam through the second derivative. The attribution is m at the learn
 Yang et al., "Learning Propagation Rules for Attribution Map Generation", ECCV 2020.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -13,6 +13,8 @@ function that Quantus can call:
     (1, 1, 8, 8)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -13,6 +13,8 @@ Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Bla
 2018.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -9,6 +9,8 @@ Smilkov et al., "SmoothGrad: removing noise by adding noise", 2017; 25 samples a
 defaults of the authors' `saliency` package.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

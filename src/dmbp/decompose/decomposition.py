@@ -11,6 +11,8 @@ A decomposition is saved as one safetensors file, with everything that is not a 
 its metadata.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -136,7 +138,7 @@ class Decomposition:
         size = self.positive_output.abs() + self.negative_output.abs()
         return ROUNDING_UNITS * torch.finfo(size.dtype).eps * size
 
-    def read(self, *, reference: Baseline, combine: Combine) -> "Decomposition":
+    def read(self, *, reference: Baseline, combine: Combine) -> Decomposition:
         """Return the same decomposition with another reference or another combination of streams.
 
         Args:

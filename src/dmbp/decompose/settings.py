@@ -3,6 +3,8 @@
 An objective is a loss over the terms: the paper's (Eq. 10) or one of its two ablations.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -9,6 +9,8 @@ Exporting a model takes seconds, so a `Linearizer` keeps the graphs it has captu
 network is compared with the model's own outputs before it is returned.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from typing import Any
@@ -105,13 +107,13 @@ class Linearizer:
         sites = "all" if self._selection is None else ", ".join(self._selection)
         return {"smooth": line_name(self._line), "sites": sites}
 
-    def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "Linearizer":
+    def with_extra_inputs(self, extra_inputs: ExtraInputs) -> Linearizer:
         """Return a linearizer with other extra inputs, which shares this one's captured graphs."""
         other = copy.copy(self)
         other.runner = self.runner.with_extra_inputs(extra_inputs)
         return other
 
-    def share_captures(self, other: "Linearizer") -> None:
+    def share_captures(self, other: Linearizer) -> None:
         """Use the captured graphs of another linearizer with the same model and output."""
         self._captured = other._captured
 
@@ -225,7 +227,7 @@ class Linearizer:
             frozen = freeze(captured, inputs, line=self._line)
         return select_sites(frozen, self._selection), exactness
 
-    def __copy__(self) -> "Linearizer":
+    def __copy__(self) -> Linearizer:
         """Return a copy that shares the captured graphs."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)

@@ -18,6 +18,8 @@ pass of the frozen network gives the same number, and it counts every bias, incl
 ones of batch norm, without listing them. Its gradient needs one backward pass instead of two.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

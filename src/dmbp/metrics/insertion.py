@@ -22,6 +22,8 @@ Petsiuk, Das and Saenko, "RISE", BMVC 2018, whose evaluation's settings are the 
 Complementary insertion: Ruiz, Agudo and Moreno-Noguer, ICCV 2021, Section 4.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 

@@ -9,6 +9,8 @@ A point within 15 pixels of a box counts as a hit, as in Zhang et al., "Top-down
 Excitation Backprop", ECCV 2016.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

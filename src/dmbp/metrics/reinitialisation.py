@@ -16,6 +16,8 @@ The last layer is the last one to run that has a weight matrix:
 Adebayo et al., "Sanity Checks for Saliency Maps", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from typing import Any

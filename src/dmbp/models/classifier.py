@@ -1,5 +1,7 @@
 """`Classifier`, a module with its preprocessing and class names, as which every model is loaded."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -74,7 +76,7 @@ class Preprocessing:
             raise InputError(f"std must be above zero in every channel, not {list(self.std)}")
 
     @staticmethod
-    def for_channels(channels: int | None) -> "Preprocessing":
+    def for_channels(channels: int | None) -> Preprocessing:
         """Return ImageNet's preprocessing, for grey images if there is one channel.
 
         The mean and std of grey images are those of ImageNet's three channels, averaged.

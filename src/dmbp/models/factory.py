@@ -19,6 +19,8 @@ processor's settings is therefore compared with what the processor does to a tri
 processor is refused if the two differ.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from contextlib import suppress

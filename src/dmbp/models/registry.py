@@ -10,6 +10,8 @@
 The first line that matches the name is used.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
