@@ -4,8 +4,8 @@
     voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images; also cIM
     voc-vgg16      the same for VGG16 with a VOC head
 
-Prints the mean and standard error of each score and the seconds per image, next to the figures of an
-independent prototype on the same networks (and other VOC images). `--rise-bfloat16` runs RISE's
+Prints the mean and standard error of each score and the seconds per image, next to the figures of
+an independent prototype on the same networks (and other VOC images). `--rise-bfloat16` runs RISE's
 thousands of masked images in half precision. Needs the folder of real weights and photographs
 (`--shared`), and a GPU to run all methods at full size.
 """

@@ -1,7 +1,7 @@
 """The overhead of `dmbp bench run`: `python -m benchmarks.runner throughput` or `memory`.
 
-    throughput   cells per second, compared with a plain loop that calls the same method and metric on
-                 the same photographs, at the batch size that suits it best
+    throughput   cells per second, compared with a plain loop that calls the same method and metric
+                 on the same photographs, at the batch size that suits it best
     memory       the driver's peak memory for a thousand and for fifty thousand cells
 
 The plain loop finds its photographs decoded and on the device; the runner reads and decodes them,
