@@ -31,7 +31,7 @@ from dmbp.errors import InputError, ModelError, first_line, suggestion
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
-from dmbp.linear.model.wrappers import Model, evaluating
+from dmbp.linear.model.wrappers import Model, evaluating, force_eval
 
 
 def reinitialisation(
@@ -162,8 +162,7 @@ def _as_module(model: Model) -> nn.Module:
     if not isinstance(model, ExportedProgram):
         return model
     module = model.module()
-    for part in module.modules():
-        part.training = False
+    force_eval(module)
     return module
 
 

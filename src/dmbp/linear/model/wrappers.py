@@ -115,6 +115,6 @@ def force_eval(module: nn.Module) -> None:
     """
     try:
         module.eval()
-    except NotImplementedError:
+    except NotImplementedError:  # raised by torch.export's modules
         for part in module.modules():
             part.training = False
