@@ -31,6 +31,7 @@ PUBLIC = [
     "load",
     "methods",
     "metrics",
+    "rather_than",
 ]
 
 

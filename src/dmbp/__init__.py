@@ -13,6 +13,7 @@ Public names:
                         a Decomposition
     load()              reads a Decomposition that was saved to a file
     Settings            how a decomposition is learned: iterations, learning rate, reference …
+    rather_than()       a target that asks why the model sees one class rather than others
     methods()           every attribution method by name, with the same interface as DMBP
     explain_func()      one of these methods as a function for Quantus
     metrics             insertion, deletion, the pointing game, the re-initialisation check
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
-    from dmbp.linear import LinearNetwork, Pieces, linearize
+    from dmbp.linear import LinearNetwork, Pieces, linearize, rather_than
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ __all__ = [
     "load",
     "methods",
     "metrics",
+    "rather_than",
 ]
 
 # Names are imported on first use: the core needs only torch, the methods need captum, and a command
@@ -76,6 +78,7 @@ _HOMES = {
     "linearize": "dmbp.linear",
     "load": "dmbp.decompose",
     "methods": "dmbp.attribution",
+    "rather_than": "dmbp.linear",
 }
 
 

@@ -17,6 +17,7 @@ from dmbp.cli.options import (
     PictureFormat,
     PictureOption,
     QuietOption,
+    RatherThanOption,
     SitesOption,
     SmoothOption,
     TargetOption,
@@ -46,6 +47,7 @@ def compare(
     weights: WeightsOption = None,
     classes: ClassesOption = None,
     target: TargetOption = None,
+    rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
     out: OutOption = DEFAULT_OUT,
     picture: PictureOption = PictureFormat.png,
@@ -69,7 +71,12 @@ def compare(
         freezing = given_options(smooth=smooth, sites=sites)
         settings = with_dmbp_settings(parse_settings(setting or [], names), names, freezing)
         prediction = predict_photo(
-            photo, ModelSpec(model, weights, classes, device), target, out, quiet
+            photo,
+            ModelSpec(model, weights, classes, device),
+            target,
+            rather_than,
+            out=out,
+            quiet=quiet,
         )
         comparison = compare_methods(prediction, names, settings=settings, console=console)
         write_result(comparison, out / photo.stem, picture, colours, quiet)

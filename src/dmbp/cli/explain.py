@@ -18,6 +18,7 @@ from dmbp.cli.options import (
     PictureOption,
     Preset,
     QuietOption,
+    RatherThanOption,
     SitesOption,
     SmoothOption,
     WeightsOption,
@@ -41,6 +42,7 @@ def explain(
             "Default: the predicted one.",
         ),
     ] = None,
+    rather_than: RatherThanOption = None,
     preset: Annotated[
         Preset, typer.Option(help="DMBP's settings: fast, or those of the paper (slower).")
     ] = Preset.fast,
@@ -128,6 +130,7 @@ def explain(
             ModelSpec(model, weights, classes, device),
             output,
             targets=target or [],
+            rather_than=rather_than or [],
             settings={"preset": preset.value, **settings},
             console=None if quiet else stdout,
         )

@@ -135,6 +135,15 @@ TargetOption = Annotated[
     ),
 ]
 """A list, so that a second `--target` is an error and does not silently replace the first."""
+RatherThanOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rather-than",
+        metavar="CLASS",
+        help="Explain why the target rather than this class, by number or name; may be repeated. "
+        "rivals stands for the three strongest other classes.",
+    ),
+]
 METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
 DEFAULT_OUT = Path("dmbp-out")
 
@@ -145,7 +154,13 @@ def given_options(**options: Any) -> dict[str, Any]:
 
 
 def predict_photo(
-    photo: Path, model: "ModelSpec", targets: list[str] | None, out: Path, quiet: bool
+    photo: Path,
+    model: "ModelSpec",
+    targets: list[str] | None,
+    rather_than: list[str] | None,
+    *,
+    out: Path,
+    quiet: bool,
 ) -> "Prediction":
     """Run a model on a photo, after checking the photo, the target and the folder."""
     from dmbp.data import read_photo
@@ -159,7 +174,7 @@ def predict_photo(
     image = read_photo(photo)
     check_folder(out)
     print_default_model(model.model, quiet)
-    return predict(image, str(photo), model.load(), targets or [])
+    return predict(image, str(photo), model.load(), targets or [], rather_than=rather_than or [])
 
 
 def print_default_model(model: str | None, quiet: bool) -> None:

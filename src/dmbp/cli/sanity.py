@@ -17,6 +17,7 @@ from dmbp.cli.options import (
     PictureFormat,
     PictureOption,
     QuietOption,
+    RatherThanOption,
     SitesOption,
     SmoothOption,
     TargetOption,
@@ -44,6 +45,7 @@ def sanity(
     weights: WeightsOption = None,
     classes: ClassesOption = None,
     target: TargetOption = None,
+    rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
     out: OutOption = DEFAULT_OUT,
     picture: PictureOption = PictureFormat.png,
@@ -66,7 +68,12 @@ def sanity(
         names = parse_method_names(methods or DEFAULT_METHODS)
         settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
         prediction = predict_photo(
-            photo, ModelSpec(model, weights, classes, device), target, out, quiet
+            photo,
+            ModelSpec(model, weights, classes, device),
+            target,
+            rather_than,
+            out=out,
+            quiet=quiet,
         )
         check = check_sanity(prediction, names, settings=settings, draws=draws, console=console)
         write_result(check, out / photo.stem, picture, colours, quiet)

@@ -3,7 +3,8 @@
 Read `network.py` first. In the order of a call:
 
 - `model/`: runs the user's model with its extra inputs, and picks the output to explain;
-- `targets.py`: what is explained about each image, as rows;
+- `targets.py`: what is explained about each image, as rows; `class_difference.py`: targets that
+  subtract other classes from one;
 - `capture/`: exports the model as a graph of ATen operations;
 - `rules/`: how each operation freezes at x, in one table;
 - `lines.py`, `steps.py`: frozen activations, and the steps that a frozen network consists of;
@@ -14,6 +15,7 @@ Read `network.py` first. In the order of a call:
 - `question.py`: the rows of one batch, as attribution methods and the engine receive them.
 """
 
+from dmbp.linear.class_difference import rather_than
 from dmbp.linear.linearizer import Linearizer, linearize
 from dmbp.linear.lines import Pieces, Smoothing
 from dmbp.linear.network import LinearNetwork, Masks
@@ -34,4 +36,5 @@ __all__ = [
     "Target",
     "TargetRows",
     "linearize",
+    "rather_than",
 ]

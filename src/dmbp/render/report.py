@@ -87,13 +87,16 @@ SHOWN_SIDE = 448
 class ReportTarget:
     """A photo's target: what the panel shows, and two curves.
 
-    `history` holds y⁺, y⁻ and y~ by iteration, `insertion` the target's probability as pixels are
-    inserted, from none to all.
+    `name` says what is explained, `label` the same with probabilities, and `score_words` what the
+    score is. `history` holds y⁺, y⁻ and y~ by iteration, `insertion` the probability of the class
+    `class_name` as pixels are inserted, from none to all.
     """
 
     row: PanelRow
     name: str
-    probability: float
+    label: str
+    score_words: str
+    class_name: str
     history: Mapping[str, Sequence[float]]
     insertion: Sequence[float]
     insertion_score: float
@@ -154,7 +157,9 @@ def _target(
     positive, negative = linear_map_pictures(row)
     return {
         "name": target.name,
-        "probability": f"{target.probability:.1%}",
+        "label": target.label,
+        "score_words": target.score_words,
+        "class_name": target.class_name,
         "evidence": _data_url(style.evidence_image(attribution, row.photo, scale)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),

@@ -42,6 +42,8 @@ FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 class Comparison:
     """The maps of several methods for a prediction's first target, in the order they were run.
 
+    Insertion follows the probability of the target's class, also if it is explained rather than
+    others: a difference of probabilities would be harder to read.
     `refusals` maps the name of each method that could not be run to the reason.
     """
 
@@ -57,15 +59,14 @@ class Comparison:
     ) -> list[Path]:
         """Write both figures and a JSON file of scores, and return the files' paths."""
         prediction, target = self.prediction, self.prediction.targets[0]
-        class_name = prediction.classifier.class_name(target)
         maps = list(self.maps.values())
-        caption = f"{prediction.verdict()}\nfor and against: {prediction.class_label(target)}"
+        caption = f"{prediction.verdict()}\n{target.caption()}"
         files = {
             folder / f"{stem}-methods{suffix}": encode_figure(
                 draw_comparison(prediction.photo, caption, maps, style), suffix
             ),
             folder / f"{stem}-insertion{suffix}": encode_figure(
-                draw_insertion(self._strips(), maps, class_name), suffix
+                draw_insertion(self._strips(), maps, target.subject.name), suffix
             ),
             folder / f"{stem}-methods.json": self._record(),
         }
@@ -98,7 +99,7 @@ class Comparison:
         record = {
             "photo": prediction.name,
             "model": prediction.classifier.name,
-            "target": prediction.class_record(prediction.targets[0]),
+            "target": prediction.targets[0].record(),
             "insertion": {"steps": STEPS, "substrate": "blur"},
             "capture_seconds": round(self.capture_seconds, 4),
             "methods": {
@@ -151,7 +152,7 @@ def compare(
     shared = Linearizer(classifier.module)
     started = time.perf_counter()
     with suppress(DMBPError):
-        shared.linearize(prediction.inputs, target=prediction.targets[0])
+        shared.linearize(prediction.inputs, target=prediction.targets[0].target)
     capture_seconds = time.perf_counter() - started
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
@@ -200,7 +201,7 @@ def method_settings(
 
 def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:
     started = time.perf_counter()
-    attribution = method.attribute(prediction.inputs, target=prediction.targets[0])
+    attribution = method.attribute(prediction.inputs, target=prediction.targets[0].target)
     if attribution.is_cuda:
         torch.cuda.synchronize()
     return attribution, time.perf_counter() - started
@@ -213,7 +214,7 @@ def _score(
     curve = insertion_curve(
         classifier.module,
         prediction.inputs,
-        prediction.targets[0],
+        prediction.targets[0].subject.index,
         attribution,
         activation=classifier.probabilities,
     )

@@ -69,13 +69,15 @@ class OutputOptions:
 class Photo:
     """A decoded photo and the classes to explain, by number or name.
 
-    `name` is used in messages, `stem` in the names of the files that are written.
+    `name` is used in messages, `stem` in the names of the files that are written. `rather_than` are
+    the classes that each target is compared with, or "rivals".
     """
 
     name: str
     stem: str
     image: Image.Image
     targets: Sequence[str]
+    rather_than: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Explanation:
 
     def summary(self) -> str:
         """Return what was predicted and what was explained, in words."""
-        explained = ", ".join(map(self.prediction.class_label, self.prediction.targets))
+        explained = ", ".join(target.label() for target in self.prediction.targets)
         return f"{self.prediction.verdict()}; explained {explained}"
 
     def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
@@ -109,10 +111,10 @@ class Explanation:
             "model": self.prediction.classifier.name,
             "weights": self.prediction.classifier.weights,
             "preprocessing": self.prediction.classifier.preprocessing.as_dict(),
-            "predicted": self.prediction.class_record(self.prediction.top_class),
+            "predicted": self.prediction.top_class.record(),
             "targets": [
                 {
-                    **self.prediction.class_record(target),
+                    **target.record(),
                     "terms": {
                         "output": d.output[row].item(),
                         "positive": d.positive_output[row].item(),
@@ -144,9 +146,7 @@ class Explanation:
             levels = numpy.round(32768 + 32767 * pixels / largest).astype(numpy.uint16)
             buffer = BytesIO()
             Image.fromarray(levels).save(buffer, "PNG")
-            files[folder / f"{stem}-{self.prediction.class_slug(target)}-map.png"] = (
-                buffer.getvalue()
-            )
+            files[folder / f"{stem}-{target.slug()}-map.png"] = buffer.getvalue()
         return files
 
     def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
@@ -163,9 +163,8 @@ class Explanation:
                 )
                 for fraction in fractions[:, None]
             ]
-            class_name = self.prediction.classifier.class_name(target)
-            gif = insertion_gif(frames, self._insertion_curves[row], class_name)
-            files[folder / f"{stem}-{self.prediction.class_slug(target)}.gif"] = gif
+            gif = insertion_gif(frames, self._insertion_curves[row], target.subject.name)
+            files[folder / f"{stem}-{target.slug()}.gif"] = gif
         return files
 
     def report_photo(self) -> ReportPhoto:
@@ -179,8 +178,10 @@ class Explanation:
         targets = [
             ReportTarget(
                 row=panel_row,
-                name=self.prediction.classifier.class_name(target),
-                probability=self.prediction.probability(target),
+                name=target.name,
+                label=target.label(decimals=1),
+                score_words=target.score_words(),
+                class_name=target.subject.name,
                 history={
                     name: [*history[:, row].tolist(), float(final[row])]
                     for name, (history, final) in terms.items()
@@ -198,12 +199,12 @@ class Explanation:
 
     @cached_property
     def _insertion_curves(self) -> list[list[float]]:
-        """The insertion curve of each target."""
+        """The probability of each target's class as its strongest pixels are inserted."""
         d = self.decomposition
         curve = insertion_curve(
             self.prediction.classifier.module,
             d.inputs,
-            self.prediction.targets,
+            [target.subject.index for target in self.prediction.targets],
             d.attribution,
             activation=self.prediction.classifier.probabilities,
         )
@@ -215,9 +216,7 @@ class Explanation:
             self.decomposition,
             photos=[prediction.photo] * len(prediction.targets),
             photo_captions=[prediction.verdict()] * len(prediction.targets),
-            target_captions=[
-                f"for and against: {prediction.class_label(k)}" for k in prediction.targets
-            ],
+            target_captions=[target.caption() for target in prediction.targets],
         )
 
 
@@ -227,10 +226,13 @@ def explain_photos(
     output: OutputOptions,
     *,
     targets: Sequence[str] = (),
+    rather_than: Sequence[str] = (),
     settings: Mapping[str, Any],
     console: Console | None,
 ) -> None:
     """Explain photos, given as files or folders, with DMBP's `settings`.
+
+    `targets` and `rather_than` are as for `predict`.
 
     Raises:
         PhotoError: If a photo given by name, or every photo, cannot be read. If its header shows
@@ -244,7 +246,7 @@ def explain_photos(
     _check_no_overwrite(paths, [output.picture(stem) for stem in stems])
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
-    photos = _decode_photos(stems, targets, damaged)
+    photos = _decode_photos(stems, targets, rather_than, damaged)
     explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
     _report_unreadable(damaged, paths, arguments=files)
 
@@ -312,12 +314,15 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
 
 
 def _decode_photos(
-    stems: Mapping[str, Path], targets: Sequence[str], damaged: dict[Path, str]
+    stems: Mapping[str, Path],
+    targets: Sequence[str],
+    rather_than: Sequence[str],
+    damaged: dict[Path, str],
 ) -> Iterator[Photo]:
     """Yield one decoded photo at a time; add those that cannot be decoded to `damaged`."""
     for stem, path in stems.items():
         try:
-            yield Photo(str(path), stem, read_photo(path), targets)
+            yield Photo(str(path), stem, read_photo(path), targets, rather_than)
         except PhotoError as error:
             damaged[path] = str(error)
 
@@ -358,11 +363,13 @@ def explain_photo(
 ) -> Explanation:
     """Explain one photo for its targets, or for the top class if it has none."""
     started = time.perf_counter()
-    prediction = predict(photo.image, photo.name, classifier, photo.targets)
+    prediction = predict(
+        photo.image, photo.name, classifier, photo.targets, rather_than=photo.rather_than
+    )
     predicted = time.perf_counter()
     decomposition = explainer.explain(
         prediction.inputs,
-        target=prediction.targets,
+        target=[target.target for target in prediction.targets],
         outputs=prediction.outputs[None],
         on_iteration=on_iteration,
     )

@@ -1,12 +1,11 @@
 """A model's prediction for one photo, which every command starts from.
 
 A `ModelSpec` says which model to load and where to run it. `predict` runs the loaded model on a
-photo; the `Prediction` it returns holds the photo as the model saw it, the model's outputs and the
-classes to explain.
+photo; the `Prediction` it returns holds the photo as the model saw it, the model's outputs and what
+to explain.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrai
 from dmbp.models.classifier import run_classifier
 from dmbp.render.colour import Array
 from dmbp.render.pictures import to_picture
+from dmbp.workflows.class_target import ClassTarget, NamedClass, class_targets
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says about a photo, and the classes to explain.
+    """What a model says about a photo, and what to explain about it.
 
     `view` is the photo as the model saw it; `inputs` is (1, channels, height, width) and `outputs`
-    is (classes,). `targets` are the numbers of the classes to explain.
+    is (classes,). `targets` are the classes to explain, alone or rather than others.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Prediction:
     classifier: Classifier
     inputs: Tensor
     outputs: Tensor
-    targets: list[int]
+    targets: list[ClassTarget]
 
     @property
     def photo(self) -> Array:
@@ -91,9 +91,9 @@ class Prediction:
         return numpy.asarray(self.view, dtype=numpy.float64) / 255
 
     @property
-    def top_class(self) -> int:
+    def top_class(self) -> NamedClass:
         """The class with the highest output."""
-        return int(self.outputs.argmax())
+        return NamedClass.of(self.classifier, self.outputs, int(self.outputs.argmax()))
 
     def verdict(self) -> str:
         """Return what the model predicts, in words.
@@ -101,34 +101,12 @@ class Prediction:
         If several classes may be present and none has a probability of at least one half, the
         verdict says that nothing is sure. A model with a single output answers yes or no.
         """
-        if len(self.outputs) == 1 and self.probability(0) < 0.5:
-            return f"predicted not {self.classifier.class_name(0)} ({1 - self.probability(0):.0%})"
-        is_sure = (
-            self.classifier.is_single_label(self.outputs) or self.probability(self.top_class) >= 0.5
-        )
+        top = self.top_class
+        if len(self.outputs) == 1 and top.probability < 0.5:
+            return f"predicted not {top.name} ({1 - top.probability:.0%})"
+        is_sure = self.classifier.is_single_label(self.outputs) or top.probability >= 0.5
         words = "predicted" if is_sure else "nothing sure, most likely"
-        return f"{words} {self.class_label(self.top_class)}"
-
-    def probability(self, index: int) -> float:
-        """Return the probability of a class."""
-        return float(self.classifier.probabilities(self.outputs)[index])
-
-    def class_label(self, index: int) -> str:
-        """Return a class's name and probability, such as `cat (98%)`."""
-        return f"{self.classifier.class_name(index)} ({self.probability(index):.0%})"
-
-    def class_slug(self, index: int) -> str:
-        """Return a class's number and name for a file name; several classes may have one name."""
-        words = re.sub(r"[^a-z0-9]+", "-", self.classifier.class_name(index).lower())
-        return f"{index}-{words}".strip("-")
-
-    def class_record(self, index: int) -> dict[str, Any]:
-        """Return a class's number, name and probability for a JSON file."""
-        return {
-            "class": index,
-            "name": self.classifier.class_name(index),
-            "probability": self.probability(index),
-        }
+        return f"{words} {top.label()}"
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
@@ -137,21 +115,25 @@ class Prediction:
 
 
 def predict(
-    photo: Image.Image, name: str, classifier: Classifier, targets: Sequence[str]
+    photo: Image.Image,
+    name: str,
+    classifier: Classifier,
+    targets: Sequence[str],
+    *,
+    rather_than: Sequence[str] = (),
 ) -> Prediction:
     """Run the model on a photo, and look up the classes to explain.
 
     `targets` are numbers or names of classes; if there are none, the top class is explained.
+    `rather_than` are the classes that each is compared with, or "rivals".
     """
     view = classifier.preprocessing.view(photo)
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
     batch_outputs, classifier = run_classifier(classifier, inputs)
     outputs = batch_outputs[0]
     classifier.check_classes(outputs)
-    indices = [classifier.class_index(text, outputs) for text in targets]
-    indices = indices or [int(outputs.argmax())]
-    unique = list(dict.fromkeys(indices))  # a number and a name may be the same class
-    return Prediction(name, view, classifier, inputs, outputs, unique)
+    asked = class_targets(classifier, outputs, targets, rather_than)
+    return Prediction(name, view, classifier, inputs, outputs, asked)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:

@@ -41,11 +41,11 @@ class SanityCheck:
     ) -> list[Path]:
         """Write the figure and a JSON file of correlations, and return the files' paths."""
         prediction = self.prediction
-        caption = f"asked about {prediction.class_label(prediction.targets[0])}"
+        caption = f"asked about {prediction.targets[0].label()}"
         record = {
             "photo": prediction.name,
             "model": prediction.classifier.name,
-            "target": prediction.class_record(prediction.targets[0]),
+            "target": prediction.targets[0].record(),
             "draws": self.draws,
             "correlation": {name: row.mean for name, row in self.rows.items()},
             "refused": dict(self.refusals),
@@ -119,7 +119,9 @@ def _sanity_row(
     """
     settings = method_settings(name, prediction.classifier, overrides)
     before, *after = [
-        METHODS[name](module, **settings).attribute(prediction.inputs, target=prediction.targets[0])
+        METHODS[name](module, **settings).attribute(
+            prediction.inputs, target=prediction.targets[0].target
+        )
         for module in modules
     ]
     correlations = [float(rank_correlation(before, attribution)) for attribution in after]
