@@ -17,6 +17,11 @@ def good() -> Classifier:
     return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
 
 
+def several() -> Classifier:
+    """Several classes may be right."""
+    return Classifier("several", net(), Preprocessing(32, 32), activation="sigmoid")
+
+
 def smooth() -> Classifier:
     torch.manual_seed(1)
     layers = nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:]

@@ -15,7 +15,18 @@ def target(name: str) -> ReportTarget:
         picture, picture[..., 0] - 0.5, picture, -picture, (1.5, 3.0, -1.0, -0.5), "photo", name
     )
     history = {"y⁺": [1.0, 3.0], "y⁻": [0.0, -1.0], "y~": [0.5, -0.5]}
-    return ReportTarget(row, name, 0.8, history, [0.1, 0.5, 0.8], 0.475, 0.0, 1.2)
+    return ReportTarget(
+        row=row,
+        name=f"{name} rather than owl",
+        label=f"{name} (80.0%) rather than owl (7.0%)",
+        score_words=f"{name} minus owl",
+        class_name=name,
+        history=history,
+        insertion=[0.1, 0.5, 0.8],
+        insertion_score=0.475,
+        exactness=0.0,
+        seconds=1.2,
+    )
 
 
 def page(style: PanelStyle | None = None) -> str:
@@ -56,6 +67,14 @@ def test_it_says_everything() -> None:
     for said in ("a&lt;b&gt;.jpg", "dog &amp; co", "cat (80%)", "80.0%", "+3.00", "-1.00", "0.475"):
         assert said in text
     assert "<b>.jpg" not in text
+
+
+def test_it_says_what_is_explained_and_whose_probability_is_drawn() -> None:
+    text = page()
+    assert '<option value="0">cat (80.0%) rather than owl (7.0%)</option>' in text
+    assert "How the score of “cat rather than owl” adds up" in text
+    assert "The score is cat minus owl;" in text
+    assert "Probability of “cat” as the map's strongest pixels" in text
 
 
 def test_the_palettes_words_follow_its_colours() -> None:

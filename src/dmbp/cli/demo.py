@@ -9,6 +9,7 @@ Try it on your own photos (after `make demo`, run `source .venv/bin/activate` fi
   dmbp explain PHOTO                                   with the same model
   dmbp explain FOLDER --report                         many photos on one page
   dmbp explain PHOTO --target person                   another class
+  dmbp explain PHOTO --rather-than rivals              what separates it from other classes
   dmbp compare PHOTO                                   every method side by side
   dmbp sanity PHOTO                                    do the maps show what was learned?
   dmbp explain PHOTO --model resnet50                  torchvision's model and weights

@@ -75,21 +75,21 @@ class ClassTarget:
         """Return what is explained with probabilities: `cat (93%) rather than dog (4%)`."""
         return " ".join(self._parts(decimals))
 
-    def caption(self) -> str:
-        """Return the title of a map, with other classes on a line of their own."""
-        return "for and against: " + "\n".join(self._parts(0))
+    def caption(self, lead: str) -> str:
+        """Return a picture's title that starts with `lead`, other classes on their own line."""
+        return f"{lead} " + "\n".join(self._parts(0))
 
     def score_words(self) -> str:
-        """Return what the score is: `the model's output for cat minus that for dog`."""
-        names = [other.name for other in self.others]
-        if not names:
-            return "the model's output for the class"
-        if len(names) == 1:
-            return f"the model's output for {self.subject.name} minus that for {names[0]}"
-        weighted = ", weighted by their probabilities" if self.kind == "rivals" else ""
+        """Return what the score is, such as `the model's output for the class, before …`."""
+        if not self.others:
+            return "the model's output for the class, before it becomes a probability"
+        is_weighted = self.kind == "rivals" and len(self.others) > 1
+        mean = "weighted mean of those" if is_weighted else "mean of those"
+        minus = "that" if len(self.others) == 1 else f"the {mean}"
+        names = _joined([other.name for other in self.others], "and")
         return (
-            f"the model's output for {self.subject.name} minus the mean of those for "
-            f"{_joined(names, 'and')}{weighted}"
+            f"the model's output for {self.subject.name} minus {minus} for {names}, before they "
+            "become probabilities"
         )
 
     def slug(self) -> str:

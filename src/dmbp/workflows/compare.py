@@ -60,7 +60,7 @@ class Comparison:
         """Write both figures and a JSON file of scores, and return the files' paths."""
         prediction, target = self.prediction, self.prediction.targets[0]
         maps = list(self.maps.values())
-        caption = f"{prediction.verdict()}\n{target.caption()}"
+        caption = f"{prediction.verdict()}\n{target.caption('for and against:')}"
         files = {
             folder / f"{stem}-methods{suffix}": encode_figure(
                 draw_comparison(prediction.photo, caption, maps, style), suffix

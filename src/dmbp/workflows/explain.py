@@ -216,7 +216,7 @@ class Explanation:
             self.decomposition,
             photos=[prediction.photo] * len(prediction.targets),
             photo_captions=[prediction.verdict()] * len(prediction.targets),
-            target_captions=[target.caption() for target in prediction.targets],
+            target_captions=[k.caption("for and against:") for k in prediction.targets],
         )
 
 

@@ -41,7 +41,7 @@ class SanityCheck:
     ) -> list[Path]:
         """Write the figure and a JSON file of correlations, and return the files' paths."""
         prediction = self.prediction
-        caption = f"asked about {prediction.targets[0].label()}"
+        caption = prediction.targets[0].caption("asked about")
         record = {
             "photo": prediction.name,
             "model": prediction.classifier.name,
