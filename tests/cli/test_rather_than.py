@@ -74,6 +74,15 @@ def test_it_is_named_wherever_the_target_is(folder: Path) -> None:
     assert f"<!-- {than_dog} -->" in (folder / "dmbp-out" / "photo.svg").read_text()
 
 
+def test_the_report_draws_the_probability_of_the_class_itself(folder: Path) -> None:
+    options = ("--target", "cat", "--rather-than", "dog", "--raw", "--report")
+    assert run_explain("photo.jpg", *options).exit_code == 0
+    classifier = load_model(GOOD)
+    maps = torch.from_numpy(numpy.load("dmbp-out/photo.npy"))
+    score = float(dmbp.metrics.insertion(classifier.module, inputs_of(classifier), 0, maps))
+    assert f"Insertion score {score:.3f}." in (folder / "dmbp-out" / "report.html").read_text()
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_predicted_class_is_explained_by_default() -> None:
     assert run_explain("photo.jpg").exit_code == 0
