@@ -140,8 +140,8 @@ RatherThanOption = Annotated[
     typer.Option(
         "--rather-than",
         metavar="CLASS",
-        help="Explain why the target rather than this class, by number or name; may be repeated. "
-        "rivals stands for the three strongest other classes.",
+        help="Explain what speaks for the target rather than for this class, by number or name; "
+        "may be repeated. rivals stands for the three strongest other classes.",
     ),
 ]
 METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
