@@ -5,7 +5,7 @@ a pixel adds to its surroundings counts. The public name of the setting is `refe
 """
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import torch
@@ -46,14 +46,54 @@ def _blur_weights_on(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def blur(images: Tensor) -> Tensor:
-    """Blur images (batch, channel, height, width) channel by channel, padded with zeros."""
+    """Blur images (batch, channel, height, width) channel by channel, padded with zeros.
+
+    Signals and volumes are blurred along each of their dimensions, without the padding's dark
+    edges: the blurred ones are divided by the kernel's weight inside.
+    """
     weights = _blur_weights_on(images.device, images.dtype)
+    if images.dim() != 4:
+        return _blur_along_all(images, weights)
     channels = images.shape[1]
     down = weights.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
     across = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
     padding = BLUR_SIZE // 2
     blurred = functional.conv2d(images, down, padding=(padding, 0), groups=channels)
     return functional.conv2d(blurred, across, padding=(0, padding), groups=channels)
+
+
+def _blur_along_all(inputs: Tensor, weights: Tensor) -> Tensor:
+    """Blur inputs (batch, channel, …) along every dimension after the second."""
+    for dim in range(2, inputs.dim()):
+        lines = inputs.movedim(dim, -1)
+        flat = lines.reshape(-1, 1, lines.shape[-1])
+        kernel, padding = weights.view(1, 1, -1), len(weights) // 2
+        inside = functional.conv1d(torch.ones_like(flat[:1]), kernel, padding=padding)
+        blurred = functional.conv1d(flat, kernel, padding=padding) / inside
+        inputs = blurred.view_as(lines).movedim(-1, dim)
+    return inputs
+
+
+def noise(inputs: Tensor) -> Tensor:
+    """Return noise around each channel's mean, with its standard deviation.
+
+    The numbers drawn are the same for every input, so that a result does not depend on its batch.
+    """
+    if inputs.dim() == 2:
+        mean, deviation = inputs.mean(1, keepdim=True), inputs.std(1, keepdim=True, correction=0)
+    else:
+        dims = tuple(range(2, inputs.dim()))
+        mean = inputs.mean(dims, keepdim=True)
+        deviation = inputs.std(dims, keepdim=True, correction=0)
+    drawn = _standard_normal(tuple(inputs.shape[1:]), inputs.device, inputs.dtype)
+    return mean + deviation * drawn
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _standard_normal(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return drawn.to(device, dtype)
 
 
 def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
@@ -81,9 +121,10 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
     if reference == "mean":
         average = inputs.flatten(2).mean(2) if inputs.dim() > 2 else inputs.mean(1, keepdim=True)
         return average.view(*average.shape, *(1,) * (inputs.dim() - 2)).expand_as(inputs)
-    if inputs.dim() != 4:
+    if inputs.dim() < 3:
         raise InputError(
-            "reference='blur' needs images of shape (batch, channel, height, width), not "
-            f"{tuple(inputs.shape)}; use reference=None"
+            "reference='blur' needs images (batch, channel, height, width), signals (batch, "
+            f"channel, length) or volumes, not inputs of shape {tuple(inputs.shape)}; use "
+            "reference=None"
         )
     return blur(inputs)

@@ -31,15 +31,20 @@ from dmbp.attribution.base import (
     single_tensor,
 )
 from dmbp.decompose import (
+    DEFAULT_PRESET,
     Baseline,
     Combine,
     Decomposer,
     Decomposition,
     Precision,
+    Removal,
     Settings,
+    Tested,
     concatenate,
+    confirm_colours,
     resolve_settings,
 )
+from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES
 from dmbp.engine import MAX_BYTES_PER_ELEMENT, prepare
 from dmbp.errors import DMBPError
@@ -48,12 +53,17 @@ from dmbp.linear.lines import parse_line
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.steps import parse_selection
+from dmbp.precision import full_precision
 
 ROWS_TOGETHER_ON_CPU = 4
 """Larger batches are no faster."""
 
 ROWS_TOGETHER_ON_GPU = 128
 """The most rows at once; larger batches cost the same per image."""
+
+OVERRIDES = ("objective", "iterations", "learning_rate", "combine", "precision",
+             "window", "stride", "contexts", "floor", "removal")  # fmt: skip
+"""The arguments that override a preset's settings."""
 
 ROWS_THAT_SURELY_FIT = 8
 """So few rows are run at once without an estimate of their memory."""
@@ -66,9 +76,10 @@ class DMBP(Method):
 
     Args:
         model: A module or an exported program.
-        preset: "fast" (50 iterations, a blurred reference, each stream keeps its own signs) or
-            "paper" (200 iterations at learning rate 0.01, zero reference, plain sum). The
-            arguments below override the preset.
+        preset: "tested" (12 iterations show where evidence may be, and the model is then asked what
+            each place is worth), "fast" (50 iterations, a blurred reference, each stream keeps its
+            own signs) or "paper" (200 iterations at learning rate 0.01, zero reference, plain sum).
+            The arguments below override the preset.
         objective: What the masks learn: "all" (the paper's loss), "posneg" or "pos" (its
             ablations).
         iterations: How many RMSProp iterations the masks are learned for.
@@ -77,10 +88,19 @@ class DMBP(Method):
             "preset" takes the preset's. `baselines` passed to `attribute` or `explain` take its
             place.
         combine: How the positive and the negative stream, whose gradients are the two linear maps,
-            become one attribution. "sum" adds them; "own_signs" first keeps only those pixels of
-            each stream that have its own sign.
+            become one attribution if it is not tested. "sum" adds them; "own_signs" first keeps
+            only those pixels of each stream that have its own sign.
         precision: The precision that masks are learned in: "auto", "float16", "bfloat16", "tf32" or
             "float32".
+        window: The side of a tested window as a share of the input's side, 1/4 for images.
+        stride: The distance between windows as a share of the input's side, half a window.
+        contexts: 1 removes each window from the image; 2, the default, also puts it alone into an
+            image where everything else is removed.
+        floor: The share of a window's worth that is spread evenly over its pixels; by default the
+            model chooses.
+        removal: How windows are removed: "blur", "mean", "zero", a tensor, a function of images and
+            a mask, or several of these, which have to agree; blur and mean by default. A
+            `reference` or `baselines` take its place.
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
         sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
@@ -100,13 +120,18 @@ class DMBP(Method):
         self,
         model: Model,
         *,
-        preset: str = "fast",
+        preset: str = DEFAULT_PRESET,
         objective: Literal["all", "posneg", "pos"] | None = None,
         iterations: int | None = None,
         learning_rate: float | None = None,
         reference: Baseline | Literal["preset"] = "preset",
         combine: Combine | None = None,
         precision: Precision | None = None,
+        window: float | None = None,
+        stride: float | None = None,
+        contexts: int | None = None,
+        floor: float | None = None,
+        removal: Removal = None,
         smooth: Smoothing = "tangent",
         sites: Selection = None,
         output: Output = None,
@@ -121,6 +146,11 @@ class DMBP(Method):
             learning_rate=learning_rate,
             combine=combine,
             precision=precision,
+            window=window,
+            stride=stride,
+            contexts=contexts,
+            floor=floor,
+            removal=removal,
         )
         self._reference_given = not isinstance(reference, str) or reference != "preset"
         if self._reference_given:
@@ -131,8 +161,7 @@ class DMBP(Method):
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
-        names = ("objective", "iterations", "learning_rate", "combine", "precision")
-        resolve_settings(preset, **{name: others[name] for name in names})
+        resolve_settings(preset, **{name: others[name] for name in OVERRIDES})
         parse_line(smooth)
         if sites is not None:
             parse_selection(sites)
@@ -145,6 +174,11 @@ class DMBP(Method):
         """
         return self._decomposer.is_recorded
 
+    @property
+    def progress_steps(self) -> int:
+        """How often `on_iteration` is called for each batch: for iterations, then for tests."""
+        return self.settings.iterations + (PROGRESS_STEPS if self.settings.test else 0)
+
     def described(self) -> dict[str, str | int | float]:
         """Return all settings as plain values, for a file or a report."""
         return {**self.settings.described(), **self.linearizer.described()}
@@ -153,7 +187,7 @@ class DMBP(Method):
     def prepare(
         like: Tensor,
         *,
-        preset: str = "fast",
+        preset: str = DEFAULT_PRESET,
         objective: str | None = None,
         precision: Precision | None = None,
     ) -> None:
@@ -212,7 +246,8 @@ class DMBP(Method):
             outputs: The model's outputs at the inputs, if you have them already; this saves a
                 forward pass. Outputs that are not the model's raise an error.
             show_progress: Whether to show a progress bar.
-            on_iteration: Called after each iteration.
+            on_iteration: Called after each iteration, then as windows are tested; `progress_steps`
+                times for each batch.
 
         Returns:
             The terms, linear maps and attributions of every row.
@@ -233,7 +268,7 @@ class DMBP(Method):
                     outputs=outputs,
                 )
             )
-            total = len(questions) * self.settings.iterations
+            total = len(questions) * self.progress_steps
             with _progress(show_progress, total, on_iteration) as advance:
 
                 def decompose(question: Question) -> Decomposition:
@@ -253,7 +288,30 @@ class DMBP(Method):
             self._decomposer.forget()
             raise
         _warn_of_blank_maps(decomposition)
-        return decomposition
+        if settings.test is None:
+            return decomposition
+        return replace(decomposition, tested=self._confirm(question, decomposition, on_iteration))
+
+    @full_precision()
+    def _confirm(
+        self,
+        question: Question,
+        decomposition: Decomposition,
+        on_step: Callable[[], None] | None,
+    ) -> Tested:
+        """Ask the model about the colours that the streams propose."""
+        test = self.settings.test
+        assert test is not None
+        removals = test.removals
+        if question.baselines is not None:
+            removals = (question.baselines,)
+        elif not removals and self._reference_given:
+            removals = (question.baseline_of_rows(self.settings.reference),)
+        elif removals:
+            removals = tuple(k if callable(k) else question.baseline_of_rows(k) for k in removals)
+        return confirm_colours(
+            question, decomposition.streams, test, removals=removals or None, on_step=on_step
+        )
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:

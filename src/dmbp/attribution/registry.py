@@ -108,9 +108,12 @@ METHODS: Mapping[str, MethodSpec] = {
     "fullgrad": MethodSpec(FullGrad, "FullGrad", "FG", regions=True),
     "gradcam": MethodSpec(GradCAM, "GradCAM", "GC", regions=True),
     "dmbp": MethodSpec(DMBP, "DMBP", "DMBP"),
+    "dmbp_fast": MethodSpec(DMBP, "DMBP, not tested", "DMBP^Fast", {"preset": "fast"}),
     "dmbp_paper": MethodSpec(DMBP, "DMBP, the paper's settings", "DMBP^All", {"preset": "paper"}),
-    "dmbp_posneg": MethodSpec(DMBP, "DMBP, y⁺ and y⁻ only", "DMBP⁺⁻", {"objective": "posneg"}),
-    "dmbp_pos": MethodSpec(DMBP, "DMBP, y⁺ only", "DMBP⁺", {"objective": "pos"}),
+    "dmbp_posneg": MethodSpec(
+        DMBP, "DMBP, y⁺ and y⁻ only", "DMBP⁺⁻", {"preset": "fast", "objective": "posneg"}
+    ),
+    "dmbp_pos": MethodSpec(DMBP, "DMBP, y⁺ only", "DMBP⁺", {"preset": "fast", "objective": "pos"}),
     "random": MethodSpec(RandomOrder, "Random order", "Random", regions=True),
 }
 

@@ -3,15 +3,28 @@
 - `settings`: the presets and objectives;
 - `learn`: initial masks, learning and read-out for one linear network (Algorithm 1);
 - `decomposer`: explains questions one after the other; on GPUs it replays them as CUDA graphs;
-- `decomposition`: the result, its attributions, and how it is saved.
+- `decomposition`: the result, its attributions, and how it is saved;
+- `tested`: asks the model whether the colours of a map are true, window by window (`windows`), on
+  images with pixels removed (`removal`).
 """
 
 from dmbp.baseline import Baseline
 from dmbp.decompose.decomposer import Decomposer
 from dmbp.decompose.decomposition import Decomposition, History, concatenate, load
-from dmbp.decompose.settings import PRESETS, Combine, Precision, Settings, resolve_settings
+from dmbp.decompose.settings import (
+    DEFAULT_PRESET,
+    PRESETS,
+    Combine,
+    Precision,
+    Removal,
+    Settings,
+    WindowTest,
+    resolve_settings,
+)
+from dmbp.decompose.tested import Tested, confirm_colours
 
 __all__ = [
+    "DEFAULT_PRESET",
     "PRESETS",
     "Baseline",
     "Combine",
@@ -19,8 +32,12 @@ __all__ = [
     "Decomposition",
     "History",
     "Precision",
+    "Removal",
     "Settings",
+    "Tested",
+    "WindowTest",
     "concatenate",
+    "confirm_colours",
     "load",
     "resolve_settings",
 ]

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
-from dmbp.decompose.settings import Combine, Settings
+from dmbp.decompose.settings import DEFAULT_PRESET, Combine, Settings, WindowTest
+from dmbp.decompose.tested import Tested
 from dmbp.errors import InputError, OutputError
 from dmbp.linear.targets import OneTarget, function_name
 
@@ -61,6 +62,7 @@ class Decomposition:
             activations are approximated by pieces, it is the error of the tangents instead.
         settings: How the masks were learned.
         approximation_error: The relative error that such pieces introduce.
+        tested: What the model said about the map's colours; None if they were not tested.
     """
 
     inputs: Tensor
@@ -76,6 +78,7 @@ class Decomposition:
     exactness: float
     settings: Settings
     approximation_error: float = 0.0
+    tested: Tested | None = None
 
     def __repr__(self) -> str:
         """Describe the decomposition in one line, without its tensors."""
@@ -97,25 +100,50 @@ class Decomposition:
 
     @property
     def positive(self) -> Tensor:
-        """The positive stream's attributions, ∇F⁺ ⊙ (x − reference).
+        """The attributions of pixels that speak for the target, or of the positive stream.
 
-        With `combine="own_signs"`, the default, only its pixels that speak for the target are kept.
+        If colours were tested, these are the positive attributions, which add up to `worth_for`.
+        Otherwise they are ∇F⁺ ⊙ (x − reference); with `combine="own_signs"`, only those of its
+        pixels that speak for the target.
         """
-        return self._keep(self.positive_map * (self.inputs - self.reference), sign=1)
+        if self.tested is not None:
+            return self.tested.attribution.clamp(min=0)
+        return self._keep(self.streams[0], sign=1)
 
     @property
     def negative(self) -> Tensor:
-        """The negative stream's attributions, ∇F⁻ ⊙ (x − reference).
+        """The attributions of pixels that speak against the target, or of the negative stream.
 
-        With `combine="own_signs"`, the default, only its pixels that speak against the target are
-        kept.
+        If colours were tested, these are the negative attributions, which add up to
+        −`worth_against`. Otherwise they are ∇F⁻ ⊙ (x − reference); with `combine="own_signs"`, only
+        those of its pixels that speak against the target.
         """
-        return self._keep(self.negative_map * (self.inputs - self.reference), sign=-1)
+        if self.tested is not None:
+            return self.tested.attribution.clamp(max=0)
+        return self._keep(self.streams[1], sign=-1)
 
     @property
     def attribution(self) -> Tensor:
         """The signed attributions: positive speaks for the target, negative against it."""
+        if self.tested is not None:
+            return self.tested.attribution
         return self.positive + self.negative
+
+    @property
+    def streams(self) -> tuple[Tensor, Tensor]:
+        """The streams' own attributions, ∇F⁺ ⊙ (x − reference) and ∇F⁻ ⊙ (x − reference)."""
+        displacement = self.inputs - self.reference
+        return self.positive_map * displacement, self.negative_map * displacement
+
+    @property
+    def worth_for(self) -> Tensor:
+        """What the score loses if all pixels that speak for the target are removed, (rows,)."""
+        return self._test_result().worth_for
+
+    @property
+    def worth_against(self) -> Tensor:
+        """What the score gains if all pixels that speak against it are removed, (rows,)."""
+        return self._test_result().worth_against
 
     @property
     def is_blank(self) -> Tensor:
@@ -141,6 +169,8 @@ class Decomposition:
     def read(self, *, reference: Baseline, combine: Combine) -> Decomposition:
         """Return the same decomposition with another reference or another combination of streams.
 
+        The result shows the streams themselves, as the paper does, without any test of colours.
+
         Args:
             reference: None or "zero", "blur", "mean" or a tensor.
             combine: "sum" or "own_signs".
@@ -151,7 +181,8 @@ class Decomposition:
         return replace(
             self,
             reference=baseline_for(self.inputs, reference),
-            settings=replace(self.settings, reference=reference, combine=combine),
+            settings=replace(self.settings, reference=reference, combine=combine, test=None),
+            tested=None,
         )
 
     def save(self, path: str | Path) -> None:
@@ -180,6 +211,13 @@ class Decomposition:
 
         plot_decomposition(self, path, **options)
 
+    def _test_result(self) -> Tested:
+        if self.tested is None:
+            raise InputError(
+                f"the colours of this map were not tested; use the preset {DEFAULT_PRESET!r}"
+            )
+        return self.tested
+
     def _keep(self, attribution: Tensor, *, sign: int) -> Tensor:
         """With "own_signs", keep only pixels whose channels add up to the stream's sign."""
         if self.settings.combine == "sum":
@@ -192,11 +230,9 @@ def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
     """Return one decomposition with the rows of all parts, which share their settings."""
     if len(parts) == 1:
         return parts[0]
-    joined: dict[str, Any] = {
-        field.name: torch.cat([getattr(part, field.name) for part in parts])
-        for field in fields(Decomposition)
-        if isinstance(getattr(parts[0], field.name), Tensor)
-    }
+    joined = _joined_tensors(parts)
+    tests = [part.tested for part in parts if part.tested is not None]
+    tested = replace(tests[0], **_joined_tensors(tests)) if tests else None
     histories = {
         field.name: torch.cat([getattr(part.history, field.name) for part in parts], dim=1)
         for field in fields(History)
@@ -204,12 +240,22 @@ def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
     return replace(
         parts[0],
         **joined,
+        tested=tested,
         history=History(**histories),
         targets=tuple(target for part in parts for target in part.targets),
         image=tuple(image for part in parts for image in part.image),
         exactness=max(part.exactness for part in parts),
         approximation_error=max(part.approximation_error for part in parts),
     )
+
+
+def _joined_tensors(parts: Sequence[Any]) -> dict[str, Any]:
+    """Return every field of these dataclasses that is a tensor, with the rows of all parts."""
+    return {
+        field.name: torch.cat([getattr(part, field.name) for part in parts])
+        for field in fields(parts[0])
+        if isinstance(getattr(parts[0], field.name), Tensor)
+    }
 
 
 FORMAT = "dmbp.decomposition/1"
@@ -226,6 +272,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
         "exactness": decomposition.exactness,
         "approximation_error": decomposition.approximation_error,
         "settings": decomposition.settings.described(),
+        "removals": None if decomposition.tested is None else decomposition.tested.removals,
     }
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -267,6 +314,10 @@ def _tensors(decomposition: Decomposition) -> dict[str, Tensor]:
     }
     for field in fields(History):
         tensors[f"history.{field.name}"] = getattr(decomposition.history, field.name)
+    if decomposition.tested is not None:
+        for field in fields(Tested):
+            if field.name != "removals":
+                tensors[f"tested.{field.name}"] = getattr(decomposition.tested, field.name)
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
@@ -274,10 +325,18 @@ def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decompos
     history = {
         name: tensors.pop(f"history.{name}") for name in ("positive", "negative", "nuisance")
     }
+    tested: dict[str, Any] = {
+        name.removeprefix("tested."): tensors.pop(name)
+        for name in tuple(tensors)
+        if name.startswith("tested.")
+    }
     settings = dict(metadata["settings"])
     settings["reference"] = {"zero": None, "blur": "blur"}.get(
         settings["reference"], tensors["reference"]
     )
+    test = {name: settings.pop(name) for name in WindowTest.__annotations__ if name in settings}
+    if test:
+        settings["test"] = _window_test(test)
     return Decomposition(
         **tensors,
         history=History(**history),
@@ -286,7 +345,16 @@ def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decompos
         exactness=metadata["exactness"],
         approximation_error=metadata.get("approximation_error", 0.0),
         settings=Settings(**settings),
+        tested=Tested(**tested, removals=tuple(metadata["removals"])) if tested else None,
     )
+
+
+def _window_test(described: Mapping[str, Any]) -> WindowTest:
+    """Return the settings that `WindowTest.described` describes; tensors and functions are lost."""
+    known = {name: value for name, value in described.items() if value != "auto"}
+    names = known.pop("removal", "").split(" and ")
+    removals = tuple(name for name in names if name in ("blur", "mean", "zero"))
+    return WindowTest(**known, removal=removals or None)
 
 
 def _target_to_json(target: OneTarget | str) -> Any:

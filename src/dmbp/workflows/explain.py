@@ -341,7 +341,7 @@ def explain_all(
     The report, a page about all of them, is written last.
     """
     explanations: list[Explanation] = []
-    with _progress(console, total * explainer.settings.iterations) as on_iteration:
+    with _progress(console, total * explainer.progress_steps) as on_iteration:
         for photo in photos:
             explanation = explain_photo(photo, classifier, explainer, on_iteration)
             picture = _write_files(explanation, output, photo.stem)

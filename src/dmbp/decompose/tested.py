@@ -1,0 +1,333 @@
+"""Colours that the model itself has confirmed.
+
+The two streams show to the pixel where evidence may be, but not how much it counts, and the sign of
+the negative stream is often wrong if a photo shows one object. So the model is asked:
+
+1. **Worth.** Each window is removed from the image, and put alone into an image where all else is
+   removed (`windows`). A place is red if windows there are worth something, and blue if the score
+   rises whichever way they are removed.
+2. **Detail.** Inside a window, worth is spread over pixels by the streams, sharply or softly: there
+   are four candidates (`DETAILS`). The strongest tenth of each candidate's red pixels is removed,
+   and put alone into the removed image. The candidate whose tenth restores most of the score is
+   taken, among those without whose tenth the score falls, whichever way it is removed.
+3. **Confirmation.** The strongest tenth of the blue pixels is removed: unless the score rises
+   whichever way they are removed, the map has no blue.
+
+Pixels are removed by a blur and by the image's mean colour; red and blue must be confirmed by noise
+around the mean as well. Last, all red pixels are removed, and all blue ones: red attributions add
+up to what the score loses, `worth_for`, and blue ones to what it gains, `worth_against`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dmbp.decompose.removal import ChangedImages, default_removals
+from dmbp.decompose.settings import OneRemoval, WindowTest
+from dmbp.decompose.windows import Windows, window_worth, windows_over
+from dmbp.linear import Question
+
+SHARE = 0.1
+"""The share of pixels that are removed, or shown alone, to confirm a colour."""
+
+MARGIN = 0.1
+"""Without its blue pixels, a score must rise by this share of what the whole image is worth."""
+
+TIE_BREAK = 1e-4
+"""The attribution, relative to the largest, of the least negative place without a colour."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How a window's worth is spread over its pixels: floor + (1 − floor) · stream / mean.
+
+    With `only_lifts`, no pixel gets less than its window's worth. `smoothing` is the width of the
+    Gaussian that the stream is smoothed with, as a share of the window's side.
+    """
+
+    name: str
+    floor: float
+    only_lifts: bool = False
+    smoothing: float = 0.0
+
+
+DETAILS = (
+    Detail("sharp", 0.1),
+    Detail("medium", 0.4),
+    Detail("soft", 0.0, only_lifts=True, smoothing=1 / 28),
+    Detail("windows", 1.0),
+)
+
+BLUE_DETAIL = Detail("blue", 0.5, smoothing=1 / 14)
+
+FAINT = 0.05
+"""Where the negative stream is fainter than this share of the positive one, it has no detail."""
+
+EDGE_SMOOTHING = 3 / 56
+"""Width of the Gaussian that smooths the edges of windows, as a share of their side."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What the model said about a map's colours; a row is one target of one image.
+
+    Attributes:
+        attribution: The signed attributions in units of the score, shaped like the inputs.
+        worth_for: What the score loses if all red pixels are removed, (rows,).
+        worth_against: What it gains if all blue pixels are removed, (rows,).
+        change_without_positive: How the score changes if the strongest tenth of red pixels is
+            removed, by each removal, (rows, removals).
+        change_without_negative: The same for blue pixels, 0 if the map has none.
+        outputs_without_positive: The model's outputs without the strongest tenth of red pixels, by
+            the first removal, (rows, classes).
+        outputs_without_negative: The same for blue pixels.
+        detail: The index of each row's `DETAILS`, (rows,).
+        removals: The names of the removals.
+    """
+
+    attribution: Tensor
+    worth_for: Tensor
+    worth_against: Tensor
+    change_without_positive: Tensor
+    change_without_negative: Tensor
+    outputs_without_positive: Tensor
+    outputs_without_negative: Tensor
+    detail: Tensor
+    removals: tuple[str, ...]
+
+    @property
+    def is_confirmed(self) -> Tensor:
+        """Whether the score falls without red pixels, whichever way they are removed, (rows,)."""
+        return (self.change_without_positive < 0).all(1)
+
+    @property
+    def has_negative(self) -> Tensor:
+        """Whether each map has blue pixels, (rows,)."""
+        return (self.attribution < 0).flatten(1).any(1)
+
+
+@torch.no_grad()
+def confirm_colours(
+    question: Question,
+    streams: tuple[Tensor, Tensor],
+    test: WindowTest,
+    *,
+    removals: tuple[OneRemoval, ...] | None = None,
+    run: Callable[[Tensor], Tensor] | None = None,
+    on_step: Callable[[], None] | None = None,
+) -> Tested:
+    """Ask the model what the places of each row's image are worth, and confirm the answer.
+
+    Args:
+        question: The images and targets.
+        streams: The attributions of the positive and of the negative stream, shaped like the
+            inputs.
+        test: The settings.
+        removals: How windows are removed; None takes what suits the inputs.
+        run: Runs the model on changed images, if there is a faster way than the model itself.
+        on_step: Called `removal.PROGRESS_STEPS` times.
+    """
+    inputs, runner = question.inputs, question.runner
+    windows = windows_over(inputs, test.window, test.stride)
+    details = details_for(test, windows)
+    removals = removals or default_removals(inputs)
+    passes = _count_passes(question, len(windows), len(details), len(removals), test.contexts)
+    changed = ChangedImages(
+        question, removals, run=run or runner.outputs, passes=passes, on_step=on_step
+    )
+    worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
+    positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
+    negative = negative + FAINT * _expand(positive.flatten(1).mean(1), positive)
+    red = torch.stack([worth.clamp(min=0) * spread(positive, k, windows) for k in details], 1)
+    red = red + tie_break(red, worth)
+    blue = cost * spread(negative, BLUE_DETAIL, windows)
+
+    chosen, without_positive = choose(changed, red)
+    rows = torch.arange(len(inputs), device=inputs.device)
+    red = red[rows, chosen]
+    without_negative = changed.without(strongest(blue)) - changed.score[:, None]
+    least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
+    is_true = (without_negative > least[:, None]).all(1)
+    blue = torch.where(_expand(is_true, blue), blue, 0)
+
+    worth_for = (changed.score[:, None] - changed.without(worth > 0, changed.tested)).mean(1)
+    gain = (changed.without(blue > 0, changed.tested) - changed.score[:, None]).mean(1)
+    worth_against = torch.where(is_true, gain, 0)
+    area = float(windows.masks[0].sum())
+    signed = scaled_to(red, worth_for, area) - scaled_to(blue, worth_against, area)
+    return Tested(
+        attribution=over_channels(signed, streams, inputs),
+        worth_for=worth_for,
+        worth_against=worth_against,
+        change_without_positive=without_positive - changed.score[:, None],
+        change_without_negative=torch.where(is_true[:, None], without_negative, 0),
+        outputs_without_positive=runner.outputs(changed.remove(0, rows, strongest(red))),
+        outputs_without_negative=runner.outputs(changed.remove(0, rows, strongest(blue))),
+        detail=chosen,
+        removals=changed.names,
+    )
+
+
+def smooth_edges(worth: Tensor, cost: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
+    """Smooth worth and cost, so that the edges of windows do not show."""
+    sigmas = [EDGE_SMOOTHING * side for side in windows.side]
+    worth, cost = gaussian(worth, sigmas), gaussian(cost, sigmas)
+    return worth, torch.where(worth < 0, cost, 0)
+
+
+def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
+    """Return the candidates: one if the floor is given, or if windows have a single pixel."""
+    if windows.are_pixels:
+        return DETAILS[-1:]
+    if test.floor is not None:
+        return (Detail("floor", test.floor),)
+    return DETAILS
+
+
+def spread(stream: Tensor, detail: Detail, windows: Windows) -> Tensor:
+    """Return how much of its surroundings' worth each pixel gets, (rows, *size).
+
+    A stream is divided by the geometric mean of its mean inside a window and its mean everywhere.
+    """
+    if detail.floor == 1:
+        return torch.ones_like(stream)
+    smooth = gaussian(stream, [detail.smoothing * side for side in windows.side])
+    tiny = torch.finfo(stream.dtype).tiny
+    everywhere = smooth.flatten(1).mean(1).view(-1, *(1,) * len(windows.side))
+    mean = (box_mean(smooth, windows.side).clamp(min=0) * everywhere).sqrt()
+    relative = smooth / mean.clamp(min=tiny)
+    if detail.only_lifts:
+        return relative.clamp(min=1)
+    return detail.floor + (1 - detail.floor) * relative
+
+
+def tie_break(red: Tensor, worth: Tensor) -> Tensor:
+    """Return tiny attributions for places that have no colour, so that pixels have an order.
+
+    The windows there have a negative worth, but not every removal agrees. They get a ten-thousandth
+    of the largest attribution or less, the less the more negative they are.
+    """
+    dims = tuple(range(1, worth.dim()))
+    largest = red.amax(tuple(range(2, red.dim())), keepdim=True)
+    low = worth.clamp(max=0)
+    depth = -low.amin(dims, keepdim=True)
+    order = 1 + low / depth.clamp(min=torch.finfo(worth.dtype).tiny)
+    return TIE_BREAK * order[:, None] * largest
+
+
+def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Choose one of each row's candidates, (rows, candidates, *size).
+
+    Returns:
+        The index of each row's candidate, and the row's score without the strongest tenth of that
+        candidate's pixels, (rows, removals).
+    """
+    span = (changed.score[:, None] - changed.empty_score).abs().clamp(min=1e-3)
+    values: list[Tensor] = []
+    without: list[Tensor] = []
+    for candidate in candidates.unbind(1):
+        mask = strongest(candidate)
+        gain = (changed.without(~mask, changed.tested) - changed.empty_score) / span
+        score = changed.without(mask)
+        falls = (score < changed.score[:, None]).all(1)
+        values.append(gain.clamp(-1, 1).mean(1) + 2 * falls)
+        without.append(score)
+    chosen = torch.stack(values, 1).argmax(1)
+    rows = torch.arange(len(chosen), device=chosen.device)
+    return chosen, torch.stack(without, 1)[rows, chosen]
+
+
+def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
+    """Return a mask of the strongest `share` of pixels, (rows, *size), fewer if fewer are above 0.
+
+    Equal pixels are taken from top to bottom, then from left to right.
+    """
+    flat = attribution.flatten(1)
+    count = max(1, round(share * flat.shape[1]))
+    order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
+    mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, order, True)
+    return (mask & (flat > 0)).view_as(attribution)
+
+
+def scaled_to(attribution: Tensor, total: Tensor, area: float) -> Tensor:
+    """Scale attributions of one sign so that they add up to `total`, (rows,).
+
+    If removing these pixels did not change the score the way they should, they keep the scale of
+    the windows: each window's mean worth is spread over its `area`.
+    """
+    found = attribution.flatten(1).sum(1)
+    scale = torch.where((total > 0) & (found > 0), total / found.clamp(min=1e-30), 1 / area)
+    return attribution * _expand(scale, attribution)
+
+
+def over_channels(pixels: Tensor, streams: tuple[Tensor, Tensor], inputs: Tensor) -> Tensor:
+    """Spread attributions of pixels over their channels as the streams do, shaped like inputs."""
+    if inputs.dim() == 2:
+        return pixels
+    result = torch.zeros_like(inputs)
+    for part, stream in ((pixels.clamp(min=0), streams[0]), (pixels.clamp(max=0), -streams[1])):
+        own = stream.clamp(min=0)
+        total = own.sum(1, keepdim=True)
+        share = torch.where(total > 0, own / total.clamp(min=1e-30), 1 / inputs.shape[1])
+        result += part[:, None] * share
+    return result
+
+
+def box_mean(values: Tensor, side: tuple[int, ...]) -> Tensor:
+    """Return the mean of `values`, (rows, *size), inside a window around each pixel."""
+
+    def along(lines: Tensor, side: int) -> Tensor:
+        half = min(side // 2, lines.shape[-1] - 1)
+        return functional.avg_pool1d(lines, 2 * half + 1, 1, half, count_include_pad=False)
+
+    return _along_each(values, side, along)
+
+
+def gaussian(values: Tensor, sigmas: list[float]) -> Tensor:
+    """Smooth `values`, (rows, *size), by a Gaussian of so many pixels along each dimension."""
+
+    def along(lines: Tensor, sigma: float) -> Tensor:
+        if sigma < 1 / 3:
+            return lines
+        radius = round(3 * sigma)
+        positions = torch.arange(-radius, radius + 1, device=lines.device, dtype=lines.dtype)
+        kernel = torch.exp(-0.5 * (positions / sigma) ** 2)
+        padded = functional.pad(lines, (radius, radius), mode="replicate")
+        return functional.conv1d(padded, (kernel / kernel.sum()).view(1, 1, -1))
+
+    return _along_each(values, sigmas, along)
+
+
+def _along_each(values: Tensor, sizes: Any, function: Callable[[Tensor, Any], Tensor]) -> Tensor:
+    """Apply a function of lines, (lines, 1, length), along each dimension after the first."""
+    for dim, size in enumerate(sizes, 1):
+        lines = values.movedim(dim, -1)
+        result = function(lines.reshape(-1, 1, lines.shape[-1]), size)
+        values = result.view(lines.shape).movedim(-1, dim)
+    return values
+
+
+def _pixels(stream: Tensor) -> Tensor:
+    """Sum a stream over channels, and keep what is above zero."""
+    return (stream.sum(1) if stream.dim() > 2 else stream).clamp(min=0)
+
+
+def _expand(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *(1,) * (like.dim() - 1))
+
+
+def _count_passes(
+    question: Question, windows: int, details: int, removals: int, contexts: int
+) -> int:
+    rows = len(question.rows)
+    images = len(set(question.rows.image))
+    confirming = removals + (question.inputs.dim() > 2)
+    of_windows = windows * (removals + contexts - 1)
+    of_rows = 1 + removals + details * (removals + confirming) + confirming + 2 * removals
+    return images * of_windows + rows * of_rows
