@@ -113,7 +113,7 @@ TASKS: dict[str, Callable[[Path, int], Task]] = {
 }
 
 
-def noise(inputs: Tensor, mask: Tensor) -> Tensor:
+def noise(inputs: Tensor, _mask: Tensor) -> Tensor:
     """Return Gaussian noise with the mean and deviation of each channel of each image."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(inputs.shape[1:], generator=generator).to(inputs)
