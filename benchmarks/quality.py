@@ -41,13 +41,7 @@ from torch import Tensor, nn
 from dmbp.attribution import METHODS, parse_method_names
 from dmbp.attribution.settings import parse_settings
 from dmbp.errors import DMBPError
-from dmbp.metrics import (
-    complementary_insertion,
-    deletion,
-    insertion,
-    pointing_game,
-    removal,
-)
+from dmbp.metrics import complementary_insertion, deletion, insertion, pointing_game, removal
 from dmbp.metrics.removal import Substrate
 from dmbp.models import Classifier, Preprocessing
 
@@ -215,19 +209,23 @@ def label(kind: str, substrate: str) -> str:
 def scores(
     attribution: Tensor, task: Task, module: nn.Module, options: argparse.Namespace
 ) -> dict[str, Tensor]:
-    """Return every question's scores by column, NaN where a question has none."""
+    """Return every question's scores by column, NaN where a question has none.
+
+    `module` runs the long curves; it is the task's network, perhaps in bfloat16.
+    """
     common: dict[str, Any] = {
         "activation": task.classifier.activation,
         "internal_batch_size": options.sampling_batch,
     }
-    about = (module, task.inputs, task.target, attribution)
+    about = (task.inputs, task.target, attribution)
     found: dict[str, Tensor] = {}
     for substrate in options.substrates:
         for kind, metric in (("IM", insertion), ("deletion", deletion)):
-            found[label(kind, substrate)] = metric(*about, substrate=substrate, **common)
+            found[label(kind, substrate)] = metric(module, *about, substrate=substrate, **common)
     for name in options.removals:
         substrate = REMOVALS[name](task.classifier.preprocessing)
-        removed = removal(*about, substrate=substrate, **common)
+        # In single precision: a few passes only, and bfloat16 would round small changes away.
+        removed = removal(task.classifier.module, *about, substrate=substrate, **common)
         found[label("red true", name)] = removed.red_true
         found[label("blue true", name)] = removed.blue_true
         found["blue claims"] = removed.claims_blue
@@ -304,7 +302,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--sampling-batch", type=int, help="for RISE and scores")
     parser.add_argument("--rise-bfloat16", action="store_true")
-    parser.add_argument("--evaluate-bfloat16", action="store_true", help="score in bfloat16")
+    parser.add_argument("--evaluate-bfloat16", action="store_true", help="curves in bfloat16")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.sampling_batch = options.sampling_batch or (64 if options.device == "cpu" else 512)
