@@ -1,254 +1,343 @@
-"""Insertion scores of every method on real networks: `python -m benchmarks.quality photos`.
+"""Every method's scores on real networks: `python -m benchmarks.quality voc160`.
 
+    voc160         the built-in model, every (image, class) pair of its first val images; also cIM
     photos         ResNet50, 200 photographs, target = true class
-    voc-resnet50   ResNet50 with a VOC head, every (image, class) pair of the VOC images; also cIM
+    voc-resnet50   ResNet50 with a VOC head, every pair of the VOC images; also cIM and pointing
     voc-vgg16      the same for VGG16 with a VOC head
 
-Prints the mean and standard error of each score and the seconds per image, next to the figures of
-an independent prototype on the same networks (and other VOC images). `--rise-bfloat16` runs RISE's
-thousands of masked images in half precision. Needs the folder of real weights and photographs
-(`--shared`), and a GPU to run all methods at full size.
+Prints a row for each method, with the mean and standard error of every score and the seconds per
+map; `docs/quality.md` explains the columns. `--split tune` takes the even-numbered images and
+`--split report` the odd ones, so that settings can be chosen on other images than those reported.
+
+Only voc160 is small enough for a CPU. All tasks need the folder of photographs (`--shared`), and
+the others its weights.
 """
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from tests.real import photographs, resnet50, resnet50_voc, vgg16_voc, voc_pairs
-from torch import Tensor
+from tests.real import (
+    Pairs,
+    photographs,
+    resnet50,
+    resnet50_voc,
+    vgg16_voc,
+    voc160,
+    voc160_pairs,
+    voc_pairs,
+)
+from torch import Tensor, nn
 
-from dmbp.attribution import DMBP, METHODS, LinearMapMethod, parse_method_names
-from dmbp.attribution.blur_ig import gaussian_blur
-from dmbp.decompose import concatenate
-from dmbp.metrics import complementary_insertion, insertion, pointing_game
-from dmbp.models.classifier import Classifier
+from dmbp.attribution import METHODS, parse_method_names
+from dmbp.attribution.settings import parse_settings
+from dmbp.errors import DMBPError
+from dmbp.metrics import complementary_insertion, deletion, insertion, pointing_game, removal
+from dmbp.metrics.removal import Substrate
+from dmbp.models import Classifier, Preprocessing
+
+SPLITS = {"all": (0, 1), "tune": (0,), "report": (1,)}
+"""The remainders of an image's number, divided by two."""
+
+SUBSTRATES = ("blur", "zero", "mean")
+"""What insertion and deletion replace pixels with; a column without a name is "blur"."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A network, inputs and targets; `others` and `boxes` if images show several classes."""
+    """A network and questions; `image` is the number of each question's image.
+
+    `others` has the other classes of each image, and `boxes` those of the class asked about.
+    """
 
     classifier: Classifier
     inputs: Tensor
-    target: Tensor
+    target: list[int]
+    image: list[int]
     others: list[list[int]] | None = None
     boxes: list[Any] | None = None
 
-    def first(self, count: int | None, device: str) -> "Task":
-        """Return the first `count` questions, on a device."""
+    def pick(self, questions: Sequence[int], device: str) -> "Task":
+        """Return some of the questions, on a device."""
         return Task(
             self.classifier,
-            self.inputs[:count].to(device),
-            self.target[:count].to(device),
-            self.others and self.others[:count],
-            self.boxes and self.boxes[:count],
+            self.inputs[list(questions)].to(device),
+            [self.target[k] for k in questions],
+            [self.image[k] for k in questions],
+            self.others and [self.others[k] for k in questions],
+            self.boxes and [self.boxes[k] for k in questions],
         )
 
 
 def photos(shared: Path, count: int) -> Task:
+    """Return one question for each photograph."""
     classifier = resnet50(shared)
-    return Task(classifier, *photographs(shared, classifier.preprocessing, count))
+    inputs, target = photographs(shared, classifier.preprocessing, count)
+    return Task(classifier, inputs, target.tolist(), list(range(len(target))))
 
 
-def _voc(make: Callable[[Path], Classifier], shared: Path, count: int) -> Task:
-    classifier = make(shared)
-    pairs = voc_pairs(shared, classifier.preprocessing, count)
-    return Task(classifier, pairs.inputs, pairs.target, pairs.others, pairs.boxes)
+def pairs_of(
+    make: Callable[[Path], Classifier], read: Callable[[Path, Preprocessing, int], Pairs]
+) -> Callable[[Path, int], Task]:
+    """Return a function that reads one question for each class of each image."""
+
+    def task(shared: Path, count: int) -> Task:
+        classifier = make(shared)
+        pairs = read(shared, classifier.preprocessing, count)
+        target = pairs.target.tolist()
+        return Task(classifier, pairs.inputs, target, pairs.image, pairs.others, pairs.boxes)
+
+    return task
 
 
 TASKS: dict[str, Callable[[Path, int], Task]] = {
+    "voc160": pairs_of(voc160, voc160_pairs),
     "photos": photos,
-    "voc-resnet50": lambda shared, count: _voc(resnet50_voc, shared, count),
-    "voc-vgg16": lambda shared, count: _voc(vgg16_voc, shared, count),
+    "voc-resnet50": pairs_of(resnet50_voc, voc_pairs),
+    "voc-vgg16": pairs_of(vgg16_voc, voc_pairs),
 }
 
-# The prototype's IM, and its cIM if it was measured.
-PROTOTYPE: dict[str, dict[str, str]] = {
-    "photos": {
-        "random": "0.372",
-        "gradient": "0.462",
-        "gradient ·(x−blur)": "0.500",
-        "integrated_gradients": "0.500",
-        "integrated_gradients ·(x−blur)": "0.588",
-        "smoothgrad": "0.607",
-        "smoothgrad ·(x−blur)": "0.709",
-        "guided_backprop": "0.655",
-        "guided_backprop ·(x−blur)": "0.716",
-        "guided_gradcam": "0.672",
-        "guided_gradcam ·(x−blur)": "0.728",
-        "fullgrad": "0.669",
-        "gradcam": "0.690",
-        "dmbp_paper": "0.636",
-        "dmbp_paper ·x own signs": "0.682",
-        "dmbp_paper ·(x−blur)": "0.769",
-        "dmbp_paper ·(x−blur) own signs": "0.772",
-        "dmbp ·x": "0.638",
-        "dmbp ·x own signs": "0.679",
-        "dmbp ·(x−blur)": "0.753",
-        "dmbp_posneg ·x": "0.641",
-        "dmbp_posneg ·(x−blur)": "0.811",
-        "dmbp_pos ·x": "0.638",
-        "dmbp_pos ·(x−blur)": "0.809",
-    },
-    "voc-resnet50": {
-        "random": "0.264, 0.286",
-        "gradient": "0.380, 0.253",
-        "integrated_gradients": "0.442, 0.255",
-        "smoothgrad": "0.545, 0.253",
-        "guided_backprop": "0.482, 0.251",
-        "guided_gradcam": "0.504, 0.290",
-        "fullgrad": "0.509, 0.368",
-        "gradcam signed": "0.595, 0.422",
-        "dmbp_paper": "0.521, 0.318",
-        "dmbp_paper ·(x−blur) own signs, smoothed": "0.623, 0.419",
-        "dmbp ·x": "0.516, 0.322",
-        "dmbp, smoothed": "0.614, 0.414",
-        "dmbp_posneg ·x": "0.545, 0.307",
-        "dmbp_posneg ·(x−blur)": "0.673, 0.267",
-        "dmbp_pos ·x": "0.526, 0.267",
-    },
-    "voc-vgg16": {
-        "random": "0.177, 0.188",
-        "gradient": "0.267, 0.203",
-        "integrated_gradients": "0.300, 0.200",
-        "smoothgrad": "0.384, 0.194",
-        "guided_backprop": "0.398, 0.184",
-        "guided_gradcam": "0.420, 0.250",
-        "fullgrad": "0.466, 0.327",
-        "gradcam signed": "0.527, 0.378",
-        "dmbp_paper": "0.398, 0.210",
-        "dmbp_paper ·(x−blur) own signs, smoothed": "0.571, 0.335",
-        "dmbp ·x": "0.396, 0.228",
-        "dmbp, smoothed": "0.571, 0.370",
-        "dmbp_posneg ·x": "0.386, 0.224",
-        "dmbp_posneg ·(x−blur)": "0.507, 0.215",
-        "dmbp_pos ·x": "0.359, 0.154",
-    },
-}
 
-READOUTS: dict[str, tuple[Any, Any]] = {
-    " ·x": ("zero", "sum"),
-    " ·x own signs": ("zero", "own_signs"),
-    " ·(x−blur)": ("blur", "sum"),
-    " ·(x−blur) own signs": ("blur", "own_signs"),
+def noise(inputs: Tensor, _mask: Tensor) -> Tensor:
+    """Return Gaussian noise with the mean and deviation of each channel of each image."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(inputs.shape[1:], generator=generator).to(inputs)
+    mean, deviation = (
+        statistic.view(*inputs.shape[:2], 1, 1)
+        for statistic in (inputs.flatten(2).mean(2), inputs.flatten(2).std(2))
+    )
+    return mean + deviation * drawn
+
+
+def inpainting(preprocessing: Preprocessing) -> Substrate:
+    """Return a substrate that fills removed pixels from their surroundings (Telea, radius 3)."""
+    import cv2  # not a dependency of dmbp
+
+    def fill(inputs: Tensor, mask: Tensor) -> Tensor:
+        mean, std = (
+            torch.tensor(values).view(3, 1, 1).to(inputs)
+            for values in (preprocessing.mean, preprocessing.std)
+        )
+        pictures = ((inputs * std + mean) * 255).round().clamp(0, 255).byte()
+        filled = [
+            cv2.inpaint(picture, removed, 3, cv2.INPAINT_TELEA)
+            for picture, removed in zip(
+                numpy.ascontiguousarray(pictures.permute(0, 2, 3, 1).cpu().numpy()),
+                mask[:, 0].byte().cpu().numpy(),
+                strict=True,
+            )
+        ]
+        pixels = torch.from_numpy(numpy.stack(filled)).permute(0, 3, 1, 2).to(inputs)
+        return (pixels / 255 - mean) / std
+
+    return fill
+
+
+REMOVALS: dict[str, Callable[[Preprocessing], Substrate]] = {
+    "blur": lambda _: "blur",
+    "mean": lambda _: "mean",
+    "zero": lambda _: "zero",
+    "noise": lambda _: noise,
+    "inpaint": inpainting,
 }
+"""What the checks of colours replace pixels with; no method knows the last two."""
+
+UNUSED_BY_METHODS = "inpaint" if find_spec("cv2") else "noise"
+
+
+class InBFloat16(nn.Module):
+    """Runs a model in bfloat16 and returns its outputs in float32."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            return self.inner(inputs).float()
 
 
 def maps(name: str, task: Task, options: argparse.Namespace) -> Iterator[tuple[str, Tensor, float]]:
-    """Yield a method's maps and its other read-outs: label, maps and seconds per image."""
+    """Yield a method's maps, and GradCAM's with signs: label, maps and seconds per map."""
     row = METHODS[name]
-    module, inputs = task.classifier.module, task.inputs
-    settings: dict[str, Any] = {}
+    settings = dict(options.settings.get(name, {}))
     if row.probabilistic:
         settings["activation"] = task.classifier.activation
-        if options.rise_masks:
-            settings["masks"] = options.rise_masks
-        if options.rise_bfloat16:
-            settings["precision"] = "bfloat16"
-    method = row(module, **settings)
-    batch = options.sampling_batch if row.probabilistic else options.batch
-    started = _clock(inputs)
-    if isinstance(method, DMBP):
-        parts = [
-            method.explain(inputs[k : k + batch], target=task.target[k : k + batch])
-            for k in range(0, len(inputs), batch)
-        ]
-        d = concatenate(parts)
-        seconds = (_clock(inputs) - started) / len(inputs)
-        yield name, d.attribution, seconds
-        for called, (reference, combine) in READOUTS.items():
-            yield name + called, d.read(reference=reference, combine=combine).attribution, seconds
-        return
-    found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
-    yield name, found.float(), (_clock(inputs) - started) / len(inputs)
-    if isinstance(method, LinearMapMethod) and f"{name} ·(x−blur)" in PROTOTYPE[options.task]:
-        started = _clock(inputs)
-        method.reference = "blur"
-        found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
-        yield f"{name} ·(x−blur)", found, (_clock(inputs) - started) / len(inputs)
+    if name == "rise" and options.rise_bfloat16:
+        settings["precision"] = "bfloat16"
+    variants = {name: settings}
     if name == "gradcam":
-        method = row(module, signed=True)
-        found = method.attribute(inputs, target=task.target.tolist(), internal_batch_size=batch)
-        yield "gradcam signed", found, 0.0
+        variants["gradcam signed"] = {**settings, "signed": True}
+    batch = options.sampling_batch if row.probabilistic else options.batch
+    for called, own in variants.items():
+        method = row(task.classifier.module, **own)
+        started = clock(task.inputs)
+        found = method.attribute(task.inputs, target=task.target, internal_batch_size=batch)
+        yield called, found.float(), (clock(task.inputs) - started) / len(task.inputs)
 
 
-def _clock(like: Tensor) -> float:
+def clock(like: Tensor) -> float:
+    """Return the seconds, once the device has finished."""
     if like.is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def smoothed(attribution: Tensor, sigma: float = 3.0) -> Tensor:
-    """Sum a map over channels and blur it with a Gaussian of `sigma` pixels."""
-    return gaussian_blur(attribution.sum(1, keepdim=True), sigma)
+def columns(task: Task, options: argparse.Namespace) -> list[str]:
+    """Return the names of the scores that `scores` finds, in the order of the table."""
+    curves = [label(kind, s) for kind in ("IM", "deletion") for s in options.substrates]
+    several = ["cIM"] * (task.others is not None) + ["pointing"] * (task.boxes is not None)
+    checks = [label(kind, r) for kind in ("red true", "blue true") for r in options.removals]
+    return [*curves, *several, "blue claims", *checks]
 
 
-def scores(attribution: Tensor, task: Task, batch: int) -> dict[str, Tensor]:
-    """Return every image's IM, and cIM and pointing game if the task has several classes."""
+def label(kind: str, substrate: str) -> str:
+    """Return a score's name; that of the blurred substrate goes without saying."""
+    return kind if substrate == "blur" else f"{kind} {substrate}"
+
+
+def scores(
+    attribution: Tensor, task: Task, module: nn.Module, options: argparse.Namespace
+) -> dict[str, Tensor]:
+    """Return every question's scores by column, NaN where a question has none.
+
+    `module` runs the long curves; it is the task's network, perhaps in bfloat16.
+    """
     common: dict[str, Any] = {
         "activation": task.classifier.activation,
-        "internal_batch_size": batch,
+        "internal_batch_size": options.sampling_batch,
     }
-    module, inputs = task.classifier.module, task.inputs
-    found = {"IM": insertion(module, inputs, task.target.tolist(), attribution, **common).cpu()}
-    if task.others is not None and task.boxes is not None:
-        found["cIM"] = complementary_insertion(
-            module, inputs, task.others, attribution, **common
-        ).cpu()
-        found["pointing"] = pointing_game(attribution.cpu(), task.boxes).double()
-    return found
+    about = (task.inputs, task.target, attribution)
+    found: dict[str, Tensor] = {}
+    for substrate in options.substrates:
+        for kind, metric in (("IM", insertion), ("deletion", deletion)):
+            found[label(kind, substrate)] = metric(module, *about, substrate=substrate, **common)
+    for name in options.removals:
+        substrate = REMOVALS[name](task.classifier.preprocessing)
+        # In single precision: a few passes only, and bfloat16 would round small changes away.
+        removed = removal(task.classifier.module, *about, substrate=substrate, **common)
+        found[label("red true", name)] = removed.red_true
+        found[label("blue true", name)] = removed.blue_true
+        found["blue claims"] = removed.claims_blue
+    if task.others is not None:
+        found["cIM"] = torch.full((len(task.target),), torch.nan)
+        if several := [k for k, others in enumerate(task.others) if others]:
+            found["cIM"][several] = complementary_insertion(
+                module,
+                task.inputs[several],
+                [task.others[k] for k in several],
+                attribution[several],
+                **common,
+            ).cpu()
+    if task.boxes is not None:
+        found["pointing"] = pointing_game(attribution.cpu(), task.boxes)
+    return {name: values.double().cpu() for name, values in found.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def summary(values: Tensor) -> dict[str, Any]:
+    """Return the mean and its standard error over the questions that have a score."""
+    scored = values[~values.isnan()]
+    count = len(scored)
+    return {
+        "mean": float(scored.mean()) if count else None,
+        "error": float(scored.std() / count**0.5) if count > 1 else None,
+        "count": count,
+        "all": [None if math.isnan(value) else value for value in values.tolist()],
+    }
+
+
+WIDTH = len("0.000 ± 0.000")
+
+
+def entry(result: dict[str, Any]) -> str:
+    """Return a mean and its error as text."""
+    if result["mean"] is None:
+        return "–"
+    error = "" if result["error"] is None else f" ± {result['error']:.3f}"
+    return f"{result['mean']:.3f}{error}"
+
+
+def line(name: str, entries: dict[str, str], seconds: str) -> str:
+    """Return a line of the table, aligned with the others."""
+    cells = [f"{text:>{max(WIDTH, len(column))}s}" for column, text in entries.items()]
+    return "  ".join([f"{name:20s}", *cells, f"{seconds:>9s}"])
+
+
+def listed(text: str, known: Sequence[str]) -> list[str]:
+    """Return the names in a comma-separated list."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(known)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(known)}")
+    return names
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--methods", default="all")
+    parser.add_argument("--set", action="append", default=[], metavar="METHOD.NAME=VALUE")
     parser.add_argument("--count", type=int, default=200, help="use the first images")
-    parser.add_argument("--pairs", type=int, help="use only the first (image, class) pairs of VOC")
+    parser.add_argument("--pairs", type=int, help="use only the first (image, class) pairs of them")
+    parser.add_argument("--split", choices=SPLITS, default="all")
+    parser.add_argument(
+        "--substrates", type=lambda text: listed(text, SUBSTRATES), default=list(SUBSTRATES)
+    )
+    parser.add_argument(
+        "--removals",
+        type=lambda text: listed(text, list(REMOVALS)),
+        default=["blur", "mean", UNUSED_BY_METHODS],
+    )
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--sampling-batch", type=int, default=512)
-    parser.add_argument("--rise-masks", type=int)
+    parser.add_argument("--sampling-batch", type=int, help="for RISE and scores")
     parser.add_argument("--rise-bfloat16", action="store_true")
+    parser.add_argument("--evaluate-bfloat16", action="store_true", help="curves in bfloat16")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.sampling_batch = options.sampling_batch or (64 if options.device == "cpu" else 512)
+    return options
+
+
+def main() -> None:
+    options = parse_options()
+    names = parse_method_names(options.methods)
+    options.settings = parse_settings(options.set, names)
     task = TASKS[options.task](options.shared, options.count)
-    task.classifier.module.to(options.device)
-    task = task.first(options.pairs, options.device)
-    results: dict[str, dict[str, Any]] = {}
-    print(f"{options.task}: {len(task.inputs)} questions to {task.classifier.name}")
-    for name in parse_method_names(options.methods):
-        for called, attribution, seconds in maps(name, task, options):
-            variants = {called: attribution, f"{called}, smoothed": smoothed(attribution)}
-            for variant, pixels in variants.items():
-                if variant not in (name, "gradcam signed", *PROTOTYPE[options.task]):
-                    continue
-                found = scores(pixels, task, options.sampling_batch)
-                results[variant] = _line(variant, found, seconds, PROTOTYPE[options.task])
-                if options.json is not None:
-                    options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False))
-
-
-def _line(
-    name: str, found: dict[str, Tensor], seconds: float, prototype: dict[str, str]
-) -> dict[str, Any]:
-    values: dict[str, Any] = {"seconds": seconds, "prototype": prototype.get(name)}
-    text = f"{name:42s}"
-    for metric, values_of in found.items():
-        mean = float(values_of.mean())
-        error = float(values_of.std() / len(values_of) ** 0.5) if len(values_of) > 1 else 0.0
-        values[metric] = {"mean": mean, "error": error, "all": values_of.tolist()}
-        text += f" {metric} {mean:.3f} ± {error:.3f} "
-    text += f" {seconds:8.4f} s/image"
-    print(text + (f"   prototype {prototype[name]}" if name in prototype else ""), flush=True)
-    return values
+    module = task.classifier.module.to(options.device)
+    questions = range(len(task.target))[: options.pairs]
+    split = [k for k in questions if task.image[k] % 2 in SPLITS[options.split]]
+    task = task.pick(split, options.device)
+    scored_by = InBFloat16(module).eval() if options.evaluate_bfloat16 else module
+    about = {"task": options.task, "split": options.split, "questions": len(split)}
+    print(
+        f"{options.task}, {options.split}: {len(split)} questions on {len(set(task.image))} images"
+    )
+    shown = columns(task, options)
+    print(line("", {name: name for name in shown}, "s per map"), flush=True)
+    results: dict[str, Any] = {}
+    for name in names:
+        try:
+            for called, attribution, seconds in maps(name, task, options):
+                found = scores(attribution, task, scored_by, options)
+                results[called] = {c: summary(found[c]) for c in shown} | {"seconds": seconds}
+                entries = {column: entry(results[called][column]) for column in shown}
+                print(line(called, entries, f"{seconds:.4f}"), flush=True)
+        except DMBPError as error:  # one method that cannot run should not end a run of hours
+            print(f"{name}: left out: {error}", flush=True)
+        if options.json is not None:
+            text = json.dumps({**about, "methods": results}, indent=1, ensure_ascii=False)
+            options.json.write_text(text)
 
 
 if __name__ == "__main__":

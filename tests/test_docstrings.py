@@ -53,7 +53,7 @@ OF_CLASSES = {
 }
 """The methods that users call."""
 
-RETURNED = ("Decomposition", "LinearNetwork")
+RETURNED = ("Decomposition", "LinearNetwork", "Removal")
 """Classes whose objects dmbp returns, and users do not make."""
 
 

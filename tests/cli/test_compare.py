@@ -31,6 +31,18 @@ def test_all_methods_side_by_side() -> None:
             (sum(curve) - (curve[0] + curve[-1]) / 2) / (len(curve) - 1)
         )
         assert f"{name}: insertion {about['insertion']:.3f}" in done.output
+        removal = about["removal"]
+        assert removal["red_true"] == (removal["score_without_positive"] < removal["score"])
+        rises = removal["score_without_negative"] > removal["score"]
+        claims = removal["negative_share"] > 0.05
+        assert removal["blue_true"] == (rises if claims else None)
+        assert removal["positive_removed"] <= 0.1001
+    methods = record["methods"]
+    assert record["removal"] == {"share": 0.1, "substrate": "blur"}
+    assert methods["gradcam"]["removal"]["blue_true"] is None  # it has no negative pixels
+    assert methods["gradient"]["removal"]["claims_blue"]
+    (probability,) = {about["removal"]["probability"] for about in methods.values()}
+    assert probability == pytest.approx(methods["dmbp"]["curve"][-1])
     for picture in ("out/photo-methods.png", "out/photo-insertion.png"):
         assert smallest_side(picture) > 300
         assert picture in done.output

@@ -56,6 +56,11 @@ METRICS: dict[str, Metric] = {
     "complementary_insertion": lambda net, x, **more: metrics.complementary_insertion(
         net, x, [[0], [1, 2], [3]], MAPS, steps=4, **more
     ),
+    "removal": lambda net, x, **more: (
+        metrics.removal(
+            net, x, [0, 1, 2], MAPS, internal_batch_size=2, **more
+        ).score_without_positive
+    ),
     "reinitialisation": lambda net, x, **more: metrics.reinitialisation(
         METHODS["gradient"], net, x, [0, 1, 2], **more
     ),

@@ -18,7 +18,7 @@ A plan is a TOML file:
     path = "../data/VOC2012"        # relative to the plan, like all paths
     model = "resnet50-voc"
     weights = "../models"
-    metrics = ["IM", "cIM"]         # also deletion, pointing, reinitialisation
+    metrics = ["IM", "cIM"]         # or others of METRICS
     fit = "squeeze"                 # default: that of the model's preprocessing
     first = 50                      # number of photos; default: all
 
@@ -55,8 +55,19 @@ from dmbp.validation import (
     parse,
 )
 
-METRICS = ("IM", "cIM", "deletion", "pointing", "reinitialisation")
-"""The metrics that a plan may name; `dmbp.bench.scoring` has a function for each."""
+METRICS = (
+    *("IM", "IM zero", "IM mean"),
+    "cIM",
+    *("deletion", "deletion zero", "deletion mean"),
+    "pointing",
+    *("red true", "blue claims", "blue true"),
+    "reinitialisation",
+)
+"""The metrics that a plan may name; `dmbp.bench.scoring` has a function for each.
+
+"zero" and "mean" name the substrate, which is blurred otherwise. The three metrics of colours are
+explained in `dmbp.metrics.removal`.
+"""
 
 Count = Annotated[int, Constraint("a whole number from 1", lambda number: number >= 1)]
 

@@ -1,11 +1,14 @@
 """Scores attributions: one function for each metric that a plan may name."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
 from dmbp import metrics
+from dmbp.baseline import Baseline
 from dmbp.bench.units import PhotoTarget
 from dmbp.metrics.insertion import CurveOptions, area
 from dmbp.models import Classifier
@@ -50,6 +53,18 @@ class AttributionBatch:
             "internal_batch_size": SCORED_AT_ONCE,
         }
 
+    @cached_property
+    def removal(self) -> metrics.Removal:
+        """The scores without the strongest pixels, which three metrics share."""
+        return metrics.removal(
+            self.classifier.module,
+            self.inputs,
+            self.classes,
+            self.maps,
+            activation=self.classifier.activation,
+            internal_batch_size=SCORED_AT_ONCE,
+        )
+
 
 def score(batch: AttributionBatch, names: Sequence[str]) -> list[AttributionScores]:
     """Return each attribution's scores; a metric that does not apply to a question is left out."""
@@ -59,10 +74,23 @@ def score(batch: AttributionBatch, names: Sequence[str]) -> list[AttributionScor
     return results
 
 
+CURVES: Mapping[str, tuple[Callable[..., Tensor], Baseline]] = {
+    "IM": (metrics.insertion_curve, "blur"),
+    "IM zero": (metrics.insertion_curve, "zero"),
+    "IM mean": (metrics.insertion_curve, "mean"),
+    "deletion": (metrics.deletion_curve, "blur"),
+    "deletion zero": (metrics.deletion_curve, "zero"),
+    "deletion mean": (metrics.deletion_curve, "mean"),
+}
+"""The function and the substrate of each metric that has a curve."""
+
+
 def _score_curve(name: str, batch: AttributionBatch, results: list[AttributionScores]) -> None:
-    make_curves = {"IM": metrics.insertion_curve, "deletion": metrics.deletion_curve}[name]
-    module = batch.classifier.module
-    curves = make_curves(module, batch.inputs, batch.classes, batch.maps, **batch.options)
+    make_curves, substrate = CURVES[name]
+    options: CurveOptions = {**batch.options, "substrate": substrate}
+    curves = make_curves(
+        batch.classifier.module, batch.inputs, batch.classes, batch.maps, **options
+    )
     areas = area(curves).tolist()
     for result, curve, value in zip(results, curves.tolist(), areas, strict=True):
         result.scores[name], result.curves[name] = value, [round(point, 6) for point in curve]
@@ -97,6 +125,19 @@ def _score_pointing(name: str, batch: AttributionBatch, results: list[Attributio
             results[k].scores[name] = float(hit)
 
 
+def _score_removal(name: str, batch: AttributionBatch, results: list[AttributionScores]) -> None:
+    """Score every question; "blue true" only those whose map claims blue."""
+    removal = batch.removal
+    values = {
+        "red true": removal.red_true,
+        "blue claims": removal.claims_blue,
+        "blue true": removal.blue_true,
+    }[name]
+    for result, value in zip(results, values.tolist(), strict=True):
+        if not math.isnan(value):
+            result.scores[name] = value
+
+
 def _score_reinitialisation(
     name: str, batch: AttributionBatch, results: list[AttributionScores]
 ) -> None:
@@ -106,9 +147,11 @@ def _score_reinitialisation(
 
 
 SCORERS: Mapping[str, Callable[[str, AttributionBatch, list[AttributionScores]], None]] = {
-    "IM": _score_curve,
+    **dict.fromkeys(CURVES, _score_curve),
     "cIM": _score_complementary,
-    "deletion": _score_curve,
     "pointing": _score_pointing,
+    "red true": _score_removal,
+    "blue claims": _score_removal,
+    "blue true": _score_removal,
     "reinitialisation": _score_reinitialisation,
 }

@@ -3,6 +3,8 @@
     insertion, deletion          how fast the class's probability rises or falls as the strongest
                                  pixels are inserted or deleted
     complementary_insertion      whether the pixels that speak against a class show other classes
+    removal                      whether the score falls without the strongest positive pixels, and
+                                 rises without the strongest negative ones
     pointing_game                whether the strongest pixel lies on the object
     reinitialisation             whether the map changes once the model's last layer is random
 
@@ -32,8 +34,10 @@ from dmbp.metrics.reinitialisation import (
     reinitialisation,
     with_reinitialised_layer,
 )
+from dmbp.metrics.removal import Removal, removal
 
 __all__ = [
+    "Removal",
     "area",
     "complementary_insertion",
     "deletion",
@@ -44,6 +48,7 @@ __all__ = [
     "pointing_game",
     "rank_correlation",
     "reinitialisation",
+    "removal",
     "replace_pixels",
     "with_reinitialised_layer",
 ]

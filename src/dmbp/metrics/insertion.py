@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.errors import InputError, TargetError, require_known
-from dmbp.linear import Target
+from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
@@ -87,16 +87,14 @@ def probability_curve(
     steps = options.get("steps", STEPS)
     batch = options.get("internal_batch_size", 64)
     activation = activation_function(options.get("activation", "softmax"))
-    for name, value in (("steps", steps), ("internal_batch_size", batch)):
-        if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
+    require_count("steps", steps)
+    require_count("internal_batch_size", batch)
     rank = pixel_ranks(attribution, inputs)
     runner = ModelRunner(model, output=options.get("output"))
     extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
     with evaluating(runner.model):
         inputs, _, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)
-        if len(rows) != len(inputs):
-            raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
+        check_one_target_each(rows, inputs)
         substrate = baseline_for(inputs, options.get("substrate", "blur"))
         front, back = (substrate, inputs) if removing else (inputs, substrate)
         repeated = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
@@ -110,6 +108,18 @@ def probability_curve(
             outputs = runner.with_extra_inputs(extra_inputs.pick(image)).run(mixed)
             scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
+
+
+def require_count(name: str, value: int) -> None:
+    """Raise an `InputError` unless an option is a whole number of 1 or more."""
+    if not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"{name} must be a whole number of 1 or more, not {value!r}")
+
+
+def check_one_target_each(rows: TargetRows, inputs: Tensor) -> None:
+    """Raise an `InputError` if an image has several targets."""
+    if len(rows) != len(inputs):
+        raise InputError(f"{len(rows)} targets were given for {len(inputs)} images")
 
 
 def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) -> Tensor:

@@ -24,20 +24,32 @@ GREY, TEXT_GREY = "#bdbdbd", "#6f6f6f"
 WIDTH, ROW_HEIGHT = 10.0, 3.7
 AXIS_NAMES = {
     "IM": "insertion score",
+    "IM zero": "insertion score, into zeros",
+    "IM mean": "insertion score, into the mean colour",
     "cIM": "insertion of the other classes",
     "deletion": "deletion score",
+    "deletion zero": "deletion score, to zeros",
+    "deletion mean": "deletion score, to the mean colour",
+    "red true": "share of maps whose red is true",
+    "blue claims": "share of maps that claim blue",
+    "blue true": "share of blue claims that are true",
     "reinitialisation": "rank correlation after re-initialisation",
-}
-_HINTS = {
-    "IM": "Score and cost: better to the top, faster to the left",
-    "cIM": "Score and cost: better to the top, faster to the left",
-    "deletion": "Score and cost: better to the bottom, faster to the left",
-    "reinitialisation": "Score and cost: better near zero, faster to the left",
 }
 _CURVES = {
     "IM": ("Insertion", "pixels put into the blurred photo, strongest first"),
+    "IM zero": ("Insertion", "pixels put into zeros, strongest first"),
+    "IM mean": ("Insertion", "pixels put into the photo's mean colour, strongest first"),
     "deletion": ("Deletion", "pixels taken out of the photo, strongest first"),
+    "deletion zero": ("Deletion", "pixels set to zero, strongest first"),
+    "deletion mean": ("Deletion", "pixels given the photo's mean colour, strongest first"),
 }
+_BETTER = {
+    **dict.fromkeys(("IM", "IM zero", "IM mean", "cIM", "red true", "blue true"), "to the top"),
+    **dict.fromkeys(("deletion", "deletion zero", "deletion mean"), "to the bottom"),
+    "reinitialisation": "near zero",
+}
+"""Where better scores are."""
+
 LINE_HEIGHT = 0.062
 """Height of a line of text, as a fraction of an axis."""
 
@@ -113,7 +125,7 @@ def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None
             error = numpy.array(mark.curve_errors)
             low, high = curve - error, curve + error
             axis.fill_between(across, low, high, color=colour, alpha=0.13, linewidth=0)
-    sign = 1 if task.metric == "deletion" else -1
+    sign = 1 if _BETTER[task.metric] == "to the bottom" else -1
     best = sorted(task.marks, key=lambda mark: sign * mark.score)
     name, pixels = _CURVES[task.metric]
     for line, mark in enumerate(best):
@@ -143,7 +155,8 @@ def _draw_seconds(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> Non
     _name_points(axis, task.marks, seconds, colours)
     axis.set_xlabel("seconds a map, on a logarithmic scale")
     axis.set_ylabel(AXIS_NAMES.get(task.metric, task.metric))
-    axis.set_title(_HINTS.get(task.metric, "Score and cost"), fontsize=10, loc="left")
+    better = f"better {_BETTER[task.metric]}, " if task.metric in _BETTER else ""
+    axis.set_title(f"Score and cost: {better}faster to the left", fontsize=10, loc="left")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.spines[["top", "right"]].set_visible(False)
 

@@ -1,4 +1,7 @@
-"""`dmbp compare`: run several methods on one photo, and score their maps by insertion.
+"""`dmbp compare`: run several methods on one photo, and score their maps.
+
+Maps are scored by insertion; the JSON file also has the scores without the strongest pixels of each
+sign (`dmbp.metrics.removal`).
 
 `compare` returns a `Comparison`, which writes the figures and a JSON file. `leave_out_on_error` and
 `method_settings` are shared with `dmbp sanity`.
@@ -19,8 +22,16 @@ from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
 from dmbp.errors import DMBPError, SiteError
 from dmbp.linear import Linearizer
-from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
+from dmbp.metrics import (
+    Removal,
+    area,
+    insertion_curve,
+    pixel_ranks,
+    removal,
+    replace_pixels,
+)
 from dmbp.metrics.insertion import STEPS
+from dmbp.metrics.removal import SHARE
 from dmbp.models import Classifier
 from dmbp.render import (
     ComparedMap,
@@ -50,6 +61,7 @@ class Comparison:
     prediction: Prediction
     maps: Mapping[str, ComparedMap]
     attributions: Mapping[str, torch.Tensor]
+    removals: Mapping[str, Removal]
     refusals: Mapping[str, str]
     settings: MethodSettings
     capture_seconds: float
@@ -101,11 +113,13 @@ class Comparison:
             "model": prediction.classifier.name,
             "target": prediction.targets[0].record(),
             "insertion": {"steps": STEPS, "substrate": "blur"},
+            "removal": {"share": SHARE, "substrate": "blur"},
             "capture_seconds": round(self.capture_seconds, 4),
             "methods": {
                 name: {
                     "settings": {**METHODS[name].settings, **self.settings.get(name, {})},
                     "insertion": item.score,
+                    "removal": _removal_record(self.removals[name]),
                     "seconds": round(item.seconds, 4),
                     "curve": list(item.curve),
                 }
@@ -123,7 +137,7 @@ def compare(
     settings: MethodSettings | None = None,
     console: Console | None = None,
 ) -> Comparison:
-    """Run methods on a photo for its first target, and score each map by insertion.
+    """Run methods on a photo for its first target, and score each map.
 
     Args:
         prediction: The photo and the model.
@@ -156,11 +170,13 @@ def compare(
     capture_seconds = time.perf_counter() - started
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
+    removals: dict[str, Removal] = {}
     refusals: dict[str, str] = {}
     for name, method in methods.items():
         method.linearizer.share_captures(shared)
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
             attributions[name], seconds = _run_timed(method, prediction)
+            removals[name] = _remove_pixels(prediction, attributions[name])
             maps[name] = _score(name, prediction, attributions[name], seconds)
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
@@ -168,7 +184,7 @@ def compare(
                 console.print(f"{name}: {score}, {format_duration(seconds)}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
-    return Comparison(prediction, maps, attributions, refusals, settings, capture_seconds)
+    return Comparison(prediction, maps, attributions, removals, refusals, settings, capture_seconds)
 
 
 @contextmanager
@@ -225,3 +241,25 @@ def _score(
         score=float(area(curve)),
         seconds=seconds,
     )
+
+
+def _remove_pixels(prediction: Prediction, attribution: torch.Tensor) -> Removal:
+    classifier = prediction.classifier
+    return removal(
+        classifier.module,
+        prediction.inputs,
+        prediction.targets[0],
+        attribution,
+        activation=classifier.probabilities,
+    )
+
+
+def _removal_record(found: Removal) -> dict[str, float | bool | None]:
+    """Return all values of one photo; "blue_true" is None if the map claims no blue."""
+    claims_blue = bool(found.claims_blue)
+    return {
+        **{name: float(values) for name, values in vars(found).items()},
+        "red_true": bool(found.red_true),
+        "claims_blue": claims_blue,
+        "blue_true": bool(found.blue_true) if claims_blue else None,
+    }

@@ -10,6 +10,7 @@ import pytest
 from dmbp import methods, metrics
 from dmbp.bench.paper import TABLES
 from dmbp.bench.plan import METRICS, Plan, Task, make_variant, read_plan
+from dmbp.bench.report import files
 from dmbp.bench.report.lines import (
     RunningMean,
     ScoreSummary,
@@ -23,6 +24,7 @@ from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.scoring import SCORERS
 from dmbp.bench.store import Store
 from dmbp.data import read_photo
+from dmbp.errors import InputError
 from tests.bench.conftest import PLAN
 from tests.bench.tiny import tiny
 
@@ -49,6 +51,8 @@ def test_means_over_different_photos_are_not_compared() -> None:
     assert not average.is_fair
     most.failed = many.failed = 1
     assert fair.is_fair
+    few.failed, few.unscored = 0, 1  # one map claims no blue
+    assert not TableLine("VOC/RN50", "blue true", 2, 2, {"Grad": few, "GC": most}, {}).is_fair
 
 
 def test_a_table_in_the_papers_layout(plan: Path) -> None:
@@ -202,6 +206,8 @@ def test_the_best_by_metric() -> None:
     scores = {"a": 0.30001, "b": 0.3, "c": -0.1, "d": 0.2}
     assert rank_best("IM", scores) == {"a": 2, "b": 2, "d": 1}
     assert rank_best("deletion", scores) == {"c": 2, "d": 1}
+    assert rank_best("deletion mean", scores) == {"c": 2, "d": 1}
+    assert rank_best("blue claims", scores) == {}
     assert rank_best("reinitialisation", scores) == {"c": 2, "d": 1}
 
 
@@ -224,6 +230,61 @@ def test_latex_is_escaped(plan: Path) -> None:
     assert r"\textbf{DMBP$^+$ 50\%\_a\^{}\~{}\{|}" in latex
     assert r"50%_a^~{\|" in table(read_plan(plan), plan.parent / "s.sqlite")
     assert r"{\footnotesize VOC/RN50, IM, Grad, GC, DMBP$^+$ 50\%\_a\^{}\~{}\{|: each 5" in latex
+
+
+COLOURS = '["IM zero", "deletion mean", "red true", "blue claims", "blue true"]'
+
+
+def test_colours_and_other_substrates(plan: Path) -> None:
+    """Rows hold what the metrics alone give; GradCAM claims no blue, so it has no blue truth."""
+    plan.write_text(PLAN.replace('["IM", "deletion"]', COLOURS))
+    parsed, store = read_plan(plan), plan.parent / "s.sqlite"
+    run_plan(parsed, store, RunOptions())
+    classifier = tiny()
+    seen, options = classifier.preprocessing, {"activation": classifier.activation}
+    for row in Store(store).rows():
+        inputs = seen.tensor(seen.view(read_photo(plan.parent / "photos" / row.cell.image)))
+        target = int(row.cell.target)
+        maps = methods()[row.cell.method](classifier.module).attribute(inputs, target=target)
+        about = (classifier.module, inputs, target, maps)
+        removal = metrics.removal(*about, **options)
+        expected = {
+            "IM zero": float(metrics.insertion(*about, **options, steps=4, substrate="zero")),
+            "deletion mean": float(metrics.deletion(*about, **options, steps=4, substrate="mean")),
+            "red true": float(removal.red_true),
+            "blue claims": float(removal.claims_blue),
+        }
+        if removal.claims_blue:
+            expected["blue true"] = float(removal.blue_true)
+        assert row.scores == pytest.approx(expected, abs=1e-5)
+        assert ("blue true" in row.scores) == (row.cell.method != "gradcam")
+    lines = {line.metric: line for line in table_lines(parsed, store)}
+    assert lines["blue claims"].means() == {"Grad": 1.0, "GC": 0.0, "Random": 1.0}
+    assert lines["blue true"].ours["GC"].unscored == 6
+    assert lines["blue true"].ours["Grad"].mean.count == 6
+    text = table(parsed, store)
+    blue = {line.split(" | ")[1]: line for line in text.splitlines() if " | blue" in line}
+    assert blue["blue true"].split(" | ")[3] == ""
+    assert "**" not in blue["blue claims"]
+    assert "- VOC/RN50, blue true, GC: 6 not scored, because the map claims no blue\n" in text
+    files.export(Store(store), plan.parent / "rows.csv")
+    exported = list(csv.DictReader((plan.parent / "rows.csv").read_text().splitlines()))
+    assert {(row["method"], row["blue true"] == "") for row in exported} == {
+        *(("gradient", False), ("gradcam", True), ("random", False))
+    }
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_can_be_the_plotted_one(plan: Path, metric: str) -> None:
+    plan.write_text(PLAN.replace('["IM", "deletion"]', f'["{metric}"]'))
+    parsed, store = read_plan(plan), plan.parent / "s.sqlite"
+    run_plan(parsed, store, RunOptions(shard=(0, 6)))
+    if metric in ("cIM", "pointing"):  # the photos show one class and have no boxes
+        with pytest.raises(InputError, match="has no scores of this plan"):
+            files.plot(parsed, store, plan.parent / "a.svg")
+        return
+    files.plot(parsed, store, plan.parent / "a.svg")
+    assert (plan.parent / "a.svg").stat().st_size > 1000
 
 
 def test_every_metric_of_a_plan_can_be_scored() -> None:

@@ -47,10 +47,13 @@ class RunningMean:
 
 
 BADNESS: Mapping[str, Callable[[float], float]] = {
-    "deletion": lambda score: score,
+    **dict.fromkeys(("deletion", "deletion zero", "deletion mean"), lambda score: score),
     "reinitialisation": abs,  # a map that depends on what was learned does not correlate
 }
 """Functions that increase as a score gets worse, for metrics in which higher is not better."""
+
+UNRANKED = ("blue claims",)
+"""Metrics that describe maps: neither a high nor a low score is better."""
 
 
 def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> dict[str, int]:
@@ -62,8 +65,11 @@ def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> d
         digits: Decimal places that are printed.
 
     Returns:
-        2 for the label of the best score and 1 for the second; equal scores share a rank.
+        2 for the label of the best score and 1 for the second; equal scores share a rank. Nothing
+        for metrics in which no score is better.
     """
+    if metric in UNRANKED:
+        return {}
     badness = BADNESS.get(metric, lambda score: -score)
     printed = {label: badness(round(score, digits)) for label, score in scores.items()}
     order = sorted(set(printed.values()))[:2]

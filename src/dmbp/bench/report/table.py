@@ -99,7 +99,10 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-WHY_NOT_SCORED = {"pointing": 'not scored, which takes fit = "squeeze"'}
+WHY_NOT_SCORED = {
+    "pointing": 'not scored, which takes fit = "squeeze"',
+    "blue true": "not scored, because the map claims no blue",
+}
 """Notes on questions to which a metric applies but that have no score."""
 
 

@@ -1,0 +1,227 @@
+"""Removal: how a class's score changes without the strongest pixels of each sign.
+
+A map says that its positive pixels (red in pictures) raise the score and that its negative pixels
+(blue) lower it. Removal lets the model check both: it replaces the strongest tenth of the pixels
+with one sign by a substrate and compares the scores.
+
+    red true       the score falls without the strongest positive pixels
+    blue claims    negative pixels hold more than 5 % of the map's absolute mass
+    blue true      the score rises without the strongest negative pixels; only maps that claim
+                   blue have a value
+
+    >>> checked = removal(model, images, 3, torch.randn(images.shape))
+    >>> checked.score_without_positive.shape, checked.red_true.shape
+    (torch.Size([1]), torch.Size([1]))
+
+Channels of a pixel are added up first. Only pixels that have the sign are replaced: if fewer than a
+tenth have it, all of these; if none has it, the score is that of the whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmbp.baseline import Baseline, baseline_for
+from dmbp.errors import InputError
+from dmbp.linear import Target
+from dmbp.linear.model.runner import ModelRunner
+from dmbp.linear.model.signature import ExtraInputs, Output
+from dmbp.linear.model.wrappers import Model, evaluating
+from dmbp.metrics.insertion import check_one_target_each, pixel_ranks, require_count
+from dmbp.precision import full_precision
+from dmbp.probabilities import Activation, activation_function
+
+SHARE = 0.1
+"""The share of an image's pixels that is replaced."""
+
+CLAIM = 0.05
+"""A map claims blue if its negative pixels hold more than this share of its absolute mass."""
+
+SubstrateFunction = Callable[[Tensor, Tensor], Tensor]
+"""Returns images from inputs (images, channels, height, width) and a mask (images, 1, height,
+width) that is True where pixels are removed: inpainting, for example."""
+
+Substrate = Baseline | SubstrateFunction
+"""What replaces removed pixels: a baseline's name, a tensor or a function."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Scores with and without the strongest pixels of each sign; all tensors are (images,).
+
+    Attributes:
+        score: The target's score for the whole image: an output, not a probability.
+        probability: Its probability for the whole image.
+        score_without_positive: Its score without the strongest positive pixels.
+        probability_without_positive: Its probability without them.
+        score_without_negative: Its score without the strongest negative pixels.
+        probability_without_negative: Its probability without them.
+        positive_share: The share of the map's absolute mass that positive pixels hold.
+        negative_share: The share that negative pixels hold.
+        positive_removed: The share of the image's pixels that were replaced as positive.
+        negative_removed: The share that were replaced as negative.
+    """
+
+    score: Tensor
+    probability: Tensor
+    score_without_positive: Tensor
+    probability_without_positive: Tensor
+    score_without_negative: Tensor
+    probability_without_negative: Tensor
+    positive_share: Tensor
+    negative_share: Tensor
+    positive_removed: Tensor
+    negative_removed: Tensor
+
+    @property
+    def red_true(self) -> Tensor:
+        """1 where the score falls without the positive pixels, else 0; average with `mean`."""
+        return (self.score_without_positive < self.score).double()
+
+    @property
+    def claims_blue(self) -> Tensor:
+        """1 where negative pixels hold more than 5 % of the map's absolute mass, else 0."""
+        return (self.negative_share > CLAIM).double()
+
+    @property
+    def blue_true(self) -> Tensor:
+        """1 where the score rises without the negative pixels, else 0; average with `nanmean`.
+
+        It is NaN for maps that do not claim blue.
+        """
+        rises = (self.score_without_negative > self.score).double()
+        return torch.where(self.claims_blue > 0, rises, torch.nan)
+
+
+@full_precision()
+@torch.no_grad()
+def removal(
+    model: Model,
+    inputs: Tensor,
+    target: Target,
+    attribution: Tensor,
+    *,
+    share: float | None = SHARE,
+    substrate: Substrate = "blur",
+    activation: Activation = "softmax",
+    internal_batch_size: int = 64,
+    output: Output = None,
+    additional_forward_args: Any = None,
+) -> Removal:
+    """Replace the strongest pixels of each sign, and return how the target's score changes.
+
+    Args:
+        model: The model that the maps explain.
+        inputs: Images (images, channels, height, width).
+        target: One target for each image, or one for all, as for `attribute`. The probability of a
+            function of the outputs is its score.
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        share: The share of all pixels to replace, at least one pixel, counted among those with the
+            sign. None replaces every pixel with the sign.
+        substrate: What replaces the pixels: "blur", "zero", "mean", a tensor, or a function of the
+            inputs and a mask (images, 1, height, width) that is True where pixels are removed.
+        activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function of
+            outputs (images, classes).
+        internal_batch_size: The most images that the model is run on at once.
+        output: Which of the model's outputs is scored, as for the methods.
+        additional_forward_args: The model's other inputs, as for the methods.
+
+    Returns:
+        The scores and probabilities with and without these pixels.
+
+    Raises:
+        InputError: If an option is out of range, or maps or substrate do not fit the images.
+        TargetError: If the target does not fit the model or the images.
+    """
+    require_count("internal_batch_size", internal_batch_size)
+    probabilities = activation_function(activation)
+    masks = [sign_mask(attribution, inputs, sign, share=share) for sign in (1, -1)]
+    runner = ModelRunner(model, output=output)
+    extra_inputs = ExtraInputs.of(additional_forward_args, images=len(inputs))
+    with evaluating(runner.model):
+        inputs, outputs, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)
+        check_one_target_each(rows, inputs)
+        score, probability = rows.scores(outputs), rows.scores(outputs, probabilities)
+
+        def without(mask: Tensor) -> tuple[Tensor, Tensor]:
+            """Return scores and probabilities without the pixels in a mask."""
+            # An image that loses no pixel keeps its score to the last bit.
+            changed = mask.flatten(1).any(1).nonzero().flatten().tolist()
+            if not changed:
+                return score, probability
+            mixed = torch.where(mask, _substrate_for(inputs, mask, substrate), inputs)
+            scores, likely = score.clone(), probability.clone()
+            for start in range(0, len(changed), internal_batch_size):
+                image = changed[start : start + internal_batch_size]
+                part = rows.pick(image)
+                found = runner.with_extra_inputs(extra_inputs.pick(image)).run(mixed[image])
+                scores[image] = part.scores(found)
+                likely[image] = part.scores(found, probabilities)
+            return scores, likely
+
+        positive, negative = (without(mask.to(inputs.device)) for mask in masks)
+    shares = [mass_share(attribution, sign).to(inputs.device) for sign in (1, -1)]
+    removed = [mask.double().mean((1, 2, 3)).to(inputs.device) for mask in masks]
+    return Removal(score, probability, *positive, *negative, *shares, *removed)
+
+
+def sign_mask(
+    attribution: Tensor, inputs: Tensor, sign: int, *, share: float | None = SHARE
+) -> Tensor:
+    """Return where the strongest pixels with a sign are, (images, 1, height, width).
+
+    Args:
+        attribution: A map for each image, shaped like the inputs or with one channel.
+        inputs: Images (images, channels, height, width).
+        sign: 1 for positive pixels, −1 for negative ones.
+        share: The share of all pixels to find; None finds every pixel with the sign.
+
+    Returns:
+        True for at most `share` of an image's pixels, but at least for one, all of which have the
+        sign.
+
+    Raises:
+        InputError: If `share` is out of range, or the maps do not fit the images.
+    """
+    if share is not None and not (isinstance(share, int | float) and 0 < share <= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"share must be above 0 and at most 1, or None for all, not {share!r}")
+    ranks = pixel_ranks(sign * _as_floating(attribution), inputs)  # refuses maps that do not fit
+    has_sign = sign * _as_floating(attribution).sum(1, keepdim=True) > 0
+    if share is None:
+        return has_sign
+    return has_sign & (ranks < max(1, round(share * ranks[0].numel())))
+
+
+def mass_share(attribution: Tensor, sign: int) -> Tensor:
+    """Return the share of each map's absolute mass that pixels with a sign hold, (images,).
+
+    It is 0 for a map of zeros.
+    """
+    pixels = _as_floating(attribution).sum(1).flatten(1).double()
+    mass = pixels.abs().sum(1)
+    own = (sign * pixels).clamp(min=0).sum(1)
+    return torch.where(mass > 0, own / mass, 0.0)
+
+
+def _as_floating(attribution: Tensor) -> Tensor:
+    """Return a map that has opposites: unsigned integers and truth values have none."""
+    if not isinstance(attribution, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"attribution must be a tensor, not {type(attribution).__name__}")
+    return attribution if attribution.is_floating_point() else attribution.double()
+
+
+def _substrate_for(inputs: Tensor, mask: Tensor, substrate: Substrate) -> Tensor:
+    """Return what the images show where the mask is True."""
+    if isinstance(substrate, Tensor) or not callable(substrate):
+        return baseline_for(inputs, substrate)
+    made: Any = substrate(inputs, mask)
+    if not isinstance(made, Tensor):
+        raise InputError(
+            f"a substrate function must return a tensor of images, not {type(made).__name__}"
+        )
+    return baseline_for(inputs, made)
