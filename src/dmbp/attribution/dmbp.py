@@ -98,9 +98,9 @@ class DMBP(Method):
             image where everything else is removed.
         floor: The share of a window's worth that is spread evenly over its pixels; by default the
             model chooses.
-        removal: How windows are removed: "blur", "mean", "zero", a tensor, a function of images and
-            a mask, or several of these, which have to agree; blur and mean by default. A
-            `reference` or `baselines` take its place.
+        removal: How windows are removed: "blur", "mean", "zero", "noise", a tensor, a function of
+            images and a mask, or several of these, which have to agree. By default what is given
+            as `reference` or `baselines`, or else blur and mean, with noise to confirm them.
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
         sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
@@ -287,10 +287,11 @@ class DMBP(Method):
         except torch.OutOfMemoryError:
             self._decomposer.forget()
             raise
+        if settings.test is not None:
+            tested = self._confirm(question, decomposition, on_iteration)
+            decomposition = replace(decomposition, tested=tested)
         _warn_of_blank_maps(decomposition)
-        if settings.test is None:
-            return decomposition
-        return replace(decomposition, tested=self._confirm(question, decomposition, on_iteration))
+        return decomposition
 
     @full_precision()
     def _confirm(
@@ -303,14 +304,15 @@ class DMBP(Method):
         test = self.settings.test
         assert test is not None
         removals = test.removals
-        if question.baselines is not None:
+        if not removals and question.baselines is None and self._reference_given:
+            removals = (self.settings.reference,)
+        removals = tuple(
+            question.baseline_of_rows(k) if isinstance(k, Tensor) else k for k in removals
+        )
+        if not removals and question.baselines is not None:
             removals = (question.baselines,)
-        elif not removals and self._reference_given:
-            removals = (question.baseline_of_rows(self.settings.reference),)
-        elif removals:
-            removals = tuple(k if callable(k) else question.baseline_of_rows(k) for k in removals)
         return confirm_colours(
-            question, decomposition.streams, test, removals=removals or None, on_step=on_step
+            question, decomposition.streams, test, removals=removals, on_step=on_step
         )
 
     def _reference(self, question: Question) -> Baseline:
@@ -323,8 +325,11 @@ class DMBP(Method):
 
 def _warn_of_blank_maps(decomposition: Decomposition) -> None:
     """Warn if a map shows nothing: it is correct, but easily mistaken for a fault."""
-    maps = decomposition.positive_map, decomposition.negative_map
-    shown = maps[0].flatten(1).any(1) | maps[1].flatten(1).any(1)
+    if decomposition.tested is None:
+        maps = decomposition.positive_map, decomposition.negative_map
+        shown = maps[0].flatten(1).any(1) | maps[1].flatten(1).any(1)
+    else:
+        shown = decomposition.attribution.flatten(1).any(1)
     blank, rounded = torch.stack([~shown, decomposition.is_rounding]).sum(1).tolist()
     if blank:
         warnings.warn(
