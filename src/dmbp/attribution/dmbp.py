@@ -45,7 +45,7 @@ from dmbp.decompose import (
     resolve_settings,
 )
 from dmbp.decompose.removal import PROGRESS_STEPS
-from dmbp.decompose.settings import OBJECTIVES
+from dmbp.decompose.settings import OBJECTIVES, OneRemoval
 from dmbp.engine import MAX_BYTES_PER_ELEMENT, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
@@ -303,7 +303,7 @@ class DMBP(Method):
         """Ask the model about the colours that the streams propose."""
         test = self.settings.test
         assert test is not None
-        removals = test.removals
+        removals: tuple[OneRemoval, ...] = test.removals
         if not removals and question.baselines is None and self._reference_given:
             removals = (self.settings.reference,)
         removals = tuple(

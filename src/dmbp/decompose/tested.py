@@ -145,9 +145,10 @@ def confirm_colours(
     worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
     positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
     negative = negative + FAINT * _expand(positive.flatten(1).mean(1), positive)
-    red = torch.stack([worth.clamp(min=0) * spread(positive, k, windows) for k in details], 1)
+    red = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
     red = red + tie_break(red, worth)
-    blue = cost * spread(negative, DETAILS[-1] if windows.are_pixels else BLUE_DETAIL, windows)
+    blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
+    blue = spread(negative, blue_detail, windows, cost)
 
     chosen, without_positive = choose(changed, red)
     rows = torch.arange(len(inputs), device=inputs.device)
@@ -192,21 +193,21 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     return DETAILS
 
 
-def spread(stream: Tensor, detail: Detail, windows: Windows) -> Tensor:
-    """Return how much of its surroundings' worth each pixel gets, (rows, *size).
+def spread(stream: Tensor, detail: Detail, windows: Windows, worth: Tensor) -> Tensor:
+    """Spread the worth of places over their pixels as a stream does, (rows, *size).
 
     A stream is divided by the geometric mean of its mean inside a window and its mean everywhere.
     """
+    worth = worth.clamp(min=0)
     if detail.floor == 1:
-        return torch.ones_like(stream)
+        return worth
     smooth = gaussian(stream, [detail.smoothing * side for side in windows.side])
-    tiny = torch.finfo(stream.dtype).tiny
-    everywhere = smooth.flatten(1).mean(1).view(-1, *(1,) * len(windows.side))
+    everywhere = _expand(smooth.flatten(1).mean(1), smooth)
     mean = (box_mean(smooth, windows.side).clamp(min=0) * everywhere).sqrt()
-    relative = smooth / mean.clamp(min=tiny)
+    relative = smooth / mean.clamp(min=torch.finfo(stream.dtype).tiny)
     if detail.only_lifts:
-        return relative.clamp(min=1)
-    return detail.floor + (1 - detail.floor) * relative
+        return worth * relative.clamp(min=1)
+    return worth * (detail.floor + (1 - detail.floor) * relative)
 
 
 def tie_break(red: Tensor, worth: Tensor) -> Tensor:
