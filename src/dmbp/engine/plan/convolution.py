@@ -209,9 +209,7 @@ def _packed(
 ) -> RunConvolution:
     """Return oneDNN's convolution with weights packed for inputs of `shape`."""
     stride, padding, dilation, groups = settings
-    packed = aten.mkldnn_reorder_conv2d_weight(
-        weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
-    )
+    packed = packed_weight(weight, settings, shape)
     onednn = torch.ops.mkldnn._convolution_pointwise
     options = (padding, stride, dilation, groups)
 
@@ -221,6 +219,19 @@ def _packed(
         return onednn.binary(activation, mask, packed, bias, *options, "mul", None, None, [], None)
 
     return run
+
+
+def packed_weight(
+    weight: Tensor, settings: ConvolutionSettings, shape: tuple[int, ...]
+) -> Tensor:
+    """Return a weight in the memory order that oneDNN prefers for inputs of `shape`.
+
+    Inputs with other batch sizes or sides are convolved correctly too, possibly more slowly.
+    """
+    stride, padding, dilation, groups = settings
+    return aten.mkldnn_reorder_conv2d_weight(
+        weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
+    )
 
 
 def _product(weight: Tensor, bias: Tensor | None) -> RunConvolution:
