@@ -10,12 +10,13 @@ also adds its bias in a separate pass on a GPU.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dmbp.engine.plan.convolution import CHANNELS_LAST, can_pack, packed_weight
+from dmbp.engine.plan.convolution import CHANNELS_LAST, has_packed_weights, packed_weight
 from dmbp.engine.plan.kernels import ConvolutionSettings
 from dmbp.linear.rules.base import Function
 
@@ -74,7 +75,7 @@ function of the activation's arguments."""
 
 def fuse_onednn(layer: ConvolutionLayer, epilogue: Epilogue) -> Function | None:
     """Return oneDNN's convolution with packed weights; after a sum, the one activation is ReLU."""
-    if not can_pack(layer.weight):
+    if not has_onednn(layer.weight.device, layer.weight.dtype):
         return None
     stride, padding, dilation, groups = layer.settings
     onednn = torch.ops.mkldnn._convolution_pointwise
@@ -105,13 +106,29 @@ def fuse_onednn(layer: ConvolutionLayer, epilogue: Epilogue) -> Function | None:
     return convolve
 
 
+def has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN convolves tensors of this device and dtype at full speed.
+
+    Without instructions for bfloat16, it would convert everything to float32 and back.
+    """
+    is_native = dtype == torch.float32 or (dtype == torch.bfloat16 and _has_bfloat16())
+    return device.type == "cpu" and is_native and has_packed_weights()
+
+
+@cache
+def _has_bfloat16() -> bool:
+    """Return whether the CPU has instructions for bfloat16."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
 def fuse_cudnn(layer: ConvolutionLayer, epilogue: Epilogue) -> Function | None:
     """Return cuDNN's convolution with a ReLU; any other convolution is left to PyTorch.
 
-    If cuDNN has no kernel for an input, PyTorch's operations run one after another.
+    Once cuDNN has no kernel for an input, PyTorch's operations run one after another.
     """
     stride, padding, dilation, groups = layer.settings
-    if epilogue.activation != RELU or groups != 1:
+    if epilogue.activation != RELU or groups != 1 or not has_cudnn():
         return None
     weight, bias = layer.weight.contiguous(memory_format=CHANNELS_LAST), layer.bias
     options = (stride, padding, dilation, groups)
@@ -119,27 +136,41 @@ def fuse_cudnn(layer: ConvolutionLayer, epilogue: Epilogue) -> Function | None:
     if epilogue.adds_residual:
 
         def convolve_and_add(x: Tensor, residual: Tensor) -> Tensor:
+            return aten.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *options)
+
+        def one_by_one(x: Tensor, residual: Tensor) -> Tensor:
+            return torch.conv2d(x, weight, bias, *options).add_(residual).relu_()
+
+        return _first_that_runs(convolve_and_add, one_by_one)
+
+    def convolve(x: Tensor) -> Tensor:
+        return aten.cudnn_convolution_relu(x, weight, bias, *options)
+
+    def convolve_and_clip(x: Tensor) -> Tensor:
+        return torch.conv2d(x, weight, bias, *options).relu_()
+
+    return _first_that_runs(convolve, convolve_and_clip)
+
+
+def _first_that_runs(function: Function, alternative: Function) -> Function:
+    """Return a function that runs `function`, and after its first error `alternative`."""
+    runs = True
+
+    def run(*arguments: Tensor) -> Tensor:
+        nonlocal runs
+        if runs:
             try:
-                return aten.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *options)
+                return function(*arguments)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:
-                return torch.conv2d(x, weight, bias, *options).add_(residual).relu_()
+                runs = False
+        return alternative(*arguments)
 
-        return convolve_and_add
-
-    def convolve(x: Tensor) -> Tensor:
-        try:
-            return aten.cudnn_convolution_relu(x, weight, bias, *options)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            return torch.conv2d(x, weight, bias, *options).relu_()
-
-    return convolve
+    return run
 
 
-def has_cudnn_fusion() -> bool:
+def has_cudnn() -> bool:
     """Return whether this PyTorch has cuDNN's fused convolutions."""
     return (
         torch.backends.cudnn.is_available()

@@ -7,25 +7,24 @@
     True
 
 Batch norms are folded, and convolutions are fused with the sums and activations after them
-(`graph.py`). On a CPU a float32 model is computed in float32. On a GPU it is computed in float16,
-which rounds to 11 bits, or in bfloat16, which rounds to 8, from the first output on that is not
-finite: float16 ends at 65 504. Weights are copies, so a forward pass is compared with the model's
-own outputs before every use, and built again if the model's parameters have changed.
+(`graph.py`). On a CPU a float32 model is computed in float32, or in bfloat16 on request. On a GPU
+it is computed in float16, which rounds to 11 bits, or in bfloat16, which rounds to 8, from the
+first output on that is not finite: float16 ends at 65 504. Weights are copies, so a forward pass is
+compared with the model's own outputs before every use, and built again if the model's parameters
+have changed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.fx import Graph
 
-from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn, has_cudnn_fusion
+from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn, has_onednn
 from dmbp.engine.forward.graph import ForwardGraph
 from dmbp.engine.forward.recording import Recorder
-from dmbp.engine.plan.convolution import can_pack
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.rules.base import Function
 from dmbp.precision import TOLERANCE, full_precision, relative_error
@@ -33,8 +32,16 @@ from dmbp.precision import TOLERANCE, full_precision, relative_error
 BATCH_SIZE = {"cpu": 16, "cuda": 256}
 """How many images are run at once, by the type of their device."""
 
-GPU_DTYPES = (torch.float16, torch.bfloat16)
-"""What float32 models are computed in on a GPU: each is used until an output is not finite."""
+DTYPES: Mapping[str, Sequence[torch.dtype]] = {
+    "cpu": (torch.float32,),
+    "cuda": (torch.float16, torch.bfloat16),
+}
+"""What float32 models are computed in, by the type of their device; each dtype is used until an
+output is not finite."""
+
+
+MAX_KEPT = 4
+"""How many forward passes `ForwardPasses` keeps, because each has its own copy of the weights."""
 
 
 class ForwardPass:
@@ -73,12 +80,11 @@ class ForwardPass:
         forward_graph.fold_batch_norms()
         if dtype != torch.float32:
             forward_graph.cast(dtype)
-        fused = 0
-        if self._is_fused and dtype == torch.float32:
-            fused = forward_graph.fuse_convolutions(fuse_onednn, batch=BATCH_SIZE["cpu"])
-        elif self._is_fused and self._device.type == "cuda" and has_cudnn_fusion():
-            fused = forward_graph.fuse_convolutions(fuse_cudnn, batch=BATCH_SIZE["cuda"])
-        self.fused_convolutions = fused
+        self.fused_convolutions = 0
+        if self._is_fused:
+            kind = self._device.type
+            fuse = fuse_cudnn if kind == "cuda" else fuse_onednn
+            self.fused_convolutions = forward_graph.fuse_convolutions(fuse, batch=BATCH_SIZE[kind])
         run = _in_dtype(forward_graph.compiled(), dtype)
         self._run = Recorder(run) if self._is_recorded else run
 
@@ -146,48 +152,54 @@ def _versions(captured: CapturedGraph) -> list[Any]:
     return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
 
 
-def fast_forward(captured: CapturedGraph, example: Tensor) -> ForwardPass | None:
+def fast_forward(
+    captured: CapturedGraph, example: Tensor, *, dtypes: Sequence[torch.dtype] | None = None
+) -> ForwardPass | None:
     """Return a fast forward pass of a captured model, or None if it would not be faster.
 
-    Only float32 models on a CPU with oneDNN or on an NVIDIA GPU are made faster, and on a CPU only
+    Only float32 models on a CPU with oneDNN or on an NVIDIA GPU are made faster; in float32, only
     those with convolutions. The graph must serve any batch size and have no extra inputs.
 
     Args:
         captured: The model's captured graph.
         example: Inputs like those that will be run, one or more; the forward pass is tried on them.
+        dtypes: What to compute in, one after another as they overflow; None takes `DTYPES`. On a
+            CPU, bfloat16 needs a CPU with instructions for it.
 
     Returns:
         The forward pass, not yet compared with the model (`ForwardPass.is_faithful`).
     """
+    device = example.device
     if captured.batch is not None or captured.extra_inputs or example.dtype != torch.float32:
         return None
-    if example.is_cuda:
-        dtypes: Sequence[torch.dtype] = GPU_DTYPES
-    elif can_pack(example):
-        dtypes = (torch.float32,)
-    else:
-        return None
+    dtypes = DTYPES.get(device.type, ()) if dtypes is None else dtypes
+    if not example.is_cuda:
+        dtypes = [dtype for dtype in dtypes if has_onednn(device, dtype)]
     for first in range(len(dtypes)):
         try:
-            forward = ForwardPass(captured, example.device, dtypes=dtypes[first:])
+            forward = ForwardPass(captured, device, dtypes=dtypes[first:])
             forward(example[:1])
         except torch.OutOfMemoryError:
             raise
         except Exception:  # an operation without a kernel for this dtype or memory order
             continue
-        return forward if example.is_cuda or forward.fused_convolutions else None
+        is_faster = forward.dtype != torch.float32 or forward.fused_convolutions > 0
+        return forward if is_faster else None
     return None
 
 
 class ForwardPasses:
-    """Keeps the forward passes of captured graphs, and checks them before every use."""
+    """Keeps the forward passes of a few captured graphs, and checks them before every use.
 
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Graph, ForwardPass | None] = WeakKeyDictionary()
+    Args:
+        dtypes: What to compute in; see `fast_forward`.
+    """
 
-    def find(
-        self, captured: CapturedGraph, images: Tensor, outputs: Tensor
-    ) -> ForwardPass | None:
+    def __init__(self, dtypes: Sequence[torch.dtype] | None = None) -> None:
+        self._dtypes = dtypes
+        self._kept: dict[Graph, ForwardPass | None] = {}
+
+    def find(self, captured: CapturedGraph, images: Tensor, outputs: Tensor) -> ForwardPass | None:
         """Return a forward pass that agrees with the model at these images, or None.
 
         A forward pass that does not agree is built again once, because the model's parameters may
@@ -198,17 +210,20 @@ class ForwardPasses:
             images: Inputs of the form that it was captured for.
             outputs: The model's outputs at these inputs.
         """
-        key = captured.graph
-        kept = self._kept.get(key)
-        if kept is not None and kept.is_faithful(images, outputs):
-            return kept
-        if key in self._kept and kept is None:
-            return None
-        built = fast_forward(captured, images)
-        is_faithful = built is not None and built.is_faithful(images, outputs)
-        self._kept[key] = built if is_faithful else None
-        return self._kept[key]
+        graph = captured.graph
+        if graph in self._kept:
+            kept = self._kept[graph]
+            if kept is None or kept.is_faithful(images, outputs):
+                return kept
+            del self._kept[graph]
+        built = fast_forward(captured, images, dtypes=self._dtypes)
+        if built is not None and not built.is_faithful(images, outputs):
+            built = None
+        self._kept[graph] = built
+        while len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return built
 
-    def __reduce__(self) -> tuple[type["ForwardPasses"], tuple[()]]:
-        """Leave everything out of copies and pickles; it is built again when needed."""
-        return ForwardPasses, ()
+    def __reduce__(self) -> tuple[type["ForwardPasses"], tuple[Any]]:
+        """Leave forward passes out of copies and pickles; they are built again when needed."""
+        return ForwardPasses, (self._dtypes,)

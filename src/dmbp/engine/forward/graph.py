@@ -9,7 +9,7 @@
 5. `compiled` returns the Python function, which drops every value after its last use.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -63,9 +63,7 @@ class ForwardGraph:
         for node in _needed(captured):
             if all(parent in values for parent in node.all_input_nodes):
                 assert callable(node.target)
-                arguments, keywords = torch.fx.map_arg(
-                    (node.args, node.kwargs), values.__getitem__
-                )
+                arguments, keywords = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*arguments, **keywords)
             elif operation_name(node.target) in IDENTITIES:
                 (source,) = node.all_input_nodes
@@ -94,16 +92,17 @@ class ForwardGraph:
             (layer, norm)
             for norm in self.graph.nodes
             if _is(norm, {BATCH_NORM}) and self._has_constants(norm, slice(1, 5))
+            if norm.args[5] is False  # it normalises by its own statistics, not by the batch's
             for layer in [norm.args[0]]
             if self._is_foldable(layer) and _only_reader(layer) is norm
         ]
-        norms = [self._values(norm) for _, norm in pairs]
-        found = scales_and_shifts(norms)
+        found = scales_and_shifts([self._values(norm) for _, norm in pairs])
         for (layer, norm), (scale, shift) in zip(pairs, found, strict=True):
-            _, weight, bias, *rest = [*self._values(layer), None][: max(3, len(layer.args))]
+            weight, *others = self._values(layer)[1:]
+            bias = others[0] if others else None
             with self.graph.inserting_before(layer):
                 folded = map(self._constant, fold_into_weight(weight, bias, scale, shift))
-                layer.args = (layer.args[0], *folded, *rest)
+                layer.args = (layer.args[0], *folded, *layer.args[3:])
             norm.replace_all_uses_with(layer)
             self.graph.erase_node(norm)
 
@@ -147,10 +146,10 @@ class ForwardGraph:
         return fused
 
     def _convolution_layer(self, node: Node, batch: int) -> ConvolutionLayer:
-        weight, bias, *settings = parse_convolution(self._values(node))
+        weight, bias, stride, padding, dilation, groups = parse_convolution(self._values(node))
         assert isinstance(node.args[0], Node)
         shape = (batch, *(int(side) for side in node.args[0].meta["val"].shape[1:]))
-        return ConvolutionLayer(weight, bias, tuple(settings), shape)  # pyright: ignore[reportArgumentType]
+        return ConvolutionLayer(weight, bias, (stride, padding, dilation, groups), shape)
 
     def _replace(self, nodes: Sequence[Node], function: Function, arguments: Any) -> None:
         """Replace consecutive operations by one function, at the place of the last of them."""
@@ -169,7 +168,9 @@ class ForwardGraph:
 
     def _values(self, node: Node) -> list[Any]:
         """Return a node's arguments, with tensors in place of constants."""
-        return [self.constants.get(part, part) if isinstance(part, Node) else part for part in node.args]
+        return [
+            self.constants.get(part, part) if isinstance(part, Node) else part for part in node.args
+        ]
 
     def compiled(self) -> Function:
         """Return the graph as a Python function of the images."""

@@ -22,7 +22,7 @@ class Recorder:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._met: set[torch.Size] = set()
-        self._recordings: dict[torch.Size, Recording] = {}
+        self._recordings: dict[torch.Size, RecordedBatch] = {}
         self._can_record = True
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -42,13 +42,13 @@ class Recorder:
         """Record the function, unless one of its operations cannot be recorded."""
         try:
             with torch.cuda.device(images.device):
-                self._recordings[images.shape] = Recording(self._function, images)
+                self._recordings[images.shape] = RecordedBatch(self._function, images)
         except RuntimeError:
             self._can_record = False
 
 
-class Recording:
-    """A CUDA graph of a function, for images of one shape."""
+class RecordedBatch:
+    """A CUDA graph of a function of images of one shape."""
 
     def __init__(self, function: Function, images: Tensor) -> None:
         self._images = images.clone()
