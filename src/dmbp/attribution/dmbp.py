@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -46,7 +47,7 @@ from dmbp.decompose import (
 )
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
-from dmbp.engine import MAX_BYTES_PER_ELEMENT, prepare
+from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -157,6 +158,7 @@ class DMBP(Method):
             settings = replace(settings, reference=reference)
         self.settings: Settings = settings
         self._decomposer = Decomposer()
+        self._forward_passes = ForwardPasses()
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
@@ -312,8 +314,23 @@ class DMBP(Method):
         if not removals and question.baselines is not None:
             removals = (question.baselines,)
         return confirm_colours(
-            question, decomposition.streams, test, removals=removals, on_step=on_step
+            question,
+            decomposition.streams,
+            test,
+            removals=removals,
+            run=self._forward_pass(question),
+            on_step=on_step,
         )
+
+    def _forward_pass(self, question: Question) -> Callable[[Tensor], Tensor]:
+        """Return the fastest way to run the model on any number of images."""
+        captured = self.linearizer.captured_graph(question.inputs)
+        if captured is None:
+            return question.runner.outputs
+        if captured.batch is not None:
+            return partial(_run_padded, question.runner.outputs, captured.batch)
+        forward = self._forward_passes.find(captured, question.inputs, question.outputs)
+        return question.runner.outputs if forward is None else forward
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
@@ -321,6 +338,15 @@ class DMBP(Method):
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # the preset's blur is for images only
         return question.baseline_of_rows(self.settings.reference)
+
+
+def _run_padded(run: Callable[[Tensor], Tensor], size: int, images: Tensor) -> Tensor:
+    """Run a model that takes batches of one size; the last one repeats its last image."""
+    outputs: list[Tensor] = []
+    for part in images.split(size):
+        filled = torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
+        outputs.append(run(filled)[: len(part)])
+    return torch.cat(outputs)
 
 
 def _warn_of_blank_maps(decomposition: Decomposition) -> None:
