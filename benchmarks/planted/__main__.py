@@ -2,9 +2,10 @@
 
 Trains a small CNN and a small ViT on images made by code (minutes on two cores; weights are kept in
 `--weights`), prints by intervention how well each follows the rule, and scores every method's maps
-on questions where it does: `images.py` has the rule, `questions.py` the interventions and
-`scores.py` the scores. Figures are means over images ± one standard error; seconds include each
-method's first call. `--rise-masks 1000` saves most of RISE's time. `--picture FILE` draws maps.
+on images with both A and B of a class where it does. `images.py` has the rule, `questions.py` the
+interventions and `scores.py` the scores. Figures are means over images ± one standard error;
+seconds include each method's first call. `--rise-masks 1000` saves most of RISE's time, and
+`--picture FILE` draws maps.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def judge(network: nn.Module, options: argparse.Namespace) -> dict[str, Any]:
             started = time.perf_counter()
             try:
                 maps = METHODS[name](network, **settings).attribute(inputs, target=targets)
-            except DMBPError as error:
+            except (DMBPError, RuntimeError) as error:
                 print(f"| {called} | {error} |", flush=True)
                 rows[called] = {"reason": str(error)}
                 continue

@@ -8,13 +8,13 @@ s is a map, summed over channels; s⁺ and s⁻ are its positive and its negativ
     on ground        the same outside all shapes
     sign accuracy    the mean of [Σ_A s > 0] and [Σ_B s < 0]: is each shape, as a whole, coloured
                      as it should be?
-    signed mass      (Σ_A s⁺ + Σ_B s⁻) / Σ_{A∪B} |s|: how much of what lies on A and B has the
-                     right sign?
+    signed mass      the mean of Σ_A s⁺ / Σ_A |s| and Σ_B s⁻ / Σ_B |s|: how much of what lies on
+                     each shape has the right sign?
 
 A share whose denominator is 0 is 0: a map that shows nothing negative shows no B. Noise has shares
-near the areas, and 1/2 in the last two. A method that never has negative values also gets 1/2 in
-sign accuracy, for colouring every A as it should and no B; there its share on B means nothing, so
-the table has a dash.
+near the areas, and 1/2 in the last two. A method without negative values also has at most 1/2 in
+these two, for colouring every A as it should and no B; it cannot have a share on B, so the table
+has a dash there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def score_maps(maps: Tensor, masks: Masks) -> dict[str, Tensor]:
     pixels = maps.double().sum(1)
     positive, negative, size = pixels.clamp(min=0), (-pixels).clamp(min=0), pixels.abs()
     a, b = masks.a, masks.b
-    right = _mass(positive, a) + _mass(negative, b)
+    right = [
+        _share(_mass(positive, a), _mass(size, a)),
+        _share(_mass(negative, b), _mass(size, b)),
+    ]
     signs = [_mass(pixels, a) > 0, _mass(pixels, b) < 0]
     return {
         "positive on A": _share(_mass(positive, a), _mass(positive)),
@@ -70,7 +73,7 @@ def score_maps(maps: Tensor, masks: Masks) -> dict[str, Tensor]:
         "on distractors": _share(_mass(size, masks.distractors), _mass(size)),
         "on ground": _share(_mass(size, ~(a | b | masks.distractors)), _mass(size)),
         "sign accuracy": torch.stack(signs).double().mean(0),
-        "signed mass": _share(right, _mass(size, a | b)),
+        "signed mass": torch.stack(right).mean(0),
     }
 
 
