@@ -1,11 +1,11 @@
 """Every method against a known rule, with signs: `python -m benchmarks.planted`.
 
-Trains a small CNN and a small ViT on images made by code (minutes on two cores; weights are kept in
-`--weights`), prints by intervention how well each follows the rule, and scores every method's maps
-on images with both A and B of a class where it does. `images.py` has the rule, `questions.py` the
-interventions and `scores.py` the scores. Figures are means over images ± one standard error;
-seconds include each method's first call. `--rise-masks 1000` saves most of RISE's time, and
-`--picture FILE` draws maps.
+Trains a small CNN and a small ViT on images made by code (6 and 20 minutes of one core; weights
+are kept in `--weights`) and prints by intervention how well each follows the rule. Scores every
+method's maps on images with both A and B of a class, where the network follows it. `images.py` has
+the rule, `questions.py` the interventions and `scores.py` the scores. Figures are means over images
+± one standard error; seconds include each method's first call. `--rise-masks 1000` saves most of
+RISE's time, and `--picture FILE` draws maps.
 """
 
 from __future__ import annotations
