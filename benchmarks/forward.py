@@ -3,8 +3,9 @@
 For every network and chunk size, this prints milliseconds per image
 
 - of the model itself in float32 (on a GPU also in TF32), as methods ran it until now;
-- of the fast forward pass (`dmbp.engine.forward`) in its variants: in float16 and bfloat16 on a
-  GPU, with and without cuDNN's fused convolutions, with and without CUDA graphs;
+- of the fast forward pass (`dmbp.engine.forward`) in its variants: on a GPU in float16 and
+  bfloat16, with and without cuDNN's fused convolutions, with and without CUDA graphs; on a CPU in
+  float32, and in bfloat16 if it has instructions for that;
 
 and the largest relative error of the outputs, the time to build the forward pass and its peak
 memory. Variants alternate, and the least of several times counts, because other programs may use
@@ -65,12 +66,14 @@ def variants(name: str, linearizer: Linearizer, example: Tensor) -> dict[str, Fo
             "float16 unfused eager": lambda: build(half, is_fused=False, is_recorded=False),
             "bfloat16": lambda: build(torch.bfloat16),
         }
+    else:
+        makers["bfloat16"] = lambda: fast_forward(captured, example, dtypes=[torch.bfloat16])
     found: dict[str, ForwardPass] = {}
     for variant, make in makers.items():
         started = time.perf_counter()
         forward = make()
         if forward is None:
-            print(f"{name}: no fast forward pass")
+            print(f"{name}: {variant} is not available")
             continue
         forward(example)
         taken = time.perf_counter() - started

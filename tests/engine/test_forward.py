@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmbp.engine.forward import convolution
+from dmbp.engine.forward import convolution, recording
 from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn
 from dmbp.engine.forward.forward_pass import ForwardPass, ForwardPasses, fast_forward
 from dmbp.engine.forward.graph import ForwardGraph
@@ -66,11 +66,19 @@ class ReadTwice(nn.Module):
 
 
 class Heads(nn.Module):
-    """Batch norms after linear layers: of features, and of positions, which cannot be folded."""
+    """Batch norms after layers with a bias and without: of channels, of features, and of positions.
+
+    That of positions cannot be folded.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.positions = nn.Conv2d(3, 6, 3), nn.BatchNorm1d(6)
+        self.conv, self.norm, self.positions = (
+            nn.Conv2d(3, 6, 3),
+            nn.BatchNorm2d(6),
+            nn.BatchNorm1d(6),
+        )
+        nets.randomise_statistics(self)
         self.mix, self.hidden = nn.Linear(100, 6), nn.Linear(36, 8, bias=False)
         self.features, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
         for norm in (self.positions, self.features):
@@ -78,7 +86,7 @@ class Heads(nn.Module):
             nn.init.normal_(norm.running_mean)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.positions(self.mix(torch.relu(self.conv(x)).flatten(2)))
+        x = self.positions(self.mix(torch.relu(self.norm(self.conv(x))).flatten(2)))
         return self.fc(torch.relu(self.features(self.hidden(x.flatten(1)))))
 
 
@@ -311,9 +319,16 @@ def test_bfloat16_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_agrees(forward, model, images, HALF)
 
 
+class ForTwo(nets.FunctionalNet):
+    """Reads its batch size in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + torch.zeros(int(x.shape[0]), 1, 1, 1))
+
+
 def test_graphs_for_one_batch_size_are_left_to_the_model() -> None:
     images = torch.randn(2, 3, 8, 8)
-    captured = captured_graph(networks.Twice(), images)
+    captured = captured_graph(ForTwo(), images)
     assert captured.batch == 2
     assert fast_forward(captured, images) is None
 
@@ -439,6 +454,45 @@ def test_small_networks_on_a_gpu(network: type[nn.Module]) -> None:
     assert forward is not None
     for _ in range(3):
         assert_agrees(forward, model, images, HALF)
+
+
+class Replay:
+    """Stands for a CUDA graph, and counts how often it is replayed."""
+
+    replays = 0
+
+    def __init__(self, function, images: Tensor) -> None:
+        self._function = function
+
+    def __call__(self, images: Tensor) -> Tensor:
+        type(self).replays += 1
+        return self._function(images)
+
+
+class NotRecordable:
+    """Stands for a CUDA graph of an operation that cannot be recorded."""
+
+    def __init__(self, function, images: Tensor) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_batch_size_is_recorded_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "RecordedBatch", Replay)
+    recorder = recording.Recorder(torch.sin)
+    sizes = (2, 3, 2, 2, 3, *(recording.MAX_BATCH + 1,) * 3)
+    replays = []
+    for size in sizes:
+        images = torch.randn(size, 3)
+        assert torch.equal(recorder(images), torch.sin(images))
+        replays.append(Replay.replays)
+    assert replays == [0, 0, 1, 2, 3, 3, 3, 3]
+
+
+def test_what_cannot_be_recorded_runs_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "RecordedBatch", NotRecordable)
+    recorder, images = recording.Recorder(torch.sin), torch.randn(2, 3)
+    for _ in range(3):
+        assert torch.equal(recorder(images), torch.sin(images))
 
 
 @CUDA

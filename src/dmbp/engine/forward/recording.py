@@ -41,8 +41,7 @@ class Recorder:
     def _record(self, images: Tensor) -> None:
         """Record the function, unless one of its operations cannot be recorded."""
         try:
-            with torch.cuda.device(images.device):
-                self._recordings[images.shape] = RecordedBatch(self._function, images)
+            self._recordings[images.shape] = RecordedBatch(self._function, images)
         except RuntimeError:
             self._can_record = False
 
@@ -51,6 +50,10 @@ class RecordedBatch:
     """A CUDA graph of a function of images of one shape."""
 
     def __init__(self, function: Function, images: Tensor) -> None:
+        with torch.cuda.device(images.device):
+            self._record(function, images)
+
+    def _record(self, function: Function, images: Tensor) -> None:
         self._images = images.clone()
         stream, outside = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(outside)
