@@ -88,7 +88,7 @@ def measure(name: str) -> str:
     model = make().eval()
     randomise(model)
     model, inputs = model.double(), torch.randn(2, *shape, dtype=torch.float64)
-    explainer = dmbp.DMBP(model, iterations=ITERATIONS)
+    explainer = dmbp.DMBP(model, preset="fast", iterations=ITERATIONS)
     d = explainer.explain(inputs, target=[0, 1])
     alone = torch.cat([explainer.attribute(inputs[k : k + 1], target=k) for k in range(2)])
     with torch.no_grad():

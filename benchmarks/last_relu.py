@@ -23,7 +23,7 @@ def main() -> None:
     classifier = load_model("squeezenet1_1", weights=weights)
     inputs, target = photographs(options.shared, classifier.preprocessing, options.photos)
     for sites in (None, "features*"):
-        found = DMBP(classifier.module, sites=sites).explain(inputs, target=target)
+        found = DMBP(classifier.module, preset="fast", sites=sites).explain(inputs, target=target)
         score = insertion(classifier.module, inputs, target, found.attribution).mean()
         print(
             f"{sites or 'all sites'}: insertion {score:.3f}, median y⁺ "

@@ -171,7 +171,7 @@ def test_presets_and_overrides() -> None:
     assert (fast["reference"], fast["combine"]) == ("blur", "own_signs")
     tested = dmbp.DMBP(model).settings.described()
     assert (tested["objective"], tested["iterations"], tested["learning_rate"]) == (
-        "posneg", 12, 0.2
+        "posneg", 6, 0.3
     )  # fmt: skip
     assert {
         name: tested[name] for name in ("window", "stride", "contexts", "floor", "removal")

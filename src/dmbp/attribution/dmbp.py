@@ -77,7 +77,7 @@ class DMBP(Method):
 
     Args:
         model: A module or an exported program.
-        preset: "tested" (12 iterations show where evidence may be, and the model is then asked what
+        preset: "tested" (6 iterations show where evidence may be, and the model is then asked what
             each place is worth), "fast" (50 iterations, a blurred reference, each stream keeps its
             own signs) or "paper" (200 iterations at learning rate 0.01, zero reference, plain sum).
             The arguments below override the preset.
@@ -222,7 +222,7 @@ class DMBP(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return the signed attributions of each row."""
-        return self._decompose(question).attribution
+        return self._decompose(question, with_outputs=False).attribution
 
     def explain(
         self,
@@ -279,7 +279,11 @@ class DMBP(Method):
                 return concatenate(list(run_with_oom_retry(questions, decompose)))
 
     def _decompose(
-        self, question: Question, on_iteration: Callable[[], None] | None = None
+        self,
+        question: Question,
+        on_iteration: Callable[[], None] | None = None,
+        *,
+        with_outputs: bool = True,
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
         try:
@@ -290,7 +294,7 @@ class DMBP(Method):
             self._decomposer.forget()
             raise
         if settings.test is not None:
-            tested = self._confirm(question, decomposition, on_iteration)
+            tested = self._confirm(question, decomposition, on_iteration, with_outputs=with_outputs)
             decomposition = replace(decomposition, tested=tested)
         _warn_of_blank_maps(decomposition)
         return decomposition
@@ -301,6 +305,8 @@ class DMBP(Method):
         question: Question,
         decomposition: Decomposition,
         on_step: Callable[[], None] | None,
+        *,
+        with_outputs: bool,
     ) -> Tested:
         """Ask the model about the colours that the streams propose."""
         test = self.settings.test
@@ -318,19 +324,22 @@ class DMBP(Method):
             decomposition.streams,
             test,
             removals=removals,
-            run=self._forward_pass(question),
+            with_outputs=with_outputs,
             on_step=on_step,
+            **self._forward_pass(question),
         )
 
-    def _forward_pass(self, question: Question) -> Callable[[Tensor], Tensor]:
-        """Return the fastest way to run the model on any number of images."""
+    def _forward_pass(self, question: Question) -> dict[str, Any]:
+        """Return the fastest way to run the model on any number of images, and its dtype."""
         captured = self.linearizer.captured_graph(question.inputs)
         if captured is None:
-            return question.runner.outputs
+            return {"run": question.runner.outputs}
         if captured.batch is not None:
-            return partial(_run_padded, question.runner.outputs, captured.batch)
+            return {"run": partial(_run_padded, question.runner.outputs, captured.batch)}
         forward = self._forward_passes.find(captured, question.inputs, question.outputs)
-        return question.runner.outputs if forward is None else forward
+        if forward is None:
+            return {"run": question.runner.outputs}
+        return {"run": forward, "dtype": forward.dtype}
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:

@@ -7,8 +7,8 @@ images of a question, a batch at a time, and returns the score of every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +28,11 @@ PROGRESS_STEPS = 10
 """How often the progress of all passes is reported."""
 
 
+def pixel_size(inputs: Tensor) -> tuple[int, ...]:
+    """Return the size of an input without its channels; a vector has none."""
+    return tuple(inputs.shape[2:]) if inputs.dim() > 2 else tuple(inputs.shape[1:])
+
+
 def default_removals(inputs: Tensor) -> tuple[OneRemoval, ...]:
     """Return how pixels are removed by default; a vector's entries have no surroundings."""
     return ("zero",) if inputs.dim() == 2 else ("blur", "mean")
@@ -38,6 +43,10 @@ def default_checks(inputs: Tensor) -> tuple[OneRemoval, ...]:
     return () if inputs.dim() == 2 else ("noise",)
 
 
+Change = tuple[int, Tensor, Tensor]
+"""The index of a removal, rows, and a mask of the pixels to remove from each, (rows, *size)."""
+
+
 class ChangedImages:
     """The images of a question with pixels removed, and the scores they get.
 
@@ -46,6 +55,7 @@ class ChangedImages:
         removals: How pixels are removed when windows are tested.
         checks: Further ways to remove pixels, by which colours are confirmed.
         run: Runs the model on images, (images, …), and returns its outputs.
+        dtype: What `run` computes in, so that images are converted once; None leaves them.
         on_step: Called `PROGRESS_STEPS` times while images are run, once `expect` has said how many
             there will be.
     """
@@ -57,28 +67,31 @@ class ChangedImages:
         checks: Sequence[OneRemoval] = (),
         *,
         run: Callable[[Tensor], Tensor],
+        dtype: torch.dtype | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.inputs = question.inputs
+        self.names = tuple(_name(removal) for removal in (*removals, *checks))
+        self.tested = range(len(removals))
         self._run_model = run
-        device = self.inputs.device.type
-        most = MOST_PASSES_TOGETHER.get(device, MOST_PASSES_ON_GPU)
+        backgrounds = [self._background(removal) for removal in (*removals, *checks)]
+        self._exact = _Images(self.inputs, backgrounds)
+        self._images = self._exact if dtype is None else self._exact.to(dtype)
+        most = MOST_PASSES_TOGETHER.get(self.inputs.device.type, MOST_PASSES_ON_GPU)
         self._together = min(most, PASSES_FOR_EACH_ROW * question.batch_size)
         self._progress = _Progress(on_step)
-        images = question.rows.image
-        self._image_rows = torch.tensor(
-            [images.index(image) for image in dict.fromkeys(images)], device=self.inputs.device
-        )
-        order = {image: k for k, image in enumerate(dict.fromkeys(images))}
-        self._image_of_row = torch.tensor([order[k] for k in images], device=self.inputs.device)
-        self.tested = range(len(removals))
-        everyone = (*removals, *checks)
-        self._backgrounds = [self._background(removal) for removal in everyone]
-        self.names = tuple(_name(removal) for removal in everyone)
-        outputs = self._run(self.inputs)
+        image = question.rows.image
+        order = {k: position for position, k in enumerate(dict.fromkeys(image))}
+        device = self.inputs.device
+        self._row_of_image = torch.tensor([image.index(k) for k in order], device=device)
+        self._image_of_row = torch.tensor([order[k] for k in image], device=device)
+        self._all_rows = torch.arange(len(image), device=device)
+        outputs = question.outputs
         self._rows = question.rows.among(outputs.shape[1])
         self._weights = self._rows.tangent(outputs)[0] if self._rows.is_linear else None
-        self.score = self._scores(outputs, torch.arange(len(self.inputs), device=outputs.device))
+        nothing = torch.zeros(len(image), *pixel_size(self.inputs), dtype=torch.bool, device=device)
+        found = self.scores([(0, nothing), *((k, ~nothing) for k in self.tested)])
+        self.score, self.empty_score = found[:, 0], found[:, 1:]
 
     def expect(self, passes: int) -> None:
         """Prepare to report progress over this many images."""
@@ -87,57 +100,77 @@ class ChangedImages:
     @property
     def images(self) -> int:
         """How many different images the rows have."""
-        return len(self._image_rows)
+        return len(self._row_of_image)
 
-    @cached_property
-    def empty_score(self) -> Tensor:
-        """The score of each row with all pixels removed, (rows, tested removals)."""
-        everything = torch.ones_like(self.inputs[:, 0] if self.inputs.dim() > 2 else self.inputs)
-        return self.without(everything.bool(), self.tested)
+    def remove(self, removal: int, mask: Tensor) -> Tensor:
+        """Return every row's image, as the model takes it, without the pixels in its mask."""
+        return self._exact.remove(removal, self._all_rows, mask)
 
-    def remove(self, removal: int, rows: Tensor, mask: Tensor) -> Tensor:
-        """Return the images of these rows with the pixels in `mask`, (rows, *size), removed."""
-        inputs, background = self.inputs[rows], self._backgrounds[removal]
-        mask = mask[:, None] if inputs.dim() > 2 else mask
-        if not isinstance(background, Tensor):
-            return torch.where(mask, _replaced(background, inputs, mask), inputs)
-        return torch.where(mask, background[rows], inputs)
+    def scores(self, changes: Sequence[tuple[int, Tensor]]) -> Tensor:
+        """Return each row's score after each change, (rows, changes).
+
+        A change is the index of a removal, and a mask of what it removes from each row.
+        """
+        rows = self._all_rows
+        outputs = self._outputs((removal, rows, mask) for removal, mask in changes)
+        scores = self._scores(outputs, rows.repeat(len(changes)))
+        return scores.view(len(changes), len(rows)).T
 
     def without(self, mask: Tensor, removals: Sequence[int] | None = None) -> Tensor:
         """Return each row's score without the pixels in its mask, (rows, removals)."""
-        rows = torch.arange(len(mask), device=mask.device)
         every = range(len(self.names)) if removals is None else removals
-        return torch.stack([self._scores_of(k, rows, mask) for k in every], 1)
+        return self.scores([(removal, mask) for removal in every])
 
-    def windows(self, removal: int, masks: Tensor, *, alone: bool) -> Tensor:
-        """Return each row's score without each window, (rows, windows), or with it `alone`.
+    def window_worth(self, masks: Tensor, *, contexts: int) -> list[Tensor]:
+        """Return what each test says about each window, a list of (rows, windows).
 
-        Windows that hold nothing to remove are not run.
+        Windows are removed from the image by each tested removal; the worth is what the score
+        loses. With two contexts they are also put alone into the image that the first removal
+        leaves; the worth is what the score gains. Windows with nothing to remove are not run.
         """
+        tests = [(removal, False) for removal in self.tested] + [(0, True)] * (contexts - 1)
         count = len(masks)
-        jobs = self._differing(removal, masks).flatten().nonzero()[:, 0]
-        nothing = self.empty_score[:, removal] if alone else self.score
-        result = nothing[:, None].expand(-1, count).clone()
-        for part in jobs.split(self._together):
-            image, window = part // count, part % count
-            mask = masks[window]
-            changed = self.remove(removal, self._image_rows[image], ~mask if alone else mask)
-            outputs = self._run(changed)
-            position, row = (image[:, None] == self._image_of_row).nonzero(as_tuple=True)
-            result[row, window[position]] = self._scores(outputs[position], row)
-        self._progress.add(self.images * count - len(jobs))
-        return result
+        jobs = [self._changing(removal, masks).flatten().nonzero()[:, 0] for removal, _ in tests]
+        self._progress.add(len(tests) * self.images * count - sum(map(len, jobs)))
 
-    def _scores_of(self, removal: int, rows: Tensor, masks: Tensor) -> Tensor:
-        scores: list[Tensor] = []
-        for row, mask in zip(rows.split(self._together), masks.split(self._together), strict=True):
-            scores.append(self._scores(self._run(self.remove(removal, row, mask)), row))
-        return torch.cat(scores)
+        def changes() -> Iterator[Change]:
+            for (removal, alone), job in zip(tests, jobs, strict=True):
+                for part in job.split(self._together):
+                    mask = masks[part % count]
+                    yield removal, self._row_of_image[part // count], ~mask if alone else mask
 
-    def _run(self, images: Tensor) -> Tensor:
-        outputs = [self._run_model(part) for part in images.split(self._together)]
-        self._progress.add(len(images))
-        return torch.cat(outputs)
+        outputs = self._outputs(changes()).split([len(job) for job in jobs])
+        found: list[Tensor] = []
+        for (removal, alone), job, own in zip(tests, jobs, outputs, strict=True):
+            position, row = ((job // count)[:, None] == self._image_of_row).nonzero(as_tuple=True)
+            scores = self._scores(own[position], row)
+            change = scores - self.empty_score[row, removal] if alone else self.score[row] - scores
+            worth = change.new_zeros(len(self.inputs), count)
+            worth[row, (job % count)[position]] = change
+            found.append(worth)
+        return found
+
+    def _outputs(self, changes: Iterable[Change]) -> Tensor:
+        """Return the model's outputs for all rows of all changes, in order."""
+        outputs: list[Tensor] = []
+        waiting: list[Tensor] = []
+
+        def run() -> None:
+            images = torch.cat(waiting)
+            waiting.clear()
+            outputs.append(self._run_model(images))
+            self._progress.add(len(images))
+
+        for removal, rows, mask in changes:
+            for row, own in zip(
+                rows.split(self._together), mask.split(self._together), strict=True
+            ):
+                if sum(map(len, waiting)) + len(row) > self._together:
+                    run()
+                waiting.append(self._images.remove(removal, row, own))
+        if waiting:
+            run()
+        return torch.cat(outputs) if outputs else self.inputs.new_zeros(0, self._rows.classes)
 
     def _scores(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """Return the scores of these rows, from outputs with an entry for each."""
@@ -145,7 +178,7 @@ class ChangedImages:
             return (outputs * self._weights[rows]).sum(1)
         return self._rows.pick(rows.tolist()).scores(outputs)
 
-    def _background(self, removal: OneRemoval) -> Any:
+    def _background(self, removal: OneRemoval) -> Background:
         """Return what takes the place of removed pixels, or the function that computes it."""
         if callable(removal):
             return removal
@@ -156,14 +189,44 @@ class ChangedImages:
         except InputError as error:
             raise InputError(str(error).replace("reference", "removal")) from None
 
-    def _differing(self, removal: int, masks: Tensor) -> Tensor:
+    def _changing(self, removal: int, masks: Tensor) -> Tensor:
         """Return in which windows of which image removal changes anything, (images, windows)."""
-        background = self._backgrounds[removal]
+        background = self._exact.backgrounds[removal]
         if not isinstance(background, Tensor):
             return torch.ones(self.images, len(masks), dtype=torch.bool, device=masks.device)
-        differs = (background != self.inputs)[self._image_rows]
+        differs = (background != self.inputs)[self._row_of_image]
         differs = differs.any(1) if differs.dim() > 2 else differs
         return differs.flatten(1).float() @ masks.flatten(1).float().T > 0
+
+
+Background = Tensor | Callable[[Tensor, Tensor], Any]
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images, and what takes the place of their pixels by each removal."""
+
+    inputs: Tensor
+    backgrounds: list[Background]
+
+    def to(self, dtype: torch.dtype) -> _Images:
+        """Return the same in another dtype, with channels last as convolutions prefer."""
+
+        def converted(images: Any) -> Any:
+            if not isinstance(images, Tensor):
+                return images
+            order = torch.channels_last if images.dim() == 4 else torch.preserve_format
+            return images.to(dtype, memory_format=order)
+
+        return _Images(converted(self.inputs), [converted(k) for k in self.backgrounds])
+
+    def remove(self, removal: int, rows: Tensor, mask: Tensor) -> Tensor:
+        """Return the images of these rows with the pixels in `mask`, (rows, *size), removed."""
+        inputs, background = self.inputs[rows], self.backgrounds[removal]
+        mask = mask[:, None] if inputs.dim() > 2 else mask
+        if isinstance(background, Tensor):
+            return torch.where(mask, background[rows], inputs)
+        return torch.where(mask, _replaced(background, inputs, mask), inputs)
 
 
 class _Progress:

@@ -121,6 +121,8 @@ def confirm_colours(
     *,
     removals: tuple[OneRemoval, ...] = (),
     run: Callable[[Tensor], Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+    with_outputs: bool = True,
     on_step: Callable[[], None] | None = None,
 ) -> Tested:
     """Ask the model what the places of each row's image are worth, and confirm the answer.
@@ -133,46 +135,63 @@ def confirm_colours(
         removals: How windows are removed; if none is given, as suits the inputs, and colours are
             confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
+        dtype: What `run` computes in.
+        with_outputs: Whether the model itself is run on the images without red and blue pixels;
+            otherwise `Tested.outputs_without_positive` and its like have no classes.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
     inputs, runner = question.inputs, question.runner
     windows = windows_over(inputs, test.window, test.stride)
     details = details_for(test, windows)
     checks = () if removals else default_checks(inputs)
-    removals = removals or default_removals(inputs)
-    changed = ChangedImages(question, removals, checks, run=run or runner.outputs, on_step=on_step)
+    changed = ChangedImages(
+        question,
+        removals or default_removals(inputs),
+        checks,
+        run=run or runner.outputs,
+        dtype=dtype,
+        on_step=on_step,
+    )
     changed.expect(_count_passes(changed, len(windows), len(details), test.contexts))
     worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
     positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
     negative = negative + FAINT * _expand(positive.flatten(1).mean(1), positive)
-    red = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
-    red = red + tie_break(red, worth)
+    candidates = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
+    candidates = candidates + tie_break(candidates, worth)
+    detail, without_positive = choose(changed, candidates)
+    red = candidates[torch.arange(len(detail), device=detail.device), detail]
     blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
     blue = spread(negative, blue_detail, windows, cost)
 
-    chosen, without_positive = choose(changed, red)
-    rows = torch.arange(len(inputs), device=inputs.device)
-    red = red[rows, chosen]
-    without_negative = changed.without(strongest(blue)) - changed.score[:, None]
+    every, tested = range(len(changed.names)), changed.tested
+    found = changed.scores(
+        [(k, strongest(blue)) for k in every]
+        + [(k, worth > 0) for k in tested]
+        + [(k, blue > 0) for k in tested]
+    )
+    changes = found - changed.score[:, None]
+    without_negative, without_red, without_blue = changes.split(
+        [len(every), len(tested), len(tested)], 1
+    )
     least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
     is_true = (without_negative > least[:, None]).all(1)
     blue = torch.where(_expand(is_true, blue), blue, 0)
     red = torch.where(blue > 0, 0, red)
-
-    worth_for = (changed.score[:, None] - changed.without(worth > 0, changed.tested)).mean(1)
-    gain = (changed.without(blue > 0, changed.tested) - changed.score[:, None]).mean(1)
-    worth_against = torch.where(is_true, gain, 0)
+    worth_for = -without_red.mean(1)
+    worth_against = torch.where(is_true, without_blue.mean(1), 0)
     area = float(windows.masks[0].sum())
     signed = scaled_to(red, worth_for, area) - scaled_to(blue, worth_against, area)
+    without = [changed.remove(0, strongest(colour)) for colour in (red, blue)] * with_outputs
+    outputs = [runner.outputs(images) for images in without] or [inputs.new_empty(len(red), 0)] * 2
     return Tested(
         attribution=over_channels(signed, streams, inputs),
         worth_for=worth_for,
         worth_against=worth_against,
         change_without_positive=without_positive - changed.score[:, None],
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
-        outputs_without_positive=runner.outputs(changed.remove(0, rows, strongest(red))),
-        outputs_without_negative=runner.outputs(changed.remove(0, rows, strongest(blue))),
-        detail=chosen,
+        outputs_without_positive=outputs[0],
+        outputs_without_negative=outputs[1],
+        detail=detail,
         removals=changed.names,
     )
 
@@ -231,19 +250,20 @@ def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor]:
         The index of each row's candidate, and the row's score without the strongest tenth of that
         candidate's pixels, (rows, removals).
     """
+    every, tested = range(len(changed.names)), changed.tested
+    masks = [strongest(candidate) for candidate in candidates.unbind(1)]
+    found = changed.scores(
+        [(k, ~mask) for mask in masks for k in tested]
+        + [(k, mask) for mask in masks for k in every]
+    )
+    alone, without = found.split([len(masks) * len(tested), len(masks) * len(every)], 1)
+    alone = alone.unflatten(1, (len(masks), len(tested)))
+    without = without.unflatten(1, (len(masks), len(every)))
     span = (changed.score[:, None] - changed.empty_score).abs().clamp(min=1e-3)
-    values: list[Tensor] = []
-    without: list[Tensor] = []
-    for candidate in candidates.unbind(1):
-        mask = strongest(candidate)
-        gain = (changed.without(~mask, changed.tested) - changed.empty_score) / span
-        score = changed.without(mask)
-        falls = (score < changed.score[:, None]).all(1)
-        values.append(gain.clamp(-1, 1).mean(1) + 2 * falls)
-        without.append(score)
-    chosen = torch.stack(values, 1).argmax(1)
-    rows = torch.arange(len(chosen), device=chosen.device)
-    return chosen, torch.stack(without, 1)[rows, chosen]
+    restored = ((alone - changed.empty_score[:, None]) / span[:, None]).clamp(-1, 1).mean(2)
+    falls = (without < changed.score[:, None, None]).all(2)
+    chosen = (restored + 2 * falls).argmax(1)
+    return chosen, without[torch.arange(len(chosen), device=chosen.device), chosen]
 
 
 def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
@@ -329,5 +349,5 @@ def _count_passes(changed: ChangedImages, windows: int, details: int, contexts: 
     """Return how many images the model will be run on."""
     rows, removals, all_removals = len(changed.inputs), len(changed.tested), len(changed.names)
     of_windows = windows * (removals + contexts - 1)
-    of_rows = removals + details * (removals + all_removals) + all_removals + 2 * removals
+    of_rows = details * (removals + all_removals) + all_removals + 2 * removals
     return changed.images * of_windows + rows * of_rows

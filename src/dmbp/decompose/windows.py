@@ -17,7 +17,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dmbp.decompose.removal import ChangedImages
+from dmbp.decompose.removal import ChangedImages, pixel_size
 from dmbp.errors import InputError
 
 WINDOW_AND_STRIDE = {1: (1 / 20, 1 / 40), 2: (1 / 4, 1 / 8), 3: (2 / 5, 1 / 5)}
@@ -58,11 +58,6 @@ class Windows:
         """Return the mean of the windows over each pixel, (rows, *size), from (rows, windows)."""
         masks = self.masks.flatten(1).to(values.dtype)
         return (values @ masks / masks.sum(0)).view(-1, *self.size)
-
-
-def pixel_size(inputs: Tensor) -> tuple[int, ...]:
-    """Return the size of an input without its channels; a vector has none."""
-    return tuple(inputs.shape[2:]) if inputs.dim() > 2 else tuple(inputs.shape[1:])
 
 
 def windows_over(inputs: Tensor, window: float | None, stride: float | None) -> Windows:
@@ -118,17 +113,10 @@ def window_worth(
 ) -> tuple[Tensor, Tensor]:
     """Return what the windows over each pixel are worth, and what they cost, (rows, *size).
 
-    A window's worth is the mean over the tests it is put to: it is removed from the image by each
-    removal and, with two `contexts`, put alone into the image that the first removal leaves. It
-    costs something only if every test says so.
+    A window's worth is the mean over its tests (`ChangedImages.window_worth`). It costs something
+    only if every test says so.
     """
-    tests = [
-        changed.score[:, None] - changed.windows(k, windows.masks, alone=False)
-        for k in changed.tested
-    ]
-    if contexts == 2:
-        gain = changed.windows(0, windows.masks, alone=True) - changed.empty_score[:, :1]
-        tests.append(gain)
-    painted = torch.stack([windows.paint(values) for values in tests])
+    tests = changed.window_worth(windows.masks, contexts=contexts)
+    painted = torch.stack([windows.paint(worth) for worth in tests])
     worth = painted.mean(0)
     return worth, torch.where((painted < 0).all(0), -worth, 0)

@@ -86,6 +86,7 @@ class ForwardPass:
             forward_graph.cast(dtype)
         self.fused_convolutions = 0
         if self._is_fused:
+            forward_graph.join_biases()
             kind = self._device.type
             fuse = fuse_cudnn if kind == "cuda" else fuse_onednn
             self.fused_convolutions = forward_graph.fuse_convolutions(fuse, batch=BATCH_SIZE[kind])

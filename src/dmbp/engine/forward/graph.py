@@ -5,8 +5,10 @@
    images have their channels last.
 2. `fold_batch_norms` folds each batch norm into the convolution or linear layer before it.
 3. `cast` changes constants and casts from float32 to 16 bits.
-4. `fuse_convolutions` replaces a convolution, the sum and the activation after it by one function.
-5. `compiled` returns the Python function, which drops every value after its last use.
+4. `join_biases` adds the biases of two convolutions whose results are summed, because one of them
+   cannot add its bias for free.
+5. `fuse_convolutions` replaces a convolution, the sum and the activation after it by one function.
+6. `compiled` returns the Python function, which drops every value after its last use.
 """
 
 from collections.abc import Iterator, Sequence
@@ -126,6 +128,32 @@ class ForwardGraph:
             keeps = all(_is(reader, {BATCH_NORM}) for reader in node.users)
             if value.dtype == torch.float32 and not keeps:
                 self.constants[node] = value.to(dtype)
+
+    def join_biases(self) -> None:
+        """Give the bias of a convolution to the earlier one that its result is added to.
+
+        That one is fused with the sum.
+        """
+        order = {node: position for position, node in enumerate(self.graph.nodes)}
+        for addition in order:
+            if not _is(addition, {ADDITION}) or len(addition.args) != 2 or addition.kwargs:
+                continue
+            pair = {part for part in addition.args if self._is_biased_convolution(part)}
+            if len(pair) != 2 or any(_only_reader(node) is not addition for node in pair):
+                continue
+            first, second = sorted(pair, key=order.__getitem__)
+            if _form(first) != _form(second):
+                continue
+            with self.graph.inserting_before(first):
+                joined = self._constant(self._values(first)[2] + self._values(second)[2])
+            first.args = (*first.args[:2], joined, *first.args[3:])
+            second.args = (*second.args[:2], None, *second.args[3:])
+
+    def _is_biased_convolution(self, node: Any) -> bool:
+        """Return whether a value is a convolution with a constant weight and bias."""
+        if not _is(node, {CONVOLUTION}) or not self._has_constants(node, slice(1, 3)):
+            return False
+        return len(node.args) > 2 and node.args[2] is not None
 
     def fuse_convolutions(self, fuse: Fuse, *, batch: int) -> int:
         """Replace convolutions by the functions of `fuse`; return how many it replaces.
