@@ -248,7 +248,7 @@ def _remove_pixels(prediction: Prediction, attribution: torch.Tensor) -> Removal
     return removal(
         classifier.module,
         prediction.inputs,
-        prediction.targets[0],
+        prediction.targets[0].target,
         attribution,
         activation=classifier.probabilities,
     )
