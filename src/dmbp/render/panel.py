@@ -137,7 +137,7 @@ def format_number(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
-SENTENCE_LETTERS = 118
+SENTENCE_LETTERS = 132
 """How many letters of a sentence fit below four pictures."""
 
 SENTENCE_LINE = 0.3
