@@ -45,8 +45,9 @@ def test_decimals_tell_numbers_apart() -> None:
     )
     same = ColourTest("cat", Outcome(19.3, 1.0), Outcome(14.1, 1.0), None)
     assert sentence(same).startswith(
-        "Without the red pixels, cat stays at 100.0% (score 19.3 → 14.1). Nothing is blue"
+        "Without the red pixels, cat stays at 100% (score 19.3 → 14.1). Nothing is blue"
     )
+    assert same.title(1, RED_BLUE) == "without red: score 19.3 → 14.1"
 
 
 def test_a_probability_that_moves_against_its_score_shows_both() -> None:
@@ -63,7 +64,8 @@ def test_scores_alone() -> None:
     assert test.title(1, RED_BLUE) == "without red: score 7.3 → −4.3"
     close = ColourTest("class 3", Outcome(7.31), Outcome(7.29), None)
     assert close.title(1, RED_BLUE) == "without red: score 7.31 → 7.29"
-    assert ColourTest("a", Outcome(0.0), Outcome(-0.001), None).title(1, RED_BLUE).endswith("0.00")
+    equal = ColourTest("class 3", Outcome(0.0), Outcome(-0.0001), None)
+    assert equal.title(1, RED_BLUE) == "without red: score 0.0 → 0.0"
 
 
 def test_a_colour_that_is_not_there_is_said_in_words() -> None:

@@ -1,10 +1,11 @@
 """What a score becomes without a map's strongest pixels of each colour, in numbers and in words.
 
-    >>> cat = ColourTest("cat", Outcome(3.9, 0.98), Outcome(-2.1, 0.11), Outcome(4.6, 0.99))
-    >>> cat.sentence(RED_BLUE)
-    'Without the red pixels, cat falls from 98% to 11%; without the blue ones, it rises to 99%.'
-    >>> cat.title(1, RED_BLUE)
-    'without red: cat 98% → 11%'
+    >>> cat = ColourTest("cat", Outcome(1.4, 0.80), Outcome(-2.1, 0.11), Outcome(4.6, 0.99))
+    >>> palette = dmbp.render.PALETTES["red-blue"]
+    >>> cat.sentence(palette)
+    'Without the red pixels, cat falls from 80% to 11%; without the blue ones, it rises to 99%.'
+    >>> cat.title(1, palette)
+    'without red: cat 80% → 11%'
 
 `colour_tests` reads these numbers from a tested `Decomposition`. Pictures, charts and the report
 draw them.
@@ -84,8 +85,8 @@ class ColourTest:
         if outcome is None:
             return f"no {colour}"
         change = self._change(outcome)
-        if not change.in_probabilities:
-            return f"without {colour}: score {change.arrow}"
+        if not change.in_probabilities or change.is_invisible:
+            return f"without {colour}: score {change.score_arrow}"
         named = f"{self.name} " if len(self.name) <= LONGEST_NAME else ""
         score = f"\n(score {change.score_arrow})" if change.shows_score else ""
         return f"without {colour}: {named}{change.arrow}{score}"
@@ -129,10 +130,14 @@ class ColourTest:
         return " ".join([*said, *self._warnings(palette, words)])
 
     def _change(self, outcome: Outcome) -> _Change:
-        """Return a change as text, with decimals that tell all outcomes from the whole input's."""
+        """Return a change as text, with decimals that tell outcomes from the whole input's."""
         others = [k for k in (self.without_positive, self.without_negative) if k is not None]
-        more = any(_Change(self.whole, k, 0).is_invisible for k in others)
-        return _Change(self.whole, outcome, int(more))
+
+        def alike(more: int) -> int:
+            return sum(_Change(self.whole, k, more).is_invisible for k in others)
+
+        choices = range(3 if self.whole.probability is None else 2)
+        return _Change(self.whole, outcome, min(choices, key=alike))
 
     @property
     def _subject(self) -> str:
@@ -161,14 +166,12 @@ class _Change:
     """
 
     def __init__(self, whole: Outcome, without: Outcome, more: int) -> None:
-        has_probability = whole.probability is not None and without.probability is not None
-        more_of_score = 0 if has_probability else more
-        scores = _score_text(whole.score, more_of_score), _score_text(without.score, more_of_score)
-        self.before, self.after = scores
-        self.score_arrow = " → ".join(scores)
+        self.before, self.after = _score_text(whole.score, more), _score_text(without.score, more)
+        scores = [(_score_text(whole.score, k), _score_text(without.score, k)) for k in range(3)]
+        self.score_arrow = " → ".join(next((k for k in scores if k[0] != k[1]), scores[0]))
         self._moves = without.score - whole.score
         self.shows_score = False
-        self.in_probabilities = has_probability
+        self.in_probabilities = whole.probability is not None and without.probability is not None
         if whole.probability is not None and without.probability is not None:
             turns = self._moves * (without.probability - whole.probability) < 0
             self._moves = without.probability - whole.probability

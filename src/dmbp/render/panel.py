@@ -137,8 +137,8 @@ def format_number(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
-SENTENCE_LETTERS = 132
-"""How many letters of a sentence fit below four pictures."""
+SENTENCE_LETTERS = 10
+"""How many letters of a sentence fit into an inch."""
 
 SENTENCE_LINE = 0.3
 """The height of a line of a sentence, in inches."""
@@ -149,11 +149,13 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
     style = style or PanelStyle()
     if any(row.test is None for row in rows):
         return _draw_untested(rows, style)
-    sentences = [wrap_sentence(row.test.sentence(style.palette)) for row in rows if row.test]
-    side = 0.91 * style.row_height  # pictures are about square; the rest of a row is its title
+    side = 0.91 * style.row_height  # the rest of a row is its title
+    said = [row.test.sentence(style.palette) for row in rows if row.test is not None]
+    sentences = [wrap_sentence(sentence, width=4 * side) for sentence in said]
     heights: list[float] = []
-    for sentence in sentences:
-        heights += [side, sentence_height(sentence)] + [side] * style.terms
+    for row, sentence in zip(rows, sentences, strict=True):
+        picture = side * min(1.0, row.photo.shape[0] / row.photo.shape[1])
+        heights += [picture, sentence_height(sentence)] + [picture] * style.terms
     pictures = len(rows) * (1 + style.terms)
     titles = 0.4 * pictures + sum(_titles_height(row, style) for row in rows)
     size = 4 * side, sum(heights) + titles + 0.55  # inches for the legend
@@ -294,9 +296,9 @@ def _note(rows: Sequence[PanelRow], style: PanelStyle) -> str:
     return "\n".join([note, *filter(None, ["; ".join(more)])])
 
 
-def wrap_sentence(sentence: str) -> str:
-    """Wrap a sentence to the width of a figure."""
-    return "\n".join(wrap(sentence, SENTENCE_LETTERS))
+def wrap_sentence(sentence: str, *, width: float) -> str:
+    """Wrap a sentence to the width of a figure, in inches."""
+    return "\n".join(wrap(sentence, round(SENTENCE_LETTERS * width)))
 
 
 def sentence_height(sentence: str) -> float:
@@ -307,7 +309,7 @@ def sentence_height(sentence: str) -> float:
 def write_sentence(axis: Axes, sentence: str) -> None:
     """Write a wrapped sentence below a row."""
     axis.set_axis_off()
-    text = axis.text(0.5, 1, sentence, ha="center", va="top", fontsize=13, linespacing=1.35)
+    text = axis.text(0.5, 1, sentence, ha="center", va="top", fontsize=12, linespacing=1.35)
     text.set_in_layout(False)
 
 

@@ -97,7 +97,8 @@ def _sentence(row: SeriesRow, palette: Palette) -> str:
     if row.test is None:
         return ""
     words = SIGNAL_WORDS if row.values.ndim > 1 else VECTOR_WORDS
-    return wrap_sentence(row.test.sentence(palette, words))
+    width = CHART_WIDTH + TERMS_WIDTH
+    return wrap_sentence(row.test.sentence(palette, words), width=width)
 
 
 def pick_strongest(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:
