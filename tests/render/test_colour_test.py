@@ -64,6 +64,8 @@ def test_scores_alone() -> None:
     assert test.title(1, RED_BLUE) == "without red: score 7.3 → −4.3"
     close = ColourTest("class 3", Outcome(7.31), Outcome(7.29), None)
     assert close.title(1, RED_BLUE) == "without red: score 7.31 → 7.29"
+    small = ColourTest("class 3", Outcome(-0.19), Outcome(-0.2), Outcome(-0.14))
+    assert small.title(-1, RED_BLUE) == "without blue: score −0.19 → −0.14"
     equal = ColourTest("class 3", Outcome(0.0), Outcome(-0.0001), None)
     assert equal.title(1, RED_BLUE) == "without red: score 0.0 → 0.0"
 

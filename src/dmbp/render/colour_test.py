@@ -85,7 +85,9 @@ class ColourTest:
         if outcome is None:
             return f"no {colour}"
         change = self._change(outcome)
-        if not change.in_probabilities or change.is_invisible:
+        if not change.in_probabilities:
+            return f"without {colour}: score {change.arrow}"
+        if change.is_invisible:
             return f"without {colour}: score {change.score_arrow}"
         named = f"{self.name} " if len(self.name) <= LONGEST_NAME else ""
         score = f"\n(score {change.score_arrow})" if change.shows_score else ""

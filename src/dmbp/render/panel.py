@@ -8,6 +8,7 @@ linear maps and bars of the score's terms; they are all there is if colours were
 terms, legend, notes) and `PanelStyle`, which every figure takes, are defined here, too.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -137,7 +138,7 @@ def format_number(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
-SENTENCE_LETTERS = 10
+SENTENCE_LETTERS = 11
 """How many letters of a sentence fit into an inch."""
 
 SENTENCE_LINE = 0.3
@@ -297,8 +298,10 @@ def _note(rows: Sequence[PanelRow], style: PanelStyle) -> str:
 
 
 def wrap_sentence(sentence: str, *, width: float) -> str:
-    """Wrap a sentence to the width of a figure, in inches."""
-    return "\n".join(wrap(sentence, round(SENTENCE_LETTERS * width)))
+    """Wrap a sentence to the width of a figure, in inches, in lines of about the same length."""
+    most = round(SENTENCE_LETTERS * width)
+    lines = math.ceil(len(sentence) / most)
+    return "\n".join(wrap(sentence, min(most, round(1.15 * len(sentence) / lines) + 1)))
 
 
 def sentence_height(sentence: str) -> float:
