@@ -32,6 +32,7 @@ LAYERS = (
     "linear",
     "engine.base",
     "engine.plan",
+    "engine.forward",
     "engine.autograd",
     "engine.readout",
     "engine.cpu",

@@ -18,7 +18,7 @@ IMAGES = (3, 3, 16, 16)
 def test_maps_are_signed_and_the_same_again(make: type[nn.Module]) -> None:
     """In single precision; `test_base.py` has the rest of the contract, in double precision."""
     model, inputs = make().eval(), torch.randn(IMAGES)
-    explainer = dmbp.DMBP(model, iterations=6)
+    explainer = dmbp.DMBP(model, preset="fast", iterations=6)
     maps = explainer.attribute(inputs, target=1)
     assert maps.dtype == torch.float32
     assert (maps.sum(1) > 0).any()
@@ -54,8 +54,9 @@ def test_a_map_that_shows_nothing_is_pointed_out() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     nn.init.ones_(model[1].weight)
     images = torch.stack([torch.full((3, 2, 2), -5.0), torch.full((3, 2, 2), 5.0)])
+    explainer = dmbp.DMBP(model, preset="fast", iterations=2, reference=None)
     with pytest.warns(UserWarning, match="1 of 2 maps are zero everywhere"):
-        maps = dmbp.DMBP(model, iterations=2, reference=None).attribute(images, target=1)
+        maps = explainer.attribute(images, target=1)
     assert not maps[0].any()
     assert maps[1].any()
 
@@ -96,7 +97,9 @@ def test_many_rows_are_learned_a_few_at_a_time() -> None:
     inputs = torch.randn(19, 3, 16, 16, dtype=torch.float64)
     calls: list[None] = []
     whole = explainer.explain(inputs, target=1, on_iteration=lambda: calls.append(None))
-    assert len(calls) == 3 * 5  # batches of 4, 4, 4, 4 and 3 rows
+    # In batches of 4, 4, 4, 4 and 3 rows: three iterations, then ten reports of the test.
+    assert len(calls) == 5 * (3 + 10)
+    assert explainer.progress_steps == 3 + 10
     together = explainer.explain(inputs, target=1, internal_batch_size=19)
     assert relative(whole.attribution, together.attribution) <= BATCH
     assert whole.image == tuple(range(19))
@@ -143,7 +146,8 @@ def test_without_a_target_the_top_class_is_explained() -> None:
 
 def test_swapping_a_difference_swaps_the_roles() -> None:
     """What speaks for "a minus b" speaks against "b minus a"."""
-    explainer = dmbp.DMBP(nets.VGGLike().double().eval(), iterations=20, combine="sum")
+    model = nets.VGGLike().double().eval()
+    explainer = dmbp.DMBP(model, preset="fast", iterations=20, combine="sum")
     inputs = torch.randn(1, 3, 16, 16, dtype=torch.float64)
     one = explainer.explain(inputs, target={0: 1.0, 1: -1.0})
     other = explainer.explain(inputs, target={0: -1.0, 1: 1.0})
@@ -162,9 +166,22 @@ def test_presets_and_overrides() -> None:
         "combine": "sum",
         "precision": "auto",
     }
-    fast = dmbp.DMBP(model).settings.described()
+    fast = dmbp.DMBP(model, preset="fast").settings.described()
     assert (fast["iterations"], fast["learning_rate"]) == (50, 0.05)
     assert (fast["reference"], fast["combine"]) == ("blur", "own_signs")
+    tested = dmbp.DMBP(model).settings.described()
+    assert (tested["objective"], tested["iterations"], tested["learning_rate"]) == (
+        "posneg", 12, 0.2
+    )  # fmt: skip
+    assert {
+        name: tested[name] for name in ("window", "stride", "contexts", "floor", "removal")
+    } == {
+        "window": "auto",
+        "stride": "auto",
+        "contexts": 2,
+        "floor": "auto",
+        "removal": "auto",
+    }
     assert dmbp.DMBP(model, preset="paper", iterations=7, reference="blur").settings.iterations == 7
 
 
@@ -178,7 +195,8 @@ def test_inputs_other_than_images_are_compared_with_zero() -> None:
 
 
 def test_baselines_are_the_reference() -> None:
-    explainer = dmbp.DMBP(nets.ResidualNet().eval(), iterations=2, combine="sum")
+    model = nets.ResidualNet().eval()
+    explainer = dmbp.DMBP(model, preset="fast", iterations=2, combine="sum")
     inputs = torch.randn(IMAGES)
     assert torch.equal(explainer.attribute(inputs, inputs, target=0), torch.zeros_like(inputs))
 
@@ -193,7 +211,7 @@ def test_progress_reaches_the_end(capsys: pytest.CaptureFixture[str]) -> None:
         show_progress=True,
         on_iteration=lambda: calls.append(None),
     )
-    assert len(calls) == 2 * 4
+    assert len(calls) == 2 * explainer.progress_steps == 2 * (4 + 10)
 
 
 def test_an_exception_in_the_middle_restores_the_model() -> None:

@@ -11,10 +11,15 @@ from dmbp.errors import InputError, OutputError
 from tests import nets
 
 
+@pytest.fixture(params=["tested", "fast"])
+def preset(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def decomposition() -> dmbp.Decomposition:
+def decomposition(preset: str) -> dmbp.Decomposition:
     model = nets.ResidualNet().eval()
-    explainer = dmbp.DMBP(model, iterations=5)
+    explainer = dmbp.DMBP(model, preset=preset, iterations=5)
     return explainer.explain(torch.randn(2, 3, 16, 16), target=[1, {0: 1.0, 2: -1.0}])
 
 
@@ -56,6 +61,7 @@ def test_references() -> None:
         baseline_for(torch.zeros(2, 7), "blur")
 
 
+@pytest.mark.parametrize("preset", ["fast"], indirect=True)
 def test_each_stream_keeps_its_own_sign(decomposition: dmbp.Decomposition) -> None:
     d = decomposition
     assert (d.positive.sum(1) >= 0).all()
@@ -82,6 +88,13 @@ def test_save_and_load(decomposition: dmbp.Decomposition, tmp_path: Path) -> Non
     assert loaded.targets == (1, {0: 1.0, 2: -1.0})
     assert loaded.image == (0, 1)
     assert loaded.settings == decomposition.settings
+    assert (loaded.tested is None) == (decomposition.tested is None)
+    if loaded.tested is not None and decomposition.tested is not None:
+        assert torch.equal(loaded.worth_for, decomposition.worth_for)
+        assert torch.equal(
+            loaded.tested.outputs_without_negative, decomposition.tested.outputs_without_negative
+        )
+        assert loaded.tested.removals == decomposition.tested.removals == ("blur", "mean", "noise")
     assert loaded.exactness == decomposition.exactness
 
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -45,8 +46,8 @@ from dmbp.decompose import (
     resolve_settings,
 )
 from dmbp.decompose.removal import PROGRESS_STEPS
-from dmbp.decompose.settings import OBJECTIVES
-from dmbp.engine import MAX_BYTES_PER_ELEMENT, prepare
+from dmbp.decompose.settings import OBJECTIVES, OneRemoval
+from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -98,9 +99,9 @@ class DMBP(Method):
             image where everything else is removed.
         floor: The share of a window's worth that is spread evenly over its pixels; by default the
             model chooses.
-        removal: How windows are removed: "blur", "mean", "zero", a tensor, a function of images and
-            a mask, or several of these, which have to agree; blur and mean by default. A
-            `reference` or `baselines` take its place.
+        removal: How windows are removed: "blur", "mean", "zero", "noise", a tensor, a function of
+            images and a mask, or several of these, which have to agree. By default what is given
+            as `reference` or `baselines`, or else blur and mean, with noise to confirm them.
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
         sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
@@ -157,6 +158,7 @@ class DMBP(Method):
             settings = replace(settings, reference=reference)
         self.settings: Settings = settings
         self._decomposer = Decomposer()
+        self._forward_passes = ForwardPasses()
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
@@ -287,10 +289,11 @@ class DMBP(Method):
         except torch.OutOfMemoryError:
             self._decomposer.forget()
             raise
+        if settings.test is not None:
+            tested = self._confirm(question, decomposition, on_iteration)
+            decomposition = replace(decomposition, tested=tested)
         _warn_of_blank_maps(decomposition)
-        if settings.test is None:
-            return decomposition
-        return replace(decomposition, tested=self._confirm(question, decomposition, on_iteration))
+        return decomposition
 
     @full_precision()
     def _confirm(
@@ -302,16 +305,32 @@ class DMBP(Method):
         """Ask the model about the colours that the streams propose."""
         test = self.settings.test
         assert test is not None
-        removals = test.removals
-        if question.baselines is not None:
-            removals = (question.baselines,)
-        elif not removals and self._reference_given:
-            removals = (question.baseline_of_rows(self.settings.reference),)
-        elif removals:
-            removals = tuple(k if callable(k) else question.baseline_of_rows(k) for k in removals)
-        return confirm_colours(
-            question, decomposition.streams, test, removals=removals or None, on_step=on_step
+        removals: tuple[OneRemoval, ...] = test.removals
+        if not removals and question.baselines is None and self._reference_given:
+            removals = (self.settings.reference,)
+        removals = tuple(
+            question.baseline_of_rows(k) if isinstance(k, Tensor) else k for k in removals
         )
+        if not removals and question.baselines is not None:
+            removals = (question.baselines,)
+        return confirm_colours(
+            question,
+            decomposition.streams,
+            test,
+            removals=removals,
+            run=self._forward_pass(question),
+            on_step=on_step,
+        )
+
+    def _forward_pass(self, question: Question) -> Callable[[Tensor], Tensor]:
+        """Return the fastest way to run the model on any number of images."""
+        captured = self.linearizer.captured_graph(question.inputs)
+        if captured is None:
+            return question.runner.outputs
+        if captured.batch is not None:
+            return partial(_run_padded, question.runner.outputs, captured.batch)
+        forward = self._forward_passes.find(captured, question.inputs, question.outputs)
+        return question.runner.outputs if forward is None else forward
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
@@ -321,10 +340,22 @@ class DMBP(Method):
         return question.baseline_of_rows(self.settings.reference)
 
 
+def _run_padded(run: Callable[[Tensor], Tensor], size: int, images: Tensor) -> Tensor:
+    """Run a model that takes batches of one size; the last one repeats its last image."""
+    outputs: list[Tensor] = []
+    for part in images.split(size):
+        filled = torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
+        outputs.append(run(filled)[: len(part)])
+    return torch.cat(outputs)
+
+
 def _warn_of_blank_maps(decomposition: Decomposition) -> None:
     """Warn if a map shows nothing: it is correct, but easily mistaken for a fault."""
-    maps = decomposition.positive_map, decomposition.negative_map
-    shown = maps[0].flatten(1).any(1) | maps[1].flatten(1).any(1)
+    if decomposition.tested is None:
+        maps = decomposition.positive_map, decomposition.negative_map
+        shown = maps[0].flatten(1).any(1) | maps[1].flatten(1).any(1)
+    else:
+        shown = decomposition.attribution.flatten(1).any(1)
     blank, rounded = torch.stack([~shown, decomposition.is_rounding]).sum(1).tolist()
     if blank:
         warnings.warn(

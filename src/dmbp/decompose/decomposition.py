@@ -23,7 +23,13 @@ import torch
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
-from dmbp.decompose.settings import DEFAULT_PRESET, Combine, Settings, WindowTest
+from dmbp.decompose.settings import (
+    DEFAULT_PRESET,
+    NAMED_REMOVALS,
+    Combine,
+    Settings,
+    WindowTest,
+)
 from dmbp.decompose.tested import Tested
 from dmbp.errors import InputError, OutputError
 from dmbp.linear.targets import OneTarget, function_name
@@ -353,7 +359,7 @@ def _window_test(described: Mapping[str, Any]) -> WindowTest:
     """Return the settings that `WindowTest.described` describes; tensors and functions are lost."""
     known = {name: value for name, value in described.items() if value != "auto"}
     names = known.pop("removal", "").split(" and ")
-    removals = tuple(name for name in names if name in ("blur", "mean", "zero"))
+    removals: Any = tuple(name for name in names if name in NAMED_REMOVALS)
     return WindowTest(**known, removal=removals or None)
 
 

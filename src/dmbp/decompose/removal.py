@@ -27,12 +27,15 @@ MOST_PASSES_ON_GPU = 512
 PROGRESS_STEPS = 10
 """How often the progress of all passes is reported."""
 
-NAMES = ("blur", "mean", "zero")
-
 
 def default_removals(inputs: Tensor) -> tuple[OneRemoval, ...]:
     """Return how pixels are removed by default; a vector's entries have no surroundings."""
     return ("zero",) if inputs.dim() == 2 else ("blur", "mean")
+
+
+def default_checks(inputs: Tensor) -> tuple[OneRemoval, ...]:
+    """Return further removals that have to confirm a map's colours by default."""
+    return () if inputs.dim() == 2 else ("noise",)
 
 
 class ChangedImages:
@@ -41,18 +44,19 @@ class ChangedImages:
     Args:
         question: The images and targets.
         removals: How pixels are removed when windows are tested.
+        checks: Further ways to remove pixels, by which colours are confirmed.
         run: Runs the model on images, (images, …), and returns its outputs.
-        passes: How many images will be run, to report progress.
-        on_step: Called `PROGRESS_STEPS` times as they are run.
+        on_step: Called `PROGRESS_STEPS` times while images are run, once `expect` has said how many
+            there will be.
     """
 
     def __init__(
         self,
         question: Question,
         removals: Sequence[OneRemoval],
+        checks: Sequence[OneRemoval] = (),
         *,
         run: Callable[[Tensor], Tensor],
-        passes: int = 0,
         on_step: Callable[[], None] | None = None,
     ) -> None:
         self.inputs = question.inputs
@@ -60,7 +64,7 @@ class ChangedImages:
         device = self.inputs.device.type
         most = MOST_PASSES_TOGETHER.get(device, MOST_PASSES_ON_GPU)
         self._together = min(most, PASSES_FOR_EACH_ROW * question.batch_size)
-        self._progress = _Progress(passes, on_step)
+        self._progress = _Progress(on_step)
         images = question.rows.image
         self._image_rows = torch.tensor(
             [images.index(image) for image in dict.fromkeys(images)], device=self.inputs.device
@@ -68,15 +72,17 @@ class ChangedImages:
         order = {image: k for k, image in enumerate(dict.fromkeys(images))}
         self._image_of_row = torch.tensor([order[k] for k in images], device=self.inputs.device)
         self.tested = range(len(removals))
-        self._backgrounds = [self._background(removal) for removal in removals]
-        self.names = tuple(_name(removal) for removal in removals)
-        if self.inputs.dim() > 2:  # the entries of a vector are no samples of one distribution
-            self._backgrounds.append(noise(self.inputs))
-            self.names += ("noise",)
+        everyone = (*removals, *checks)
+        self._backgrounds = [self._background(removal) for removal in everyone]
+        self.names = tuple(_name(removal) for removal in everyone)
         outputs = self._run(self.inputs)
         self._rows = question.rows.among(outputs.shape[1])
         self._weights = self._rows.tangent(outputs)[0] if self._rows.is_linear else None
         self.score = self._scores(outputs, torch.arange(len(self.inputs), device=outputs.device))
+
+    def expect(self, passes: int) -> None:
+        """Prepare to report progress over this many images."""
+        self._progress.expected = passes
 
     @property
     def images(self) -> int:
@@ -143,6 +149,8 @@ class ChangedImages:
         """Return what takes the place of removed pixels, or the function that computes it."""
         if callable(removal):
             return removal
+        if isinstance(removal, str) and removal == "noise":
+            return noise(self.inputs)
         try:
             return baseline_for(self.inputs, removal)
         except InputError as error:
@@ -159,17 +167,19 @@ class ChangedImages:
 
 
 class _Progress:
-    """Calls a function `PROGRESS_STEPS` times while a known number of passes is run."""
+    """Calls a function `PROGRESS_STEPS` times while an expected number of images is run."""
 
-    def __init__(self, passes: int, on_step: Callable[[], None] | None) -> None:
-        self._passes = passes
+    def __init__(self, on_step: Callable[[], None] | None) -> None:
+        self.expected = 0
         self._on_step = on_step
         self._done = self._reported = 0
 
-    def add(self, passes: int) -> None:
-        self._done += passes
-        reached = PROGRESS_STEPS * self._done // max(self._passes, 1)
-        while self._on_step is not None and self._reported < min(reached, PROGRESS_STEPS):
+    def add(self, images: int) -> None:
+        if self._on_step is None or not self.expected:
+            return
+        self._done += images
+        reached = min(PROGRESS_STEPS, PROGRESS_STEPS * self._done // self.expected)
+        while self._reported < reached:
             self._reported += 1
             self._on_step()
 

@@ -27,7 +27,7 @@ Combine = Literal["sum", "own_signs"]
 Precision = Literal["auto", "float16", "bfloat16", "tf32", "float32"]
 
 
-OneRemoval = Baseline | Callable[[Tensor, Tensor], Tensor]
+OneRemoval = Baseline | Literal["noise"] | Callable[[Tensor, Tensor], Tensor]
 """What replaces removed pixels: a name, a tensor, or a function.
 
 A function gets images and a mask, (images, 1, height, width), true where pixels are removed, and
@@ -35,6 +35,8 @@ returns images with something else there.
 """
 
 Removal = OneRemoval | Sequence[OneRemoval]
+
+NAMED_REMOVALS = ("blur", "mean", "zero", "noise")
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class WindowTest:
             everything else is removed.
         floor: The share of a window's worth that is spread evenly over its pixels, from 0 to 1; the
             rest follows the streams. None lets the model choose among four details.
-        removal: How windows are removed: "blur", "mean", "zero", a tensor, a function of images and
-            a mask, or several of these, which have to agree. None takes blur and mean, or zero for
-            vectors.
+        removal: How windows are removed: "blur", "mean", "zero", "noise" around the mean, a tensor,
+            a function of images and a mask, or several of these, which have to agree. None takes
+            blur and mean, with noise to confirm them, or zero for vectors.
 
     Raises:
         InputError: If a setting is out of range.
@@ -77,16 +79,11 @@ class WindowTest:
         if floor is not None and not (_is_number(floor) and 0 <= floor <= 1):
             raise InputError(f"floor must be from 0 to 1, or None, not {floor!r}")
         for removal in self.removals:
-            named = removal is None or isinstance(removal, str)
-            if named and removal not in ("blur", "mean", "zero", None):
+            is_known = _is_name(removal) and removal in (None, *NAMED_REMOVALS)
+            if not (is_known or isinstance(removal, Tensor) or callable(removal)):
                 raise InputError(
-                    "removal must be 'blur', 'mean', 'zero', a tensor, a function or several of "
-                    f"these, not {removal!r}"
-                )
-            if not named and not isinstance(removal, Tensor) and not callable(removal):
-                raise InputError(
-                    "removal must be 'blur', 'mean', 'zero', a tensor, a function or several of "
-                    f"these, not {removal!r:.60}"
+                    "removal must be 'blur', 'mean', 'zero', 'noise', a tensor, a function or "
+                    f"several of these, not {removal!r:.60}"
                 )
 
     @property
@@ -111,6 +108,10 @@ class WindowTest:
             "floor": "auto" if self.floor is None else self.floor,
             "removal": " and ".join(removals) or "auto",
         }
+
+
+def _is_name(removal: Any) -> bool:
+    return removal is None or isinstance(removal, str)
 
 
 def _is_number(value: Any) -> bool:

@@ -4,8 +4,8 @@ The two streams show to the pixel where evidence may be, but not how much it cou
 the negative stream is often wrong if a photo shows one object. So the model is asked:
 
 1. **Worth.** Each window is removed from the image, and put alone into an image where all else is
-   removed (`windows`). A place is red if windows there are worth something, and blue if the score
-   rises whichever way they are removed.
+   removed (`windows`). A place is red if its windows are worth something on average, and blue if
+   every test says that they cost something.
 2. **Detail.** Inside a window, worth is spread over pixels by the streams, sharply or softly: there
    are four candidates (`DETAILS`). The strongest tenth of each candidate's red pixels is removed,
    and put alone into the removed image. The candidate whose tenth restores most of the score is
@@ -13,9 +13,10 @@ the negative stream is often wrong if a photo shows one object. So the model is 
 3. **Confirmation.** The strongest tenth of the blue pixels is removed: unless the score rises
    whichever way they are removed, the map has no blue.
 
-Pixels are removed by a blur and by the image's mean colour; red and blue must be confirmed by noise
-around the mean as well. Last, all red pixels are removed, and all blue ones: red attributions add
-up to what the score loses, `worth_for`, and blue ones to what it gains, `worth_against`.
+By default windows are removed by a blur and by the image's mean colour, and red and blue must be
+confirmed by noise around the mean as well. Last, all red pixels are removed, and all blue ones: red
+attributions add up to what the score loses, `worth_for`, and blue ones to what it gains,
+`worth_against`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dmbp.decompose.removal import ChangedImages, default_removals
+from dmbp.decompose.removal import ChangedImages, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
 from dmbp.decompose.windows import Windows, window_worth, windows_over
 from dmbp.linear import Question
@@ -118,7 +119,7 @@ def confirm_colours(
     streams: tuple[Tensor, Tensor],
     test: WindowTest,
     *,
-    removals: tuple[OneRemoval, ...] | None = None,
+    removals: tuple[OneRemoval, ...] = (),
     run: Callable[[Tensor], Tensor] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Tested:
@@ -129,24 +130,25 @@ def confirm_colours(
         streams: The attributions of the positive and of the negative stream, shaped like the
             inputs.
         test: The settings.
-        removals: How windows are removed; None takes what suits the inputs.
+        removals: How windows are removed; if none is given, as suits the inputs, and colours are
+            confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
     inputs, runner = question.inputs, question.runner
     windows = windows_over(inputs, test.window, test.stride)
     details = details_for(test, windows)
+    checks = () if removals else default_checks(inputs)
     removals = removals or default_removals(inputs)
-    passes = _count_passes(question, len(windows), len(details), len(removals), test.contexts)
-    changed = ChangedImages(
-        question, removals, run=run or runner.outputs, passes=passes, on_step=on_step
-    )
+    changed = ChangedImages(question, removals, checks, run=run or runner.outputs, on_step=on_step)
+    changed.expect(_count_passes(changed, len(windows), len(details), test.contexts))
     worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
     positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
     negative = negative + FAINT * _expand(positive.flatten(1).mean(1), positive)
-    red = torch.stack([worth.clamp(min=0) * spread(positive, k, windows) for k in details], 1)
+    red = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
     red = red + tie_break(red, worth)
-    blue = cost * spread(negative, BLUE_DETAIL, windows)
+    blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
+    blue = spread(negative, blue_detail, windows, cost)
 
     chosen, without_positive = choose(changed, red)
     rows = torch.arange(len(inputs), device=inputs.device)
@@ -155,6 +157,7 @@ def confirm_colours(
     least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
     is_true = (without_negative > least[:, None]).all(1)
     blue = torch.where(_expand(is_true, blue), blue, 0)
+    red = torch.where(blue > 0, 0, red)
 
     worth_for = (changed.score[:, None] - changed.without(worth > 0, changed.tested)).mean(1)
     gain = (changed.without(blue > 0, changed.tested) - changed.score[:, None]).mean(1)
@@ -190,21 +193,21 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     return DETAILS
 
 
-def spread(stream: Tensor, detail: Detail, windows: Windows) -> Tensor:
-    """Return how much of its surroundings' worth each pixel gets, (rows, *size).
+def spread(stream: Tensor, detail: Detail, windows: Windows, worth: Tensor) -> Tensor:
+    """Spread the worth of places over their pixels as a stream does, (rows, *size).
 
     A stream is divided by the geometric mean of its mean inside a window and its mean everywhere.
     """
+    worth = worth.clamp(min=0)
     if detail.floor == 1:
-        return torch.ones_like(stream)
+        return worth
     smooth = gaussian(stream, [detail.smoothing * side for side in windows.side])
-    tiny = torch.finfo(stream.dtype).tiny
-    everywhere = smooth.flatten(1).mean(1).view(-1, *(1,) * len(windows.side))
+    everywhere = _expand(smooth.flatten(1).mean(1), smooth)
     mean = (box_mean(smooth, windows.side).clamp(min=0) * everywhere).sqrt()
-    relative = smooth / mean.clamp(min=tiny)
+    relative = smooth / mean.clamp(min=torch.finfo(stream.dtype).tiny)
     if detail.only_lifts:
-        return relative.clamp(min=1)
-    return detail.floor + (1 - detail.floor) * relative
+        return worth * relative.clamp(min=1)
+    return worth * (detail.floor + (1 - detail.floor) * relative)
 
 
 def tie_break(red: Tensor, worth: Tensor) -> Tensor:
@@ -322,12 +325,9 @@ def _expand(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
-def _count_passes(
-    question: Question, windows: int, details: int, removals: int, contexts: int
-) -> int:
-    rows = len(question.rows)
-    images = len(set(question.rows.image))
-    confirming = removals + (question.inputs.dim() > 2)
+def _count_passes(changed: ChangedImages, windows: int, details: int, contexts: int) -> int:
+    """Return how many images the model will be run on."""
+    rows, removals, all_removals = len(changed.inputs), len(changed.tested), len(changed.names)
     of_windows = windows * (removals + contexts - 1)
-    of_rows = 1 + removals + details * (removals + confirming) + confirming + 2 * removals
-    return images * of_windows + rows * of_rows
+    of_rows = removals + details * (removals + all_removals) + all_removals + 2 * removals
+    return changed.images * of_windows + rows * of_rows

@@ -14,6 +14,8 @@ An explanation passes through this package in one direction:
 
 `prepare` compiles GPU kernels in the background while a network is still being captured.
 
+Methods that run the model itself on many images do so through `ForwardPasses` (`forward/`).
+
 Glossary:
 
 - row: one target of one image; rows are learned independently of each other;
@@ -30,6 +32,7 @@ Glossary:
 from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss, OnIteration, Readout, Terms
 from dmbp.engine.cpu.engine import CpuEngine
+from dmbp.engine.forward.forward_pass import ForwardPass, ForwardPasses, fast_forward
 from dmbp.engine.select import (
     MAX_BYTES_PER_ELEMENT,
     PRECISIONS,
@@ -47,12 +50,15 @@ __all__ = [
     "AutogradEngine",
     "CpuEngine",
     "Engine",
+    "ForwardPass",
+    "ForwardPasses",
     "Logits",
     "Loss",
     "OnIteration",
     "Readout",
     "Terms",
     "engine_for",
+    "fast_forward",
     "has_gpu_engine",
     "plan_for",
     "prepare",

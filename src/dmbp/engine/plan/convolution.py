@@ -209,9 +209,7 @@ def _packed(
 ) -> RunConvolution:
     """Return oneDNN's convolution with weights packed for inputs of `shape`."""
     stride, padding, dilation, groups = settings
-    packed = aten.mkldnn_reorder_conv2d_weight(
-        weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
-    )
+    packed = packed_weight(weight, settings, shape)
     onednn = torch.ops.mkldnn._convolution_pointwise
     options = (padding, stride, dilation, groups)
 
@@ -221,6 +219,17 @@ def _packed(
         return onednn.binary(activation, mask, packed, bias, *options, "mul", None, None, [], None)
 
     return run
+
+
+def packed_weight(weight: Tensor, settings: ConvolutionSettings, shape: tuple[int, ...]) -> Tensor:
+    """Return a weight in the memory order that oneDNN prefers for inputs of `shape`.
+
+    Inputs with other batch sizes or sides are convolved correctly too, possibly more slowly.
+    """
+    stride, padding, dilation, groups = settings
+    return aten.mkldnn_reorder_conv2d_weight(
+        weight.to_mkldnn(), padding, stride, dilation, groups, list(shape)
+    )
 
 
 def _product(weight: Tensor, bias: Tensor | None) -> RunConvolution:
@@ -248,10 +257,13 @@ def _plain(weight: Tensor, bias: Tensor | None, settings: ConvolutionSettings) -
 
 def can_pack(like: Tensor) -> bool:
     """Return whether oneDNN supports packed weights for tensors of this device and dtype."""
+    return like.device.type == "cpu" and like.dtype == torch.float32 and has_packed_weights()
+
+
+def has_packed_weights() -> bool:
+    """Return whether oneDNN is available and enabled, and this PyTorch can pack weights for it."""
     return (
-        like.device.type == "cpu"
-        and like.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()
+        torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
         and hasattr(aten, "mkldnn_reorder_conv2d_weight")

@@ -48,24 +48,34 @@ ADAPTIVE_POOL = "aten.adaptive_avg_pool2d.default"
 
 def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
     """Return weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
+    return parse_convolution(step.arguments)
+
+
+def parse_convolution(
+    arguments: Sequence[Any],
+) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
+    """Return the same from the arguments of `aten.conv2d`, the first of which is the input."""
     defaults: list[Any] = [None, [1, 1], [0, 0], [1, 1], 1]
-    weight, *rest = step.arguments[1:]
+    weight, *rest = arguments[1:]
     bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
     return weight, bias, list(stride), list(padding), list(dilation), int(groups)
 
 
 def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
     """Return the scale and shift per channel of a batch norm in evaluation mode."""
-    return _scales_and_shifts([step])[0]
+    return scales_and_shifts([step.arguments])[0]
 
 
-def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-    """Return the scale and shift of each batch norm, computed in one batch if possible."""
-    if not steps:
+def scales_and_shifts(norms: Sequence[Sequence[Any]]) -> list[tuple[Tensor, Tensor]]:
+    """Return the scale and shift of each batch norm, computed in one batch if possible.
+
+    A batch norm is given by the arguments of `aten.batch_norm`.
+    """
+    if not norms:
         return []
-    if len({_norm_form(step) for step in steps}) > 1:
-        return [scale_and_shift(step) for step in steps]
-    arguments = list(zip(*(step.arguments[1:8] for step in steps), strict=True))
+    if len({_norm_form(norm) for norm in norms}) > 1:
+        return [scales_and_shifts([norm])[0] for norm in norms]
+    arguments = list(zip(*(norm[1:8] for norm in norms), strict=True))
     weight, bias, mean, variance = (None if p[0] is None else torch.cat(p) for p in arguments[:4])
     assert mean is not None
     assert variance is not None
@@ -77,10 +87,21 @@ def _scales_and_shifts(steps: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(scale.split(channels), shift.split(channels), strict=True))
 
 
-def _norm_form(step: Step) -> tuple[Any, ...]:
+def _norm_form(norm: Sequence[Any]) -> tuple[Any, ...]:
     """Return what batch norms must have in common to be computed in one batch."""
-    weight, bias, mean, _, _, _, epsilon = step.arguments[1:8]
+    weight, bias, mean, _, _, _, epsilon = norm[1:8]
     return weight is None, bias is None, mean.dtype, epsilon
+
+
+def fold_into_weight(
+    weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a convolution or linear layer whose result is scaled and shifted.
+
+    `scale` and `shift` have one element for each output channel.
+    """
+    shift = shift if bias is None else shift + scale * bias
+    return weight * scale.view(-1, *(1,) * (weight.dim() - 1)), shift
 
 
 @torch.no_grad()
@@ -98,10 +119,10 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
         and readers[before.output] == 1
         and not before.keywords
     ]
-    scales_and_shifts = _scales_and_shifts([norm for _, norm in pairs])
+    found = scales_and_shifts([norm.arguments for _, norm in pairs])
     folded = {
         norm.output: _fold_pair(before, norm, scale, shift)
-        for (before, norm), (scale, shift) in zip(pairs, scales_and_shifts, strict=True)
+        for (before, norm), (scale, shift) in zip(pairs, found, strict=True)
     }
     folded_away = {before.output for before, _ in pairs}
     kept = [folded.get(step.output, step) for step in steps if step.output not in folded_away]
@@ -111,8 +132,8 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
 def _fold_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
     """Return one convolution that computes the convolution and the batch norm after it."""
     weight, bias, *rest = convolution_arguments(convolution)
-    shift = shift if bias is None else shift + scale * bias
-    arguments = [convolution.arguments[0], weight * scale.view(-1, 1, 1, 1), shift, *rest]
+    folded = fold_into_weight(weight, bias, scale, shift)
+    arguments = [convolution.arguments[0], *folded, *rest]
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
 
 

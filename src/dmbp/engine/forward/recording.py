@@ -1,0 +1,72 @@
+"""Records a function of images as CUDA graphs, one for each batch size that comes again.
+
+A small batch takes the GPU less time than Python needs to start its kernels. A recording starts
+them all at once.
+"""
+
+import torch
+from torch import Tensor
+
+from dmbp.linear.rules.base import Function
+
+MAX_BATCH = 64
+"""Larger batches keep the GPU busy without a recording, which would occupy their memory."""
+
+MAX_RECORDINGS = 4
+"""How many recordings are kept, because each holds the memory of its activations."""
+
+
+class Recorder:
+    """Runs a function of images, and records it the second time that a shape is met."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._met: set[torch.Size] = set()
+        self._recordings: dict[torch.Size, RecordedBatch] = {}
+        self._can_record = True
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the function's result; replay a recording if there is one."""
+        shape = images.shape
+        if shape not in self._recordings and self._is_worth_recording(shape):
+            self._record(images)
+        self._met.add(shape)
+        recording = self._recordings.get(shape)
+        return self._function(images) if recording is None else recording(images)
+
+    def _is_worth_recording(self, shape: torch.Size) -> bool:
+        has_room = len(self._recordings) < MAX_RECORDINGS and shape[0] <= MAX_BATCH
+        return self._can_record and has_room and shape in self._met
+
+    def _record(self, images: Tensor) -> None:
+        """Record the function, unless one of its operations cannot be recorded."""
+        try:
+            self._recordings[images.shape] = RecordedBatch(self._function, images)
+        except RuntimeError:
+            self._can_record = False
+
+
+class RecordedBatch:
+    """A CUDA graph of a function of images of one shape."""
+
+    def __init__(self, function: Function, images: Tensor) -> None:
+        with torch.cuda.device(images.device):
+            self._record(function, images)
+
+    def _record(self, function: Function, images: Tensor) -> None:
+        self._images = images.clone()
+        stream, outside = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(outside)
+        with torch.cuda.stream(stream):
+            function(self._images)  # cuDNN and cuBLAS select their kernels before the recording
+        outside.wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        # Thread-local, because other threads may use CUDA meanwhile.
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            self._result: Tensor = function(self._images)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Replay the recording on other images."""
+        self._images.copy_(images)
+        self._graph.replay()
+        return self._result.clone()

@@ -1,0 +1,310 @@
+"""Colours that the model has confirmed: windows, removals, and maps whose signs are known."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dmbp
+from dmbp.decompose.removal import PROGRESS_STEPS
+from dmbp.decompose.tested import DETAILS, box_mean, gaussian, scaled_to, strongest
+from dmbp.decompose.windows import windows_over
+from dmbp.errors import InputError
+from tests import nets
+from tests.tolerance import BATCH, relative
+
+SIZE = 32
+
+
+class Planted(nn.Module):
+    """Scores an image by its top left quarter, minus half of its bottom right quarter."""
+
+    def __init__(self, channels: int = 3, negative: float = -0.5) -> None:
+        super().__init__()
+        weight = torch.zeros(1, channels, SIZE, SIZE)
+        weight[..., : SIZE // 2, : SIZE // 2] = 1.0
+        weight[..., SIZE // 2 :, SIZE // 2 :] = negative
+        self.register_buffer("weight", weight / weight.clamp(min=0).sum())
+        self.calls = 0
+        self.images = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            self.calls += 1
+            self.images += len(x)
+        score = (torch.relu(x) * self.weight).sum((1, 2, 3))
+        return torch.stack([score, -score, score * 0 + 0.1], 1)
+
+
+def bright(rows: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return 1 + 0.2 * torch.rand(rows, 3, SIZE, SIZE, generator=generator, dtype=torch.float64)
+
+
+def explain(
+    model: nn.Module, inputs: Tensor, target: Any = 0, **settings: Any
+) -> dmbp.Decomposition:
+    return dmbp.DMBP(model.double().eval(), **settings).explain(inputs, target=target)
+
+
+def quarters(d: dmbp.Decomposition) -> tuple[Tensor, Tensor, Tensor]:
+    """The map inside the positive quarter, inside the negative one, and elsewhere."""
+    pixels, half = d.attribution.sum(1)[0], SIZE // 2
+    elsewhere = pixels.clone()
+    elsewhere[:half, :half] = elsewhere[half:, half:] = 0
+    return pixels[:half, :half], pixels[half:, half:], elsewhere
+
+
+def test_signs_and_sizes_are_those_of_a_known_rule() -> None:
+    """A score of 1.1, made of 1.1 from one quarter and −0.55 from another."""
+    inputs = bright()
+    d = explain(Planted(), inputs, removal="zero", window=0.125)
+    positive, negative, elsewhere = quarters(d)
+    assert (positive.sum() / positive.clamp(min=0).sum()) == pytest.approx(1.0)
+    assert negative.sum() < 0
+    assert negative.clamp(min=0).sum() < 0.01 * positive.sum()
+    assert elsewhere.abs().sum() < 0.25 * d.attribution.abs().sum()  # windows overlap the borders
+    loss = float((inputs[..., : SIZE // 2, : SIZE // 2]).mean())
+    gain = 0.5 * float((inputs[..., SIZE // 2 :, SIZE // 2 :]).mean())
+    assert float(d.worth_for) == pytest.approx(loss, rel=1e-6)
+    assert float(d.worth_against) == pytest.approx(gain, rel=1e-6)
+
+
+def test_attributions_add_up_to_what_removal_measured() -> None:
+    d = explain(Planted(), bright(2), removal="zero")
+    assert d.tested is not None
+    assert relative(d.positive.flatten(1).sum(1), d.worth_for) < 1e-9
+    assert relative(d.negative.flatten(1).sum(1), -d.worth_against) < 1e-9
+    assert (d.tested.change_without_positive < 0).all()
+    assert (d.tested.change_without_negative > 0).all()
+    assert d.tested.is_confirmed.all()
+
+
+def test_the_outputs_without_a_colour_are_the_models() -> None:
+    model, inputs = Planted().double().eval(), bright()
+    d = explain(model, inputs, removal="zero")
+    assert d.tested is not None
+    pixels = d.attribution.sum(1)
+    for sign, found in (
+        (1, d.tested.outputs_without_positive),
+        (-1, d.tested.outputs_without_negative),
+    ):
+        removed = torch.where(strongest(sign * pixels)[:, None], 0, inputs)
+        assert relative(found, model(removed)) < 1e-12
+    assert d.tested.outputs_without_positive[0, 0] < d.output[0]
+    assert d.tested.outputs_without_negative[0, 0] > d.output[0]
+
+
+def test_blue_that_is_not_true_is_not_shown() -> None:
+    d = explain(Planted(negative=0.0), bright(), removal="zero")
+    assert d.tested is not None
+    assert not d.tested.has_negative.any()
+    assert (d.attribution >= 0).all()
+    assert d.worth_against.tolist() == [0.0]
+    assert torch.equal(d.tested.change_without_negative, torch.zeros(1, 1, dtype=torch.float64))
+
+
+def test_blue_must_be_confirmed_by_every_removal() -> None:
+    """One removal says that the quarter speaks against the score, the other the opposite."""
+
+    def brighten(images: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, 1.5 * images, images)
+
+    both = explain(Planted(), bright(), removal=["zero", brighten])
+    assert both.tested is not None
+    assert both.tested.removals == ("zero", "brighten")
+    assert not both.tested.has_negative.any()
+    one = explain(Planted(), bright(), removal="zero")
+    assert one.tested is not None
+    assert one.tested.has_negative.all()
+
+
+def test_a_batch_is_the_same_as_its_images_one_by_one() -> None:
+    model, inputs = nets.ResidualNet().double(), torch.randn(3, 3, 24, 24, dtype=torch.float64)
+    explainer = dmbp.DMBP(model.eval(), iterations=4)
+    batch = explainer.explain(inputs, target=[0, 1, 2])
+    for k in range(3):
+        alone = explainer.explain(inputs[k : k + 1], target=k)
+        assert relative(batch.attribution[k : k + 1], alone.attribution) <= BATCH
+        assert torch.allclose(batch.worth_for[k : k + 1], alone.worth_for, rtol=BATCH, atol=1e-9)
+
+
+def test_targets_of_every_kind() -> None:
+    model, inputs = nets.ResidualNet().double(), torch.randn(1, 3, 24, 24, dtype=torch.float64)
+    explainer = dmbp.DMBP(model.eval(), iterations=4)
+
+    def difference(outputs: Tensor) -> Tensor:
+        return outputs[1] - outputs[2]
+
+    d = explainer.explain(inputs, target=[1, {1: 1.0, 2: -1.0}, difference])
+    assert relative(d.attribution[1], d.attribution[2]) <= BATCH
+    assert relative(d.attribution[:1], explainer.attribute(inputs, target=1)) <= BATCH
+
+
+def test_images_with_several_targets_are_run_once_for_their_windows() -> None:
+    model, inputs = Planted().double().eval(), bright()
+    explainer = dmbp.DMBP(model, iterations=1)
+    counts: list[int] = []
+    for target in (0, 0, [0, 1]):
+        model.images = 0
+        explainer.explain(inputs, target=target)
+        counts.append(model.images)
+    assert counts[1] > 3 * 49  # 49 windows, removed in two ways and alone
+    assert counts[2] - counts[1] < 49
+
+
+def test_windows_with_nothing_to_remove_are_not_run() -> None:
+    model = Planted().double().eval()
+    explainer = dmbp.DMBP(model, iterations=1, removal="zero")
+    counts: list[int] = []
+    half_black = bright()
+    half_black[..., SIZE // 2 :, :] = 0
+    for inputs in (bright(), bright(), half_black):
+        model.images = 0
+        explainer.explain(inputs, target=0)
+        counts.append(model.images)
+    assert counts[1] - counts[2] == 2 * 21  # three of seven rows of windows, in two contexts
+
+
+@pytest.mark.parametrize(
+    ("shape", "windows", "side"),
+    [
+        ((1, 3, 224, 224), 49, (56, 56)),
+        ((1, 3, 448, 300), 49, (112, 75)),
+        ((1, 1, 2, 3), 6, (1, 1)),
+        ((1, 4, 400), 39, (20,)),
+        ((1, 1, 10, 20, 30), 64, (4, 8, 12)),
+        ((1, 12), 12, (1,)),
+        ((1, 1000), 125, (8,)),
+    ],
+)
+def test_windows_cover_every_shape(
+    shape: tuple[int, ...], windows: int, side: tuple[int, ...]
+) -> None:
+    found = windows_over(torch.zeros(shape), None, None)
+    assert (len(found), found.side) == (windows, side)
+    assert found.masks.any(0).all()
+    assert set(found.masks.flatten(1).sum(1).tolist()) == {int(torch.tensor(side).prod())}
+    ones = torch.ones(2, windows)
+    assert torch.allclose(found.paint(ones), torch.ones(2, *found.size))
+
+
+def test_windows_overlap_by_half() -> None:
+    found = windows_over(torch.zeros(1, 3, 64, 64), None, None)
+    assert found.masks[0].nonzero().amax(0).tolist() == [15, 15]
+    assert found.masks[1].nonzero().amin(0).tolist() == [0, 8]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 60), (2, 9), (1, 3, 40, 28), (1, 2, 8, 8, 8)])
+def test_inputs_of_every_dimension(shape: tuple[int, ...]) -> None:
+    """Each channel, or entry, has a weight of its own sign."""
+    weight = torch.linspace(-1, 2, shape[1], dtype=torch.float64)
+    weight = weight.view(-1, *(1,) * (len(shape) - 2))
+
+    class Weighted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            score = (torch.relu(x) * weight).flatten(1).sum(1)
+            return torch.stack([score, -score], 1)
+
+    inputs = 1 + torch.rand(shape, dtype=torch.float64)
+    d = dmbp.DMBP(Weighted().eval(), removal="zero").explain(inputs, target=0)
+    assert d.attribution.shape == shape
+    assert torch.isfinite(d.attribution).all()
+    assert d.attribution.abs().sum() > 0
+    if len(shape) == 2:  # a test of every entry by itself is exact
+        assert relative(d.attribution, inputs * weight) < 1e-3
+
+
+def test_bad_settings_are_one_sentence() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+    for settings, sentence in [
+        ({"stride": 0}, "stride is a share of the input's side, above 0 and at most 1, not 0"),
+        ({"window": 1.5}, "window is a share of the input's side, above 0 and at most 1"),
+        ({"contexts": 3}, "contexts must be 1 or 2, not 3"),
+        ({"floor": 2}, "floor must be from 0 to 1"),
+        ({"removal": "blurr"}, "removal must be 'blur', 'mean', 'zero', 'noise', a tensor"),
+        ({"removal": 3}, "removal must be 'blur', 'mean', 'zero', 'noise', a tensor"),
+        ({"preset": "fast", "window": 0.5}, "window belong to the preset 'tested'"),
+        ({"combine": "sum"}, "combine belongs to the presets 'fast' and 'paper'"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            dmbp.DMBP(model, **settings)  # type: ignore[arg-type]
+    for settings, sentence in [
+        ({"window": 0.25, "stride": 0.5}, "stride=0.5 is larger than window=0.25"),
+        ({"removal": torch.zeros(3, 5, 5)}, r"a removal of shape \(3, 5, 5\) does not fit inputs"),
+        ({"removal": lambda images, mask: images[:, :1]}, "a removal function takes images"),
+        ({"removal": lambda images, mask: images / 0}, "returned NaN or infinity"),
+        ({"removal": lambda images: images}, "the removal function fails"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            dmbp.DMBP(model, iterations=1, **settings).explain(inputs, target=0)  # type: ignore[arg-type]
+    large = torch.zeros(1, 3, 500, 500)
+    with pytest.raises(InputError, match="windows; at most 4096 are tested, use a larger stride"):
+        windows_over(large, 0.01, 0.001)
+
+
+def test_a_name_a_tensor_and_a_function_remove_alike() -> None:
+    model, inputs = nets.ResidualNet().double().eval(), torch.randn(2, 3, 16, 16).double()
+    grey = torch.full((3, 16, 16), 0.0, dtype=torch.float64)
+
+    def blacken(images: Tensor, mask: Tensor) -> Tensor:
+        assert mask.shape == (len(images), 1, 16, 16)
+        return images.masked_fill(mask, 0.0)
+
+    maps = [
+        dmbp.DMBP(model, iterations=2, removal=removal).attribute(inputs, target=0)
+        for removal in ("zero", grey, blacken)
+    ]
+    assert relative(maps[1], maps[0]) <= BATCH
+    assert relative(maps[2], maps[0]) <= BATCH
+
+
+def test_the_map_names_its_detail_and_a_floor_fixes_it() -> None:
+    model, inputs = nets.ResidualNet().eval(), torch.randn(2, 3, 16, 16)
+    free = dmbp.DMBP(model, iterations=2).explain(inputs, target=0).tested
+    assert free is not None
+    assert all(0 <= k < len(DETAILS) for k in free.detail.tolist())
+    fixed = dmbp.DMBP(model, iterations=2, floor=1.0).explain(inputs, target=0).tested
+    assert fixed is not None
+    assert fixed.detail.tolist() == [0, 0]
+
+
+def test_progress_is_reported_a_fixed_number_of_times() -> None:
+    calls: list[None] = []
+    explainer = dmbp.DMBP(nets.ResidualNet().eval(), iterations=2)
+    inputs = torch.zeros(2, 3, 16, 16)  # most windows have nothing to remove
+    with pytest.warns(UserWarning, match="maps"):
+        explainer.explain(inputs, target=0, on_iteration=lambda: calls.append(None))
+    assert len(calls) == 2 + PROGRESS_STEPS
+
+
+def test_worth_of_an_untested_map_is_refused() -> None:
+    d = dmbp.DMBP(nets.ResidualNet().eval(), preset="fast", iterations=1).explain(
+        torch.randn(1, 3, 16, 16), target=0
+    )
+    with pytest.raises(InputError, match="colours of this map were not tested"):
+        _ = d.worth_for
+
+
+def test_the_strongest_pixels_are_those_above_zero() -> None:
+    pixels = torch.tensor([[[3.0, 0.0], [-1.0, 3.0]], [[-1.0, -2.0], [0.0, 0.0]]])
+    assert strongest(pixels, 0.25).tolist() == [
+        [[True, False], [False, False]],
+        [[False, False], [False, False]],
+    ]
+    assert int(strongest(pixels, 1.0).sum()) == 2
+
+
+def test_means_and_smoothing_keep_a_constant() -> None:
+    ones = torch.ones(2, 9, 14)
+    assert torch.allclose(box_mean(ones, (4, 40)), ones)
+    assert torch.allclose(gaussian(ones, [0.1, 3.0]), ones)
+    line = torch.tensor([[0.0, 0.0, 6.0, 0.0, 0.0]])
+    assert torch.allclose(box_mean(line, (2,)), torch.tensor([[0.0, 2.0, 2.0, 2.0, 0.0]]))
+
+
+def test_unconfirmed_colours_keep_the_scale_of_windows() -> None:
+    pixels = torch.tensor([[1.0, 3.0], [1.0, 3.0]])
+    scaled = scaled_to(pixels, torch.tensor([8.0, -1.0]), area=2.0)
+    assert scaled.tolist() == [[2.0, 6.0], [0.5, 1.5]]
