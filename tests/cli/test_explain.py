@@ -301,8 +301,10 @@ def test_a_network_of_one_channel(folder: Path) -> None:
 def test_a_network_that_ignores_its_input_is_pointed_out(folder: Path) -> None:
     result = run_explain("photo.jpg", model="tests.cli.networks:constant")
     assert result.exit_code == 0
-    assert result.stderr.startswith("note: 1 of 1 maps are nothing but rounding")
+    assert result.stderr.startswith("note: 1 of 1 maps are zero everywhere")
     assert len(result.stderr.strip().splitlines()) == 1
+    result = run_explain("photo.jpg", "--preset", "fast", model="tests.cli.networks:constant")
+    assert result.stderr.startswith("note: 1 of 1 maps are nothing but rounding")
 
 
 def test_a_record_says_which_weights(folder: Path) -> None:

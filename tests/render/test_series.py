@@ -83,7 +83,6 @@ def test_the_strongest_are_shown_in_their_order() -> None:
         (Listener(12), (1, 12, 16)),
         (nets.MLP(), (2, 7)),
         (nn.Sequential(nn.Linear(40, 8), nn.ReLU(), nn.Linear(8, 3)), (1, 40)),
-        (nn.Sequential(nn.Conv1d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)), (1, 2, 1)),
     ],
 )
 def test_what_is_no_image_is_explained_and_drawn(
@@ -94,6 +93,18 @@ def test_what_is_no_image_is_explained_and_drawn(
     d.plot(tmp_path / "a.png", target_captions=["the second"] * shape[0])
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size[0] > 1000
+
+
+def test_a_signal_of_one_moment(tmp_path: Path) -> None:
+    """It is its own blur and mean, so that only the streams have colours."""
+    layers = nn.Conv1d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    model = nn.Sequential(*layers).eval()
+    fast = dmbp.DMBP(model, preset="fast", iterations=3)
+    fast.explain(torch.randn(1, 2, 1), target=1).plot(tmp_path / "a.png")
+    with pytest.warns(UserWarning, match="zero everywhere"):
+        d = dmbp.DMBP(model, iterations=3).explain(torch.randn(1, 2, 1), target=1)
+    d.plot(tmp_path / "b.svg")
+    assert "<!-- Nothing is coloured: no part of the signal" in (tmp_path / "b.svg").read_text()
 
 
 def said(figure: Figure) -> str:

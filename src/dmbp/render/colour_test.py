@@ -13,7 +13,7 @@ draw them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dmbp.decompose import Decomposition
 from dmbp.errors import InputError
+from dmbp.linear.targets import OneTarget
 from dmbp.probabilities import Activation, activation_function
 from dmbp.render.colour import Palette
 
@@ -250,8 +251,11 @@ def colour_tests(
     has_negative = (tested.has_negative & is_drawn).tolist()
 
     def outcome(row: int, change: float, found: Tensor | None) -> Outcome:
-        score, index = float(decomposition.output[row]) + change, classes[row]
-        if probabilities is None or found is None or index is None:
+        index, score = classes[row], float(decomposition.output[row]) + change
+        if found is None:
+            return Outcome(score)
+        score = _score(decomposition.targets[row], found, score)
+        if probabilities is None or index is None:
             return Outcome(score)
         return Outcome(score, float(probabilities(found)[index]))
 
@@ -272,6 +276,15 @@ def colour_tests(
         )
         tests.append(test)
     return tests
+
+
+def _score(target: OneTarget | str, outputs: Tensor, otherwise: float) -> float:
+    """Return a target's score from a row's outputs; a function's was found by the test."""
+    if isinstance(target, int):
+        return float(outputs[target])
+    if isinstance(target, Mapping):
+        return sum(weight * float(outputs[index]) for index, weight in target.items())
+    return otherwise
 
 
 def _outputs_of(outputs: Tensor | None, image: int) -> Tensor:
