@@ -1,5 +1,6 @@
 """`dmbp explain`: the files and lines it writes, and the one sentence for each mistake."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from dmbp import DMBP
+from dmbp.baseline import baseline_for
 from dmbp.data import read_photo
+from dmbp.decompose.tested import strongest
 from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
@@ -46,6 +49,70 @@ def test_targets_and_settings(folder: Path) -> None:
     assert [target["name"] for target in record["targets"]] == ["cat", "hamster"]
     assert record["settings"]["objective"] == "pos"
     assert record["settings"]["reference"] == "zero"
+
+
+@pytest.mark.parametrize("preset", ["tested", "fast"])
+def test_a_record_says_what_the_model_says_without_each_colour(folder: Path, preset: str) -> None:
+    """The numbers are those of the model on photos whose pixels are removed here by hand."""
+    assert run_explain("photo.jpg", "--preset", preset, "--target", "1", "--raw").exit_code == 0
+    (target,) = read_record()["targets"]
+    removal = target["removal"]
+    assert (removal["share"], removal["by"]) == (0.1, "blur")
+    classifier = load_model("tests.cli.networks:good")
+    with Image.open("photo.jpg") as photo:
+        inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
+    maps = torch.from_numpy(numpy.load("dmbp-out/photo.npy"))
+    for sign, ending in ((0, ""), (1, "_without_positive"), (-1, "_without_negative")):
+        pixels = (sign * maps).sum(1)
+        if sign == -1 and not (pixels > 0).any():
+            assert removal["score_without_negative"] is None
+            assert removal["probability_without_negative"] is None
+            continue
+        changed = torch.where(strongest(pixels)[:, None], baseline_for(inputs, "blur"), inputs)
+        with torch.no_grad():
+            outputs = classifier.module(changed)[0]
+        assert removal[f"score{ending}"] == pytest.approx(outputs[1].item(), abs=1e-4)
+        likely = classifier.probabilities(outputs)[1].item()
+        assert removal[f"probability{ending}"] == pytest.approx(likely, abs=1e-4)
+    if preset == "tested":
+        assert target["worth_for"] == pytest.approx(float(maps.clamp(min=0).sum()), rel=1e-3)
+        assert target["worth_against"] == pytest.approx(-float(maps.clamp(max=0).sum()), abs=1e-3)
+    else:
+        assert target["worth_for"] is target["worth_against"] is None
+    falls = removal["score_without_positive"] < removal["score"]
+    assert falls or not target["confirmed"]
+
+
+@pytest.mark.parametrize("preset", ["tested", "fast"])
+def test_the_picture_says_it_and_terms_are_an_option(folder: Path, preset: str) -> None:
+    asked = ("photo.jpg", "--preset", preset, "--target", "cat", "--picture", "svg")
+    assert run_explain(*asked).exit_code == 0
+    picture = (folder / "dmbp-out" / "photo.svg").read_text()
+    removal = read_record()["targets"][0]["removal"]
+    before, after = removal["probability"], removal["probability_without_positive"]
+    decimals = next(k for k in (0, 1) if k or f"{before:.0%}" != f"{after:.0%}")
+    assert re.search(
+        rf"<!-- without red: cat {before:.{decimals}%}.* → {after:.{decimals}%}", picture
+    )
+    assert "<!-- Without the red pixels, cat " in picture
+    assert "patterns" not in picture
+    assert run_explain(*asked, "--terms").exit_code == 0
+    picture = (folder / "dmbp-out" / "photo.svg").read_text()
+    assert "<!-- patterns for it, ∇F⁺ -->" in picture
+    assert "<!-- how the score adds up -->" in picture
+
+
+@pytest.mark.parametrize("preset", ["tested", "fast"])
+@pytest.mark.usefixtures("folder")
+def test_a_difference_of_classes_is_shown_in_scores(preset: str) -> None:
+    """The record has the probability of the class itself beside them."""
+    asked = ("--preset", preset, "--target", "cat", "--rather-than", "dog", "--report")
+    assert run_explain("photo.jpg", *asked).exit_code == 0
+    (target,) = read_record()["targets"]
+    assert target["removal"]["score"] == pytest.approx(target["terms"]["output"], abs=1e-4)
+    assert target["removal"]["probability"] == pytest.approx(target["probability"], abs=1e-5)
+    page = Path("dmbp-out/report.html").read_text()
+    assert "Without the red pixels, the score of cat rather than dog " in page
 
 
 @pytest.mark.parametrize(
@@ -84,7 +151,7 @@ def test_kernels_are_compiled_while_the_model_is_loaded(monkeypatch: pytest.Monk
     monkeypatch.setattr(DMBP, "prepare", prepare)
     monkeypatch.setattr(ModelSpec, "load", load)
     run_explain("photo.jpg", "--objective", "pos")
-    assert calls == [("cpu", {"preset": "fast", "objective": "pos"}), "load"]
+    assert calls == [("cpu", {"preset": "tested", "objective": "pos"}), "load"]
 
 
 def test_a_class_asked_about_by_name_and_number_is_drawn_once(folder: Path) -> None:
@@ -175,14 +242,18 @@ def test_what_cannot_be_read_in_a_folder_is_left_out(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_photo_takes_one_forward_pass() -> None:
-    """Prediction and explanation share it; the first photo also has the model captured."""
+def test_an_untested_photo_takes_four_forward_passes() -> None:
+    """Prediction and explanation share one; removal takes three: whole, without red, without blue.
+
+    The first photo also has the model captured.
+    """
     passes: list[int] = []
     for photos in (["photo.jpg"], ["photo.jpg", "photo.png"]):
         networks.forward_passes.clear()
-        assert run_explain(*photos, model="tests.cli.networks:counted").exit_code == 0
+        fast = (*photos, "--preset", "fast")
+        assert run_explain(*fast, model="tests.cli.networks:counted").exit_code == 0
         passes.append(len(networks.forward_passes))
-    assert passes[1] == passes[0] + 1
+    assert passes[1] == passes[0] + 4
 
 
 def test_a_damaged_photo_leaves_the_others_to_be_explained(folder: Path, bad_files: Path) -> None:
@@ -230,8 +301,10 @@ def test_a_network_of_one_channel(folder: Path) -> None:
 def test_a_network_that_ignores_its_input_is_pointed_out(folder: Path) -> None:
     result = run_explain("photo.jpg", model="tests.cli.networks:constant")
     assert result.exit_code == 0
-    assert result.stderr.startswith("note: 1 of 1 maps are nothing but rounding")
+    assert result.stderr.startswith("note: 1 of 1 maps are zero everywhere")
     assert len(result.stderr.strip().splitlines()) == 1
+    result = run_explain("photo.jpg", "--preset", "fast", model="tests.cli.networks:constant")
+    assert result.stderr.startswith("note: 1 of 1 maps are nothing but rounding")
 
 
 def test_a_record_says_which_weights(folder: Path) -> None:

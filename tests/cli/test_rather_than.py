@@ -137,6 +137,8 @@ def test_compare_and_sanity() -> None:
         assert "rather than dog" in Path(f"dmbp-out/{files[0]}").read_text()
     about = read_record("dmbp-out/photo-methods.json")["methods"]["gradient"]
     assert about["insertion"] == pytest.approx(float(curve), rel=1e-5)
+    cat, dog = classifier.module(inputs)[0, :2].tolist()
+    assert about["removal"]["score"] == pytest.approx(cat - dog, abs=1e-5)
     assert "<!-- probability of cat -->" in Path("dmbp-out/photo-insertion.svg").read_text()
 
 

@@ -8,7 +8,9 @@ from dmbp.render.colour import (
     darkest_magnitude,
     linear_map_colours,
     signed_over_photo,
+    smooth_evidence,
     smooth_map,
+    veil_removed,
 )
 
 
@@ -34,6 +36,36 @@ def test_smoothing_keeps_the_sum_inside() -> None:
     assert spread.sum() == pytest.approx(1)
     assert spread.max() < 0.1
     assert smooth_map(dot, 0) is dot
+
+
+def test_windows_do_not_show_as_boxes_and_detail_stays() -> None:
+    """Drawn evenly, windows lose their edges; speckled, they keep their speckles."""
+    boxes = numpy.zeros((160, 160))
+    boxes[40:100, 40:80] = 1
+    boxes[100:140, 80:140] = -0.5
+    speckles = boxes * 4 * (numpy.random.default_rng(0).random(boxes.shape) > 0.75)
+    steps = [
+        numpy.abs(numpy.diff(smooth_evidence(array, 1.9), axis=1)).max()
+        for array in (boxes, speckles)
+    ]
+    assert steps[0] < 0.08  # a step of 1 is spread over more than 12 pixels
+    assert steps[1] > 3 * steps[0]
+    smooth = smooth_evidence(boxes, 1.9)
+    assert smooth[70, 60] > 0.8
+    assert smooth[120, 110] < -0.4
+    assert smooth_evidence(boxes, 0) is boxes
+
+
+def test_evidence_does_not_fade_at_the_borders() -> None:
+    assert smooth_evidence(numpy.ones((40, 40)), 1.0) == pytest.approx(numpy.ones((40, 40)))
+
+
+def test_removed_pixels_are_veiled() -> None:
+    removed = numpy.zeros((8, 8))
+    removed[:, :4] = 1
+    picture = veil_removed(numpy.full((8, 8, 3), 0.2), numpy.full((8, 8, 3), 0.4), removed)
+    assert picture[4, 1] == pytest.approx(0.35 * 0.4 + 0.65 * 0.86)
+    assert picture[4, 6] == pytest.approx(0.2)
 
 
 def test_linear_maps_lie_around_grey() -> None:

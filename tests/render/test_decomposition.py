@@ -1,5 +1,6 @@
 """Decompositions and linear maps as pictures."""
 
+import re
 from pathlib import Path
 
 import numpy
@@ -9,7 +10,7 @@ from PIL import Image
 
 import dmbp
 from dmbp.errors import InputError, OutputError
-from dmbp.render import plot_linear_map, split_by_sign
+from dmbp.render import PanelStyle, plot_linear_map, split_by_sign
 from dmbp.render.decomposition import panel_rows, target_text
 from tests import nets
 
@@ -21,7 +22,9 @@ def test_rounding_is_not_drawn(tmp_path: Path) -> None:
     torch.nn.init.constant_(model.fc.bias, 1.0)
     torch.nn.init.constant_(model.fc.weight, 1e-12)
     with pytest.warns(UserWarning, match="nothing but rounding"):
-        found = dmbp.DMBP(model, iterations=2).explain(torch.randn(1, 3, 16, 16), target=1)
+        found = dmbp.DMBP(model, preset="fast", iterations=2).explain(
+            torch.randn(1, 3, 16, 16), target=1
+        )
     assert found.is_blank.tolist() == [True]
     assert found.attribution.any()
     assert not panel_rows(found)[0].attribution.any()
@@ -42,6 +45,29 @@ def test_a_decomposition_is_drawn(tmp_path: Path, channels: int, name: str) -> N
     if name.endswith("png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.size[0] > 1000
+
+
+def test_a_picture_says_what_the_model_said(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, images = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+    d = dmbp.DMBP(model, iterations=2).explain(images, target=1)
+    assert d.tested is not None
+    before, change = float(d.output), float(d.tested.change_without_positive[0, 0])
+    d.plot(tmp_path / "scores.svg")
+    text = (tmp_path / "scores.svg").read_text()
+    assert "<!-- for and against: class 1 -->" in text
+    assert "<!-- Without the red pixels, the score of class 1 falls from " in text
+    arrow = f"without red: score {before:.1f} → {before + change:.1f}".replace("-", "−")
+    assert f"<!-- {arrow}" in text
+    assert "adds up" not in text
+    given = {"activation": "softmax", "outputs": model(images), "target_captions": ["cat"]}
+    d.plot(tmp_path / "probabilities.svg", **given, style=PanelStyle(terms=True))
+    text = (tmp_path / "probabilities.svg").read_text()
+    before = model(images).softmax(1)[0, 1].item()
+    assert re.search(f"<!-- without red: cat ({before:.0%}|{before:.1%}) → ", text)
+    assert "<!-- how the score adds up -->" in text
+    with pytest.raises(InputError, match="give outputs=model"):
+        d.plot(tmp_path / "no.svg", activation="softmax")
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:

@@ -5,14 +5,33 @@ from html.parser import HTMLParser
 
 import numpy
 
-from dmbp.render import PALETTES, PanelRow, PanelStyle, ReportPhoto, ReportTarget, report_html
+from dmbp.render import (
+    PALETTES,
+    ColourTest,
+    Outcome,
+    PanelRow,
+    PanelStyle,
+    ReportPhoto,
+    ReportTarget,
+    report_html,
+)
 from dmbp.render.report import ChartLine, line_chart
 
 
-def target(name: str) -> ReportTarget:
+def target(name: str, without_negative: Outcome | None = None) -> ReportTarget:
     picture = numpy.random.default_rng(0).random((16, 16, 3))
+    removed = (picture[..., 0] > 0.9).astype(float)
     row = PanelRow(
-        picture, picture[..., 0] - 0.5, picture, -picture, (1.5, 3.0, -1.0, -0.5), "photo", name
+        picture,
+        picture[..., 0] - 0.5,
+        picture,
+        -picture,
+        (1.5, 3.0, -1.0, -0.5),
+        "photo",
+        name,
+        test=ColourTest(name, Outcome(1.5, 0.8), Outcome(-1.0, 0.27), without_negative),
+        removed=(removed, removed),
+        replaced=picture[::-1],
     )
     history = {"y⁺": [1.0, 3.0], "y⁻": [0.0, -1.0], "y~": [0.5, -0.5]}
     return ReportTarget(
@@ -31,7 +50,9 @@ def target(name: str) -> ReportTarget:
 
 def page(style: PanelStyle | None = None) -> str:
     photos = [
-        ReportPhoto("a<b>.jpg", "cat (80%)", [target("cat"), target("dog & co")]),
+        ReportPhoto(
+            "a<b>.jpg", "cat (80%)", [target("cat", Outcome(3.0, 0.95)), target("dog & co")]
+        ),
         ReportPhoto("second.jpg", "dog (80%)", [target("dog")]),
     ]
     settings = {"iterations": 50}
@@ -67,6 +88,25 @@ def test_it_says_everything() -> None:
     for said in ("a&lt;b&gt;.jpg", "dog &amp; co", "cat (80%)", "80.0%", "+3.00", "-1.00", "0.475"):
         assert said in text
     assert "<b>.jpg" not in text
+
+
+def test_it_says_what_the_model_said() -> None:
+    text = page()
+    assert "Without the red pixels, cat falls from 80% to 27%; without the blue ones," in text
+    assert "<figcaption>without blue: cat 80% → 95%</figcaption>" in text
+    assert text.count("<figcaption>without red:") == 3
+    assert (
+        '<div class="absent">Nothing is blue: no part of the photo speaks against dog.</div>'
+        in text
+    )
+    assert (
+        "falls from 80% to 27%. Nothing is blue: no part of the photo speaks against dog." in text
+    )
+
+
+def test_terms_and_patterns_are_folded_away() -> None:
+    terms = page().index("How the score of")
+    assert page().rindex("<details>", 0, terms) > page().rindex("Insertion score", 0, terms)
 
 
 def test_it_says_what_is_explained_and_whose_probability_is_drawn() -> None:

@@ -1,5 +1,6 @@
 """Charts of what is no image: red and blue stand where the numbers say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -13,6 +14,7 @@ from torch import nn
 
 import dmbp
 from dmbp.errors import InputError
+from dmbp.render import ColourTest, Outcome, PanelStyle
 from dmbp.render.colour import RED_BLUE
 from dmbp.render.series import SeriesRow, draw_features, draw_series, draw_signal, pick_strongest
 from tests import nets
@@ -81,7 +83,6 @@ def test_the_strongest_are_shown_in_their_order() -> None:
         (Listener(12), (1, 12, 16)),
         (nets.MLP(), (2, 7)),
         (nn.Sequential(nn.Linear(40, 8), nn.ReLU(), nn.Linear(8, 3)), (1, 40)),
-        (nn.Sequential(nn.Conv1d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)), (1, 2, 1)),
     ],
 )
 def test_what_is_no_image_is_explained_and_drawn(
@@ -92,6 +93,43 @@ def test_what_is_no_image_is_explained_and_drawn(
     d.plot(tmp_path / "a.png", target_captions=["the second"] * shape[0])
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size[0] > 1000
+
+
+def test_a_signal_of_one_moment(tmp_path: Path) -> None:
+    """It is its own blur and mean, so that only the streams have colours."""
+    layers = nn.Conv1d(2, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    model = nn.Sequential(*layers).eval()
+    fast = dmbp.DMBP(model, preset="fast", iterations=3)
+    fast.explain(torch.randn(1, 2, 1), target=1).plot(tmp_path / "a.png")
+    with pytest.warns(UserWarning, match="zero everywhere"):
+        d = dmbp.DMBP(model, iterations=3).explain(torch.randn(1, 2, 1), target=1)
+    d.plot(tmp_path / "b.svg")
+    assert "<!-- Nothing is coloured: no part of the signal" in (tmp_path / "b.svg").read_text()
+
+
+def said(figure: Figure) -> str:
+    texts = [text for axis in figure.axes for text in (axis.title, *axis.texts)]
+    return "\n".join(" ".join(text.get_text().split()) for text in texts)
+
+
+def test_a_sentence_takes_the_place_of_the_terms() -> None:
+    test = ColourTest("cat", Outcome(2.0), Outcome(-1.0), None)
+    values, attribution = numpy.zeros((1, 4)), numpy.array([[1.0, 0.0, 0.5, 0.0]])
+    row = SeriesRow(values, attribution, TERMS, "cat", ["left"])
+    tested = replace(row, test=test)
+    assert "adds up" in said(draw_series([row], draw_signal, height=3.0))
+    text = said(draw_series([tested], draw_signal, height=3.0))
+    assert "adds up" not in text
+    assert (
+        "Without the strongest red moments, the score of cat falls from 2.0 to −1.0. "
+        "Nothing is blue: no part of the signal speaks against cat." in text
+    )
+    style = PanelStyle(terms=True)
+    assert "adds up" in said(draw_series([tested], draw_signal, height=3.0, style=style))
+    vector = SeriesRow(values[0], attribution[0], TERMS, "cat", list("abcd"), test)
+    assert "Without the strongest red features, " in said(
+        draw_series([vector], draw_features, height=3.0)
+    )
 
 
 def test_names_that_do_not_fit(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ Try it on your own photos (after `make demo`, run `source .venv/bin/activate` fi
 
 
 COMPARED = "dmbp,gradcam,guided_gradcam,deeplift,integrated_gradients,smoothgrad,gradient,random"
-"""The methods that the demo compares: those that take a second or two at most."""
+"""The methods that the demo compares: DMBP, and others that take a second or two at most."""
 
 
 def demo(out: OutOption = Path("dmbp-demo")) -> None:

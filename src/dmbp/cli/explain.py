@@ -44,22 +44,28 @@ def explain(
     ] = None,
     rather_than: RatherThanOption = None,
     preset: Annotated[
-        Preset, typer.Option(help="DMBP's settings: fast, or those of the paper (slower).")
-    ] = Preset.fast,
+        Preset,
+        typer.Option(
+            help="DMBP's settings: tested (the model is asked what each place is worth), fast (it "
+            "is not), or those of the paper."
+        ),
+    ] = Preset.tested,
     objective: Annotated[
         Objective | None,
         typer.Option(
             help="The loss of the masks: all (the paper's), posneg (without its nuisance term) or "
-            "pos (evidence in favour only). Default: all."
+            "pos (evidence in favour only). Default: tested posneg, fast and paper all."
         ),
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(help="Iterations of learning masks. Default: fast 50, paper 200."),
+        typer.Option(help="Iterations of learning masks. Default: tested 12, fast 50, paper 200."),
     ] = None,
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Learning rate of the masks. Default: fast 0.05, paper 0.01."),
+        typer.Option(
+            help="Learning rate of the masks. Default: tested 0.2, fast 0.05, paper 0.01."
+        ),
     ] = None,
     smooth: SmoothOption = None,
     sites: SitesOption = None,
@@ -93,15 +99,21 @@ def explain(
             min=0,
             max=0.2,
             help="How far the drawn map is smoothed, as a fraction of its side (--smooth is about "
-            "activations, not the map). Default: 0.01.",
+            "activations, not the map). Default: 0.012.",
         ),
     ] = None,
+    terms: Annotated[
+        bool,
+        typer.Option(
+            "--terms", help="Also draw the two streams' gradients and how the score adds up."
+        ),
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Explain photos: write a picture and a JSON file for each.
 
-    The picture shows which pixels speak for a class (red) and which against it (blue); the
-    gradients of the evidence for and against, titled "patterns"; and how the score adds up.
+    The picture shows which pixels speak for a class (red) and which against it (blue), and the
+    photo without the strongest pixels of each colour, with the probability it then gets.
     """
     from dmbp.render import PALETTES, PanelStyle
     from dmbp.workflows.explain import OutputOptions, explain_photos
@@ -118,7 +130,7 @@ def explain(
     style = given_options(faint=overlay, smoothing=soften)
     output = OutputOptions(
         out,
-        PanelStyle(palette=PALETTES[colours.value], **style),
+        PanelStyle(palette=PALETTES[colours.value], terms=terms, **style),
         suffix=f".{picture.value}",
         report=report,
         raw=raw,

@@ -54,6 +54,7 @@ def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 class Preset(StrEnum):
     """Presets of DMBP's settings."""
 
+    tested = "tested"
     fast = "fast"
     paper = "paper"
 

@@ -1,7 +1,8 @@
 """Draw attributions.
 
     colour.py         the palettes, other colours, and how strength becomes colour
-    panel.py          the picture of `dmbp explain`: photo, evidence, linear maps, bars of the terms
+    colour_test.py    what a score becomes without red or blue pixels, in numbers and words
+    panel.py          the picture of `dmbp explain`: photo, evidence, the photo without each colour
     series.py         the same for inputs that are not images: lines for signals, bars for features
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
@@ -16,6 +17,7 @@ colours in `benchmark.py` and in the template. To use your own palette, pass
 """
 
 from dmbp.render.colour import PALETTES, Palette
+from dmbp.render.colour_test import ColourTest, Outcome
 from dmbp.render.comparison import (
     ComparedMap,
     SanityRow,
@@ -32,7 +34,9 @@ from dmbp.render.report import ReportPhoto, ReportTarget, report_html
 
 __all__ = [
     "PALETTES",
+    "ColourTest",
     "ComparedMap",
+    "Outcome",
     "Palette",
     "PanelRow",
     "PanelStyle",

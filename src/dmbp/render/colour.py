@@ -91,11 +91,15 @@ CLIP_PERCENTILE = 99.5
 rest."""
 
 
-def darkest_magnitude(*arrays: Array) -> float:
+EVIDENCE_PERCENTILE = 98.0
+"""The same for evidence over a photo: its peaks are small, and the rest must be visible, too."""
+
+
+def darkest_magnitude(*arrays: Array, percentile: float = CLIP_PERCENTILE) -> float:
     """Return the magnitude that gets the darkest colour, one for all arrays of a figure."""
     magnitude = numpy.abs(numpy.concatenate([array.ravel() for array in arrays]))
     nonzero = magnitude[magnitude > 0]
-    return float(numpy.percentile(nonzero, CLIP_PERCENTILE)) if nonzero.size else 1.0
+    return float(numpy.percentile(nonzero, percentile)) if nonzero.size else 1.0
 
 
 def smooth_map(array: Array, sigma: float) -> Array:
@@ -111,6 +115,61 @@ def smooth_map(array: Array, sigma: float) -> Array:
         padding = (kernel.shape[2] // 2, kernel.shape[3] // 2)
         image = functional.conv2d(image, kernel, padding=padding)
     return image[0, 0].numpy()
+
+
+COARSE = 4.0
+"""How much wider a map without fine detail is smoothed."""
+
+DETAIL_LIMITS = 0.1, 0.5
+"""A map has no fine detail if smoothing moves the first share of its mass, or less, and nothing but
+detail if it moves the second share.
+
+Measured: windows drawn evenly have 0.02 to 0.11, and evidence that follows pixels 0.62 to 0.80.
+"""
+
+MOST_DETAIL = 0.5
+"""The most of a map that is drawn in fine detail; the rest is a glow around it.
+
+Without the glow, detail ends abruptly where a window ends.
+"""
+
+
+def smooth_evidence(array: Array, sigma: float) -> Array:
+    """Smooth a signed map (height, width) for the eye.
+
+    A sign that has fine detail is smoothed by `sigma` pixels and stands in a glow. One that has
+    none, because the worth of whole windows is spread evenly, is smoothed `COARSE` times as far:
+    the edges of windows would look like boxes on the photo, and there is no detail to lose.
+    """
+    if sigma <= 0:
+        return array
+    result = numpy.zeros(array.shape)
+    # Outside the map there is no evidence to mix in: its borders must not fade.
+    inside = [smooth_map(numpy.ones(array.shape), k) for k in (sigma, COARSE * sigma)]
+    for sign in (1, -1):
+        own = numpy.clip(sign * array, 0, None)
+        mass = own.sum()
+        if mass > 0:
+            fine = smooth_map(own, sigma) / inside[0]
+            coarse = smooth_map(own, COARSE * sigma) / inside[1]
+            moved = float(numpy.abs(own - fine).sum() / mass)
+            detail = MOST_DETAIL * float(numpy.interp(moved, DETAIL_LIMITS, (0, 1)))
+            result += sign * (detail * fine + (1 - detail) * coarse)
+    return result
+
+
+VEIL, VEILED = 0.86, 0.35
+"""The grey of the veil over removed pixels, and how much of what replaces them shows through."""
+
+
+def veil_removed(photo: Array, replaced: Array, removed: Array) -> Array:
+    """Draw a photo (height, width, 3) without the pixels of a mask (height, width).
+
+    They show what replaces them under a pale veil, so that one sees at a glance where they were.
+    """
+    soft = smooth_map(removed, 0.004 * max(removed.shape))[..., None]
+    veiled = VEILED * replaced + (1 - VEILED) * VEIL
+    return numpy.clip(soft * veiled + (1 - soft) * photo, 0, 1)
 
 
 def signed_over_photo(

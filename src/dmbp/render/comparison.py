@@ -79,11 +79,11 @@ def draw_comparison(
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
     ranked = sorted(maps, key=lambda item: -item.score)
     for place, item in enumerate(ranked, start=1):
-        (smoothed,), scale = style.smooth_maps([shift_to_zero(item.attribution)])
+        shown = style.evidence_image(shift_to_zero(item.attribution), photo)
         axis = figure.add_subplot(grid[place // columns, place % columns])
         what = "blank, row by row" if item.is_blank else "insertion"
         title = f"{item.title}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
-        show_image(axis, style.evidence_image(smoothed, photo, scale), title)
+        show_image(axis, shown, title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
         write_note(
@@ -146,9 +146,8 @@ def draw_sanity(
         for column, (title, attribution) in enumerate(
             zip(titles, (row.before, row.after), strict=True), start=1
         ):
-            (smoothed,), scale = style.smooth_maps([shift_to_zero(attribution)])
             axis = figure.add_subplot(grid[line, column])
-            show_image(axis, style.evidence_image(smoothed, photo, scale), title)
+            show_image(axis, style.evidence_image(shift_to_zero(attribution), photo), title)
             if column == 1:
                 axis.set_ylabel(row.title, fontsize=11)
         _write_correlation(figure.add_subplot(grid[line, 3]), row)

@@ -5,22 +5,29 @@
     >>> torch.equal(positive + negative, gradient)
     True
 
-`plot_decomposition` draws a panel for images, lines for signals and bars for features. DMBP has a
-linear map for each sign; for other methods `plot_linear_map` splits the one they have "according to
-the sign of the obtained pixel-level attributions", as the paper's supplement does.
+`plot_decomposition` draws a panel for images, lines for signals and bars for features, with what
+the model said when their colours were tested. DMBP has a linear map for each sign; for other
+methods `plot_linear_map` splits the one they have "according to the sign of the obtained
+pixel-level attributions", as the paper's supplement does.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dmbp.baseline import Baseline, baseline_for
+from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
+from dmbp.decompose.tested import strongest
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
+from dmbp.probabilities import Activation
+from dmbp.render.colour import Array
+from dmbp.render.colour_test import ColourTest, colour_tests
 from dmbp.render.panel import PanelRow, PanelStyle, TermValues, draw_panel
 from dmbp.render.pictures import (
     check_drawable,
@@ -113,6 +120,8 @@ def plot_decomposition(
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    activation: Activation | None = None,
+    outputs: Tensor | None = None,
     style: PanelStyle | None = None,
 ) -> None:
     """Draw every row of a decomposition into one picture.
@@ -128,26 +137,36 @@ def plot_decomposition(
         photo_captions: A caption for each photo.
         target_captions: What each row is about, such as a class's name.
         names: Names of the channels or features.
+        activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
+            Without it, the picture says how scores change without the strongest pixels.
+        outputs: The model's outputs for the images, (images, classes), which `activation` needs.
         style: How the picture looks.
 
     Raises:
-        InputError: If the inputs cannot be drawn, or photos, captions or names do not fit them.
+        InputError: If the inputs cannot be drawn, photos, captions or names do not fit them, or an
+            activation lacks outputs.
         OutputError: If the picture cannot be written.
     """
+    rows = range(len(decomposition.inputs))
+    check_labels(decomposition, photos, photo_captions, target_captions)
+    captions = [_caption(decomposition, row, target_captions) for row in rows]
+    tests = colour_tests(decomposition, captions, activation=activation, outputs=outputs)
     if decomposition.inputs.dim() in CHARTS:
-        figure = _draw_charts(decomposition, target_captions, names, style)
+        figure = _draw_charts(decomposition, captions, tests, names, style)
     elif names is not None:
         raise InputError("names are for features or channels; name classes with target_captions")
     else:
-        rows = panel_rows(decomposition, photos, photo_captions, target_captions)
-        figure = draw_panel(rows, style)
+        titles = [f"for and against: {caption}" for caption in captions]
+        panel = panel_rows(decomposition, photos, photo_captions, titles, tests)
+        figure = draw_panel(panel, style)
     path = Path(path)
     write_all_or_none({path: encode_figure(figure, path.suffix)})
 
 
 def _draw_charts(
     decomposition: Decomposition,
-    captions: Sequence[str] | None,
+    captions: Sequence[str],
+    tests: Sequence[ColourTest | None],
     names: Sequence[str] | None,
     style: PanelStyle | None,
 ) -> Figure:
@@ -161,8 +180,9 @@ def _draw_charts(
             values=inputs[k].detach().cpu().double().numpy(),
             attribution=decomposition.attribution[k].detach().cpu().double().numpy(),
             terms=terms,
-            caption=_caption(decomposition, k, captions),
+            caption=captions[k],
             names=names,
+            test=tests[k],
         )
         for k, terms in enumerate(_terms(decomposition))
     ]
@@ -174,29 +194,58 @@ def panel_rows(
     photos: Sequence[Any] | None = None,
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
+    tests: Sequence[ColourTest | None] | None = None,
 ) -> list[PanelRow]:
-    """Return the panel's rows, one for each row of the decomposition."""
+    """Return the panel's rows, one for each row of the decomposition, with these `tests`."""
     inputs = decomposition.inputs
     check_drawable(inputs)
-    for labels in (photos, photo_captions, target_captions):
-        if labels is not None and len(labels) != len(inputs):
-            what = "photos" if labels is photos else "captions"
-            raise InputError(f"{len(labels)} {what} were given for {len(inputs)} rows")
+    check_labels(decomposition, photos, photo_captions, target_captions)
     size = (inputs.shape[2], inputs.shape[3])
     is_drawn = ~decomposition.is_blank  # rounding errors must not be drawn in full colours
     attributions = decomposition.attribution.sum(1) * is_drawn[:, None, None]
-    return [
-        PanelRow(
-            photo=stretch_contrast(inputs[k]) if photos is None else parse_photo(photos[k], size),
+    masks = [strongest(sign * attributions).cpu().double().numpy() for sign in (1, -1)]
+    rows: list[PanelRow] = []
+    for k, terms in enumerate(_terms(decomposition)):
+        photo = stretch_contrast(inputs[k]) if photos is None else parse_photo(photos[k], size)
+        test = None if tests is None else tests[k]
+        row = PanelRow(
+            photo=photo,
             attribution=attributions[k].detach().cpu().double().numpy(),
             positive_map=to_picture(decomposition.positive_map[k]),
             negative_map=to_picture(decomposition.negative_map[k]),
-            terms=term,
+            terms=terms,
             photo_caption="input" if photo_captions is None else str(photo_captions[k]),
             target_caption=_caption(decomposition, k, target_captions),
+            test=test,
+            removed=(masks[0][k], masks[1][k]),
+            replaced=None if test is None else _replaced(photo, test.by),
         )
-        for k, term in enumerate(_terms(decomposition))
-    ]
+        rows.append(row)
+    return rows
+
+
+def check_labels(
+    decomposition: Decomposition,
+    photos: Sequence[Any] | None,
+    photo_captions: Sequence[str] | None,
+    target_captions: Sequence[str] | None,
+) -> None:
+    """Raise an `InputError` unless there is a photo and a caption for every row."""
+    count = len(decomposition.inputs)
+    for labels in (photos, photo_captions, target_captions):
+        if labels is not None and len(labels) != count:
+            what = "photos" if labels is photos else "captions"
+            raise InputError(f"{len(labels)} {what} were given for {count} rows")
+
+
+def _replaced(photo: Array, by: str) -> Array:
+    """Return a photo as it looks where its pixels were replaced: blurred, or its mean colour."""
+    mean = photo.mean((0, 1))
+    if by != "blur":
+        return mean + numpy.zeros_like(photo)
+    # Around its mean, so that the blur does not darken the borders, where it pads with zeros.
+    image = torch.from_numpy(photo - mean).permute(2, 0, 1)[None]
+    return blur(image)[0].permute(1, 2, 0).numpy() + mean
 
 
 def _terms(decomposition: Decomposition) -> list[TermValues]:

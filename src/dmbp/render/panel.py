@@ -1,20 +1,29 @@
-"""The panel: a row for each target, with photo, evidence, two linear maps and the score's terms.
+"""The panel: a row for each target, with the photo, the evidence and how the model confirms it.
+
+A row shows the photo, the evidence over it, the photo without its strongest pixels of each colour
+with the score it then gets, and a sentence that says so. `PanelStyle(terms=True)` adds the two
+linear maps and bars of the score's terms; they are all there is if colours were not tested.
 
 `draw_panel` makes the figure. The parts that other figures share (images with titles, bars of the
 terms, legend, notes) and `PanelStyle`, which every figure takes, are defined here, too.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Literal
 
+import numpy
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 
 from dmbp.render.colour import (
     AXIS,
+    EVIDENCE_PERCENTILE,
     FRAME,
     INK,
     RED_BLUE,
@@ -23,8 +32,11 @@ from dmbp.render.colour import (
     darkest_magnitude,
     linear_map_colours,
     signed_over_photo,
+    smooth_evidence,
     smooth_map,
+    veil_removed,
 )
+from dmbp.render.colour_test import ColourTest
 
 TermValues = tuple[float, float, float, float]
 """The model's output, and its positive, negative and nuisance term."""
@@ -36,6 +48,10 @@ class PanelRow:
 
     `photo`, `positive_map` and `negative_map` are (height, width, 3); `attribution` is
     (height, width), signed. `terms` is None for methods that do not split the score.
+
+    If the model confirmed the colours, `test` says how, `removed` marks the pixels of each sign
+    that were removed, positive first, (height, width), and `replaced` is the photo as it looks
+    where they were.
     """
 
     photo: Array
@@ -45,6 +61,17 @@ class PanelRow:
     terms: TermValues | None
     photo_caption: str
     target_caption: str
+    test: ColourTest | None = None
+    removed: tuple[Array, Array] | None = None
+    replaced: Array | None = None
+
+    def photo_without(self, sign: Literal[1, -1]) -> Array | None:
+        """Return the photo without the pixels of a sign; None if none were removed."""
+        if self.test is None or self.test.without(sign) is None:
+            return None
+        assert self.removed is not None
+        assert self.replaced is not None
+        return veil_removed(self.photo, self.replaced, self.removed[sign < 0])
 
 
 @dataclass(frozen=True)
@@ -53,28 +80,25 @@ class PanelStyle:
 
     Args:
         smoothing: How far maps are smoothed, because single pixels are too fine for the eye: a
-            Gaussian's sigma as a fraction of the map's longer side. It changes pictures only, not
-            numbers.
+            Gaussian's sigma as a fraction of the map's longer side. Maps without fine detail are
+            smoothed farther. It changes pictures only, not numbers.
         faint: How visible the photo is under the map, from 0 (white) to 1.
         palette: The colours of evidence for and against.
         row_height: The height of a row of pictures, in inches.
+        terms: Whether the linear maps and the score's terms are drawn, too.
     """
 
-    smoothing: float = 0.01
+    smoothing: float = 0.012
     faint: float = 0.45
     palette: Palette = RED_BLUE
     row_height: float = 3.3
+    terms: bool = False
 
-    def smooth_maps(self, attributions: Sequence[Array]) -> tuple[list[Array], float]:
-        """Return smoothed maps, and the magnitude that gets the darkest colour in all of them."""
-        maps = [smooth_map(array, self.smoothing * max(array.shape)) for array in attributions]
-        return maps, darkest_magnitude(*maps)
-
-    def evidence_image(self, attribution: Array, photo: Array, scale: float) -> Array:
-        """Return a smoothed map drawn over its photo, as RGB in [0, 1]."""
-        return signed_over_photo(
-            attribution, photo, scale=scale, faint=self.faint, palette=self.palette
-        )
+    def evidence_image(self, attribution: Array, photo: Array) -> Array:
+        """Return a map drawn over its photo on its own scale, as RGB in [0, 1]."""
+        smooth = smooth_evidence(attribution, self.smoothing * max(attribution.shape))
+        scale = darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
+        return signed_over_photo(smooth, photo, scale=scale, faint=self.faint, palette=self.palette)
 
 
 def term_bars(terms: TermValues, palette: Palette) -> list[tuple[str, float, str]]:
@@ -114,10 +138,114 @@ def format_number(value: float) -> str:
     return f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.2f}"
 
 
+SENTENCE_LETTERS = 11
+"""How many letters of a sentence fit into an inch."""
+
+SENTENCE_LINE = 0.3
+"""The height of a line of a sentence, in inches."""
+
+
 def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
-    """Draw a row for every target, all on one colour scale."""
+    """Draw a row for every target, each on its own colour scale."""
     style = style or PanelStyle()
-    maps, scale = style.smooth_maps([row.attribution for row in rows])
+    if any(row.test is None for row in rows):
+        return _draw_untested(rows, style)
+    side = 0.91 * style.row_height  # the rest of a row is its title
+    said = [row.test.sentence(style.palette) for row in rows if row.test is not None]
+    sentences = [wrap_sentence(sentence, width=4 * side) for sentence in said]
+    heights: list[float] = []
+    for row, sentence in zip(rows, sentences, strict=True):
+        picture = side * min(1.0, row.photo.shape[0] / row.photo.shape[1])
+        heights += [picture, sentence_height(sentence)] + [picture] * style.terms
+    pictures = len(rows) * (1 + style.terms)
+    titles = 0.4 * pictures + sum(_titles_height(row, style) for row in rows)
+    size = 4 * side, sum(heights) + titles + 0.55  # inches for the legend
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(len(heights) + 1, 4, height_ratios=[*heights, 0.1])
+    line = 0
+    for row, sentence in zip(rows, sentences, strict=True):
+        _draw_tested_row(figure, grid, line, row, style)
+        write_sentence(figure.add_subplot(grid[line + 1, :]), sentence)
+        line += 2
+        if style.terms:
+            _draw_terms_row(figure, grid, line, row, style)
+            line += 1
+    draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
+    write_note(figure.add_subplot(grid[-1, 2]), _note(rows, style))
+    return figure
+
+
+def _draw_tested_row(
+    figure: Figure, grid: GridSpec, line: int, row: PanelRow, style: PanelStyle
+) -> None:
+    """Draw photo, evidence, and the photo without the pixels of each colour."""
+    axes = [figure.add_subplot(grid[line, column]) for column in range(4)]
+    show_image(axes[0], row.photo, row.photo_caption)
+    show_image(axes[1], style.evidence_image(row.attribution, row.photo), row.target_caption)
+    test = row.test
+    assert test is not None
+    for axis, sign in zip(axes[2:], SIGNS, strict=True):
+        photo = row.photo_without(sign)
+        if photo is None:
+            _write_absence(axis, row, sign, style)
+            continue
+        show_image(axis, photo, test.title(sign, style.palette))
+        assert row.removed is not None
+        colour = style.palette.positive if sign > 0 else style.palette.negative
+        outline_removed(axis, row.removed[sign < 0], colour)
+
+
+SIGNS: tuple[Literal[1], Literal[-1]] = (1, -1)
+
+OUTLINE_SMOOTHING, OUTLINE_LEVEL = 0.02, 0.35
+"""Removed pixels are often scattered: the outline is that of where they are dense."""
+
+
+def outline_removed(axis: Axes, removed: Array, colour: str) -> None:
+    """Draw a line around the removed pixels of a mask (height, width)."""
+    sigma = OUTLINE_SMOOTHING * max(removed.shape)
+    dense = smooth_map(removed, sigma) / smooth_map(numpy.ones(removed.shape), sigma)
+    if dense.min() < OUTLINE_LEVEL < dense.max():
+        axis.contour(dense, [OUTLINE_LEVEL], colors=[colour], linewidths=1.6)
+
+
+def _write_absence(axis: Axes, row: PanelRow, sign: Literal[1, -1], style: PanelStyle) -> None:
+    """Write in a picture's place that the map does not have a colour."""
+    assert row.test is not None
+    show_image(axis, numpy.full(row.photo.shape, 0.97), "")
+    words, _, why = row.test.absence(sign, style.palette).rstrip(".").partition(": ")
+    text = "\n".join([f"{words}:", *wrap(why, 20)])
+    if text.count("\n") > 4:
+        text = words
+    axis.text(
+        *(0.5, 0.5, text),
+        transform=axis.transAxes,
+        ha="center",
+        va="center",
+        fontsize=15,
+        color=NEUTRAL_WORDS,
+    )
+
+
+NEUTRAL_WORDS = "#707070"
+
+
+def _draw_terms_row(
+    figure: Figure, grid: GridSpec, line: int, row: PanelRow, style: PanelStyle
+) -> None:
+    """Draw the linear maps and the bars of the terms below a row."""
+    pictures = zip(linear_map_pictures(row), LINEAR_MAP_TITLES, strict=True)
+    for column, (picture, title) in enumerate(pictures):
+        show_image(figure.add_subplot(grid[line, column]), picture, title)
+    if row.terms is not None:
+        draw_terms(figure.add_subplot(grid[line, 2:]), row.terms, style.palette)
+
+
+LINEAR_MAP_TITLES = "patterns for it, ∇F⁺", "patterns against it, ∇F⁻"
+
+
+def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
+    """Draw photo, evidence, linear maps and terms of rows whose colours were not tested."""
     columns = [1.0, 1.0, 1.0, 1.0] + [TERMS_WIDTH] * any(row.terms is not None for row in rows)
     height = (
         style.row_height * len(rows)
@@ -133,27 +261,59 @@ def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Fig
         width_ratios=columns,
         height_ratios=[1.0] * len(rows) + [0.03],
     )
-    for line, (row, attribution) in enumerate(zip(rows, maps, strict=True)):
-        photo, evidence, positive, negative = (
-            figure.add_subplot(grid[line, column]) for column in range(4)
+    for line, row in enumerate(rows):
+        pictures = (
+            (row.photo, row.photo_caption),
+            (style.evidence_image(row.attribution, row.photo), row.target_caption),
+            *zip(linear_map_pictures(row), LINEAR_MAP_TITLES, strict=True),
         )
-        show_image(photo, row.photo, row.photo_caption)
-        show_image(
-            evidence, style.evidence_image(attribution, row.photo, scale), row.target_caption
-        )
-        positive_map, negative_map = linear_map_pictures(row)
-        show_image(positive, positive_map, "patterns for it, ∇F⁺")
-        show_image(negative, negative_map, "patterns against it, ∇F⁻")
+        for column, (picture, title) in enumerate(pictures):
+            show_image(figure.add_subplot(grid[line, column]), picture, title)
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
-    alone = "a part of a single object may speak against it, too"
-    note = alone if len(rows) == 1 else "one colour scale for all rows"
-    write_note(figure.add_subplot(grid[-1, 2]), note)
+    own = "; each row has its own colour scale" if len(rows) > 1 else ""
+    write_note(figure.add_subplot(grid[-1, 2]), f"the model was not asked about these colours{own}")
     if len(columns) > 4:
         note = "their size says little: read the colours"
         write_note(figure.add_subplot(grid[-1, 4]), note)
     return figure
+
+
+def _titles_height(row: PanelRow, style: PanelStyle) -> float:
+    """Return the inches that a row's titles of more than one line need."""
+    assert row.test is not None
+    removed = [row.test.title(sign, style.palette) for sign in SIGNS]
+    return title_height(row.photo_caption, row.target_caption, *removed)
+
+
+def _note(rows: Sequence[PanelRow], style: PanelStyle) -> str:
+    """Return what the outlined areas are."""
+    by = rows[0].test.by if rows[0].test is not None else ""
+    how = {"blur": "blurred", "mean": "set to the mean colour", "zero": "set to zero"}
+    note = f"outlined: the strongest tenth of a colour, {how.get(by, 'replaced')} for the model"
+    more = ["each row has its own colour scale"] * (len(rows) > 1)
+    more += ["the terms' size says little"] * style.terms
+    return "\n".join([note, *filter(None, ["; ".join(more)])])
+
+
+def wrap_sentence(sentence: str, *, width: float) -> str:
+    """Wrap a sentence to the width of a figure, in inches, in lines of about the same length."""
+    most = round(SENTENCE_LETTERS * width)
+    lines = math.ceil(len(sentence) / most)
+    return "\n".join(wrap(sentence, min(most, round(1.15 * len(sentence) / lines) + 1)))
+
+
+def sentence_height(sentence: str) -> float:
+    """Return the inches that a wrapped sentence needs, with a gap below it."""
+    return SENTENCE_LINE * (sentence.count("\n") + 1) + 0.15
+
+
+def write_sentence(axis: Axes, sentence: str) -> None:
+    """Write a wrapped sentence below a row."""
+    axis.set_axis_off()
+    text = axis.text(0.5, 1, sentence, ha="center", va="top", fontsize=12, linespacing=1.35)
+    text.set_in_layout(False)
 
 
 def wrap_title(title: str) -> str:
@@ -223,4 +383,4 @@ def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
 def write_note(axis: Axes, text: str) -> None:
     """Write a line of text beside the legend; it may extend under the next columns."""
     axis.set_axis_off()
-    axis.text(0, 0.5, text, va="center", fontsize=10).set_in_layout(False)
+    axis.text(0.02, 0.5, text, va="center", fontsize=10).set_in_layout(False)

@@ -9,13 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
+from typing import Literal
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
-from dmbp.render.panel import PanelRow, PanelStyle, format_number, linear_map_pictures, term_bars
+from dmbp.render.panel import (
+    SIGNS,
+    PanelRow,
+    PanelStyle,
+    format_number,
+    linear_map_pictures,
+    term_bars,
+)
 
 WIDTH, HEIGHT = 300, 170
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
@@ -85,7 +93,7 @@ SHOWN_SIDE = 448
 
 @dataclass(frozen=True)
 class ReportTarget:
-    """A photo's target: what the panel shows, and two curves.
+    """A photo's target: what the panel shows, which has to have a test, and two curves.
 
     `name` says what is explained, `label` the same with probabilities, and `score_words` what the
     score is. `history` holds y⁺, y⁻ and y~ by iteration, `insertion` the probability of the class
@@ -138,29 +146,26 @@ def report_html(
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
-    maps, scale = style.smooth_maps([target.row.attribution for target in photo.targets])
     return {
         "name": photo.name,
         "predicted": photo.predicted,
         "picture": _data_url(photo.targets[0].row.photo),
-        "targets": [
-            _target(target, attribution, scale, style)
-            for target, attribution in zip(photo.targets, maps, strict=True)
-        ],
+        "targets": [_target(target, style) for target in photo.targets],
     }
 
 
-def _target(
-    target: ReportTarget, attribution: Array, scale: float, style: PanelStyle
-) -> dict[str, object]:
+def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
     row, palette = target.row, style.palette
     positive, negative = linear_map_pictures(row)
+    assert row.test is not None
     return {
+        "sentence": row.test.sentence(palette),
+        "without": [_without(row, sign, palette) for sign in SIGNS],
         "name": target.name,
         "label": target.label,
         "score_words": target.score_words,
         "class_name": target.class_name,
-        "evidence": _data_url(style.evidence_image(attribution, row.photo, scale)),
+        "evidence": _data_url(style.evidence_image(row.attribution, row.photo)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),
         "terms": _terms(row, palette),
@@ -175,6 +180,15 @@ def _target(
         "exactness": f"{target.exactness:.1e}" if target.exactness else "0",
         "seconds": f"{target.seconds:.1f}",
     }
+
+
+def _without(row: PanelRow, sign: Literal[1, -1], palette: Palette) -> dict[str, str | None]:
+    """Return the photo without the pixels of a sign and its title, or what to say in its place."""
+    assert row.test is not None
+    photo = row.photo_without(sign)
+    if photo is None:
+        return {"picture": None, "title": row.test.absence(sign, palette)}
+    return {"picture": _data_url(photo), "title": row.test.title(sign, palette)}
 
 
 def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:

@@ -1,7 +1,9 @@
-"""Draw charts for inputs that are not images, beside the bars of the score's terms.
+"""Draw charts for inputs that are not images.
 
 A signal (channels, length) gets a line for each channel, on a band whose colour is the evidence of
-each moment. A vector of features gets a bar for each, as long as what it adds to the score.
+each moment. A vector of features gets a bar for each, as long as what it adds to the score. Below
+them, a sentence says what the model's score becomes without the strongest of each colour. Bars of
+the score's terms stand beside charts whose colours were not tested, or if the style asks for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +16,17 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 
 from dmbp.render.colour import AXIS, SIGNAL, Array, Palette, darkest_magnitude
-from dmbp.render.panel import PanelStyle, TermValues, draw_legend, draw_terms
+from dmbp.render.colour_test import SIGNAL_WORDS, VECTOR_WORDS, ColourTest
+from dmbp.render.panel import (
+    PanelStyle,
+    TermValues,
+    draw_legend,
+    draw_terms,
+    sentence_height,
+    wrap_sentence,
+    write_note,
+    write_sentence,
+)
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
 """Widths in inches, the same for all charts."""
@@ -25,7 +37,7 @@ class SeriesRow:
     """One target of one input: its `values` and the signed `attribution` of each.
 
     Both are (channels, length) for signals and (features,) for vectors. `names` holds the names of
-    the channels or features.
+    the channels or features. `test` says how the model confirmed the colours, if it was asked.
     """
 
     values: Array
@@ -33,6 +45,7 @@ class SeriesRow:
     terms: TermValues
     caption: str
     names: Sequence[str]
+    test: ColourTest | None = None
 
 
 @dataclass(frozen=True)
@@ -54,19 +67,38 @@ Chart = Callable[[Figure, SubplotSpec, SeriesRow, ColourScale], None]
 def draw_series(
     rows: Sequence[SeriesRow], chart: Chart, *, height: float, style: PanelStyle | None = None
 ) -> Figure:
-    """Draw a chart, `height` inches high, for every row, all on one colour scale."""
-    palette = (style or PanelStyle()).palette
-    scale = ColourScale(palette, darkest_magnitude(*(row.attribution for row in rows)))
+    """Draw a chart, `height` inches high, for every row, each on its own colour scale."""
+    style = style or PanelStyle()
+    palette = style.palette
+    shows_terms = style.terms or any(row.test is None for row in rows)
     widths = [CHART_WIDTH, TERMS_WIDTH]
-    size = sum(widths), height * len(rows) + 0.45  # inches for the legend
+    sentences = [_sentence(row, palette) for row in rows]
+    heights: list[float] = []
+    for sentence in sentences:
+        heights += [height, sentence_height(sentence) if sentence else 0.01]
+    size = sum(widths), sum(heights) + 0.45  # inches for the legend
     figure = Figure(figsize=size, layout="constrained")
-    heights = [height] * len(rows) + [0.1]
-    grid = figure.add_gridspec(len(rows) + 1, 2, width_ratios=widths, height_ratios=heights)
-    for line, row in enumerate(rows):
-        chart(figure, grid[line, 0], row, scale)
-        draw_terms(figure.add_subplot(grid[line, 1]), row.terms, palette)
+    grid = figure.add_gridspec(
+        len(heights) + 1, 2, width_ratios=widths, height_ratios=[*heights, 0.1]
+    )
+    for line, (row, sentence) in enumerate(zip(rows, sentences, strict=True)):
+        scale = ColourScale(palette, darkest_magnitude(row.attribution))
+        chart(figure, grid[2 * line, 0] if shows_terms else grid[2 * line, :], row, scale)
+        if shows_terms:
+            draw_terms(figure.add_subplot(grid[2 * line, 1]), row.terms, palette)
+        write_sentence(figure.add_subplot(grid[2 * line + 1, :]), sentence)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), palette)
+    if len(rows) > 1:
+        write_note(figure.add_subplot(grid[-1, 1]), "each row has its own colour scale")
     return figure
+
+
+def _sentence(row: SeriesRow, palette: Palette) -> str:
+    if row.test is None:
+        return ""
+    words = SIGNAL_WORDS if row.values.ndim > 1 else VECTOR_WORDS
+    width = CHART_WIDTH + TERMS_WIDTH
+    return wrap_sentence(row.test.sentence(palette, words), width=width)
 
 
 def pick_strongest(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:

@@ -45,6 +45,7 @@ from dmbp.render import (
     write_all_or_none,
 )
 from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
+from dmbp.workflows.removal import PixelRemoval, remove_pixels
 
 REPORT_NAME = "report.html"
 
@@ -104,7 +105,7 @@ class Explanation:
         return encode_figure(draw_panel(self._panel_rows(), style), suffix)
 
     def record(self) -> bytes:
-        """Return terms, exactness, settings and timings as the content of a JSON file."""
+        """Return what the colours are worth, terms and settings as the content of a JSON file."""
         d = self.decomposition
         record = {
             "photo": self.prediction.name,
@@ -115,6 +116,7 @@ class Explanation:
             "targets": [
                 {
                     **target.record(),
+                    **self._removals[row].record(),
                     "terms": {
                         "output": d.output[row].item(),
                         "positive": d.positive_output[row].item(),
@@ -210,13 +212,20 @@ class Explanation:
         )
         return curve.tolist()
 
+    @cached_property
+    def _removals(self) -> list[PixelRemoval]:
+        """What the model says without the strongest pixels of each colour, for each target."""
+        return remove_pixels(self.prediction, self.decomposition)
+
     def _panel_rows(self) -> list[PanelRow]:
         prediction = self.prediction
+        removals = zip(self._removals, prediction.targets, strict=True)
         return panel_rows(
             self.decomposition,
             photos=[prediction.photo] * len(prediction.targets),
             photo_captions=[prediction.verdict()] * len(prediction.targets),
             target_captions=[k.caption("for and against:") for k in prediction.targets],
+            tests=[found.shown_test(is_class=not k.others) for found, k in removals],
         )
 
 

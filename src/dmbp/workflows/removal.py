@@ -1,0 +1,120 @@
+"""What the model says about a photo without its strongest red and blue pixels.
+
+The preset "tested" has asked the model already; for other presets `remove_pixels` asks it now. The
+picture, the report and the JSON file of `dmbp explain` take the answer from here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dmbp.decompose import Decomposition
+from dmbp.linear import ClassWeights
+from dmbp.metrics import Removal, removal
+from dmbp.metrics.removal import SHARE
+from dmbp.render import ColourTest, Outcome
+from dmbp.render.colour_test import colour_tests
+from dmbp.workflows.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class PixelRemoval:
+    """A target's outcomes with and without its strongest pixels, always with a probability.
+
+    The probability is that of the target's class, also if it is explained rather than others.
+    """
+
+    test: ColourTest
+    worth_for: float | None
+    worth_against: float | None
+
+    def record(self) -> dict[str, Any]:
+        """Return all numbers for a JSON file; those of a colour that the map lacks are null."""
+        numbers: dict[str, float | None] = {}
+        for ending, outcome in {
+            "": self.test.whole,
+            "_without_positive": self.test.without_positive,
+            "_without_negative": self.test.without_negative,
+        }.items():
+            numbers[f"score{ending}"] = None if outcome is None else outcome.score
+            numbers[f"probability{ending}"] = None if outcome is None else outcome.probability
+        return {
+            "worth_for": self.worth_for,
+            "worth_against": self.worth_against,
+            "confirmed": not self.test.refuted,
+            "removal": {"share": SHARE, "by": self.test.by, **numbers},
+        }
+
+    def shown_test(self, *, is_class: bool) -> ColourTest:
+        """Return the test as pictures show it: a difference of classes has scores only."""
+        if is_class:
+            return self.test
+        whole, positive, negative = (
+            None if outcome is None else Outcome(outcome.score)
+            for outcome in (
+                self.test.whole,
+                self.test.without_positive,
+                self.test.without_negative,
+            )
+        )
+        assert whole is not None
+        return replace(self.test, whole=whole, without_positive=positive, without_negative=negative)
+
+
+def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[PixelRemoval]:
+    """Return each target's outcomes, from the decomposition's test or from the model."""
+    tested, targets = decomposition.tested, prediction.targets
+    if tested is None:
+        return [PixelRemoval(test, None, None) for test in _ask_model(prediction, decomposition)]
+    tests = colour_tests(
+        decomposition,
+        [target.name for target in targets],
+        activation=prediction.classifier.probabilities,
+        outputs=prediction.outputs[None],
+        classes=[target.subject.index for target in targets],
+    )
+    worths = zip(tested.worth_for.tolist(), tested.worth_against.tolist(), strict=True)
+    return [
+        PixelRemoval(test, *worth)
+        for test, worth in zip(tests, worths, strict=True)
+        if test is not None  # each has one, because the decomposition was tested
+    ]
+
+
+def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[ColourTest]:
+    """Remove the strongest tenth of each colour's pixels by a blur, and run the model."""
+    d, targets = decomposition, prediction.targets
+
+    def run(asked: Sequence[int | ClassWeights]) -> Removal:
+        module, activation = prediction.classifier.module, prediction.classifier.probabilities
+        return removal(module, d.inputs, list(asked), d.attribution, activation=activation)
+
+    found = run([target.target for target in targets])
+    of_class = found
+    if any(target.others for target in targets):
+        of_class = run([target.subject.index for target in targets])
+    return [
+        _test(target.name, found, of_class, row, is_blank=bool(d.is_blank[row]))
+        for row, target in enumerate(targets)
+    ]
+
+
+def _test(name: str, found: Removal, of_class: Removal, row: int, *, is_blank: bool) -> ColourTest:
+    has_positive = bool(found.positive_removed[row] > 0) and not is_blank
+    has_negative = bool(found.negative_removed[row] > 0) and not is_blank
+    positive = Outcome(
+        float(found.score_without_positive[row]), float(of_class.probability_without_positive[row])
+    )
+    negative = Outcome(
+        float(found.score_without_negative[row]), float(of_class.probability_without_negative[row])
+    )
+    refuted = [1] if has_positive and not found.red_true[row] else []
+    if has_negative and found.claims_blue[row] and not found.blue_true[row]:
+        refuted.append(-1)
+    return ColourTest(
+        name,
+        Outcome(float(found.score[row]), float(of_class.probability[row])),
+        positive if has_positive else None,
+        negative if has_negative else None,
+        refuted=tuple(refuted),
+    )
