@@ -52,7 +52,7 @@ FORMS: Mapping[tuple[str, str], tuple[Write, str]] = {
 
 def maps_of(model: nn.Module, images: Tensor, classes: list[int]) -> list[Tensor]:
     """Return each photograph's map, computed in a batch of one."""
-    explainer = dmbp.DMBP(model)
+    explainer = dmbp.DMBP(model, preset="fast")
     return [
         explainer.attribute(image, target=index)
         for image, index in zip(images.split(1), classes, strict=True)

@@ -45,7 +45,7 @@ def test_references_of_inputs_of_any_kind(shape: tuple[int, ...]) -> None:
         ("grey", "reference must be 'zero', 'blur', 'mean', a tensor or None, not 'grey'"),
         (torch.full((1,), torch.nan), "the reference contains NaN or infinity"),
         (torch.zeros(3), r"of shape \(3,\) does not fit inputs of shape \(2, 5\)"),
-        ("blur", r"needs images of shape \(batch, channel, height, width\), not \(2, 5\)"),
+        ("blur", r"needs images .*, signals .* or volumes, not inputs of shape \(2, 5\)"),
     ],
 )
 def test_references_that_are_refused(reference: str | Tensor, message: str) -> None:

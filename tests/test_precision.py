@@ -139,7 +139,7 @@ def test_half_precision_maps_are_those_of_the_model_in_single(
 ) -> None:
     model = net().eval().to(dtype)
     inputs = torch.randn(2, 3, 16, 16).to(dtype)
-    settings = {"iterations": 4, "reference": None}
+    settings = {"preset": "fast", "iterations": 4, "reference": None}
     half = dmbp.DMBP(model, **settings).attribute(inputs, target=1)
     single = dmbp.DMBP(model.float(), **settings).attribute(inputs.float(), target=1)
     assert half.dtype == dtype

@@ -44,7 +44,7 @@ def export_onnx(
 
 def assert_same_map(ours: Classifier, model: nn.Module, images: Tensor, target: object) -> None:
     """Check that a classifier's module is explained as the model it was exported from."""
-    explainers = [dmbp.DMBP(net, iterations=10) for net in (ours.module, model)]
+    explainers = [dmbp.DMBP(net, preset="fast", iterations=10) for net in (ours.module, model)]
     found, expected = (one.attribute(images, target=target) for one in explainers)
     assert torch.isfinite(expected).all()
     assert relative(found, expected) <= FLOAT32

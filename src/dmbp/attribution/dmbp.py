@@ -366,7 +366,13 @@ def _warn_of_blank_maps(decomposition: Decomposition) -> None:
     else:
         shown = decomposition.attribution.flatten(1).any(1)
     blank, rounded = torch.stack([~shown, decomposition.is_rounding]).sum(1).tolist()
-    if blank:
+    if blank and decomposition.tested is not None:
+        warnings.warn(
+            f"{blank} of {len(shown)} maps are zero everywhere: removing parts of these inputs changes "
+            "no score",
+            stacklevel=4,
+        )
+    elif blank:
         warnings.warn(
             f"{blank} of {len(shown)} maps are zero everywhere: around these inputs no pixel "
             "changes the score, because every path is closed, rounded (sign, round) or cancelled",

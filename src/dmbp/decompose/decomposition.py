@@ -169,7 +169,9 @@ class Decomposition:
 
     @property
     def _rounding(self) -> Tensor:
-        size = self.positive_output.abs() + self.negative_output.abs()
+        size = self.output.abs()
+        if self.tested is None:
+            size = self.positive_output.abs() + self.negative_output.abs()
         return ROUNDING_UNITS * torch.finfo(size.dtype).eps * size
 
     def read(self, *, reference: Baseline, combine: Combine) -> Decomposition:
@@ -203,15 +205,17 @@ class Decomposition:
         save(self, path)
 
     def plot(self, path: str | Path, **options: Any) -> None:
-        """Draw a picture of every row: the photo, its attribution and the linear maps.
+        """Draw a picture of every row: the photo, its colours, and the photo without them.
 
-        Signals (batch, channels, length) are drawn as lines, vectors (batch, features) as bars.
+        A map that was not tested is drawn with the linear maps and the three terms. Signals (batch,
+        channels, length) are drawn as lines, vectors (batch, features) as bars.
 
         Args:
             path: The picture to write: PNG, SVG or PDF by its suffix.
             options: Those of `dmbp.render.plot_decomposition`: `photos` to show in place of the
-                inputs, `target_captions` such as class names, `names` of channels or features, and
-                `style`, such as `dmbp.render.PanelStyle(smoothing=0)`.
+                inputs, `target_captions` such as class names, `activation` and `outputs` to show
+                probabilities in place of scores, `names` of channels or features, and `style`, such
+                as `dmbp.render.PanelStyle(smoothing=0)`.
         """
         from dmbp.render import plot_decomposition
 

@@ -51,7 +51,7 @@ class WindowTest:
         contexts: 1 removes each window from the image; 2 also puts it alone into an image where
             everything else is removed.
         floor: The share of a window's worth that is spread evenly over its pixels, from 0 to 1; the
-            rest follows the streams. None lets the model choose among four details.
+            rest follows the streams. None lets the model choose among five details.
         removal: How windows are removed: "blur", "mean", "zero", "noise" around the mean, a tensor,
             a function of images and a mask, or several of these, which have to agree. None takes
             blur and mean, with noise to confirm them, or zero for vectors.

@@ -7,7 +7,7 @@ the negative stream is often wrong if a photo shows one object. So the model is 
    removed (`windows`). A place is red if its windows are worth something on average, and blue if
    every test says that they cost something.
 2. **Detail.** Inside a window, worth is spread over pixels by the streams, sharply or softly: there
-   are four candidates (`DETAILS`). The strongest tenth of each candidate's red pixels is removed,
+   are five candidates (`DETAILS`). The strongest tenth of each candidate's red pixels is removed,
    and put alone into the removed image. The candidate whose tenth restores most of the score is
    taken, among those without whose tenth the score falls, whichever way it is removed.
 3. **Confirmation.** The strongest tenth of the blue pixels is removed: unless the score rises
@@ -46,19 +46,30 @@ TIE_BREAK = 1e-4
 
 @dataclass(frozen=True)
 class Detail:
-    """How a window's worth is spread over its pixels: floor + (1 − floor) · stream / mean.
+    """How the worth of a place is spread over its pixels.
 
-    With `only_lifts`, no pixel gets less than its window's worth. `smoothing` is the width of the
-    Gaussian that the stream is smoothed with, as a share of the window's side.
+    A pixel gets worth · (floor + (1 − floor) · stream / mean of the stream).
+
+    Args:
+        name: What it is called.
+        floor: The share that is spread evenly.
+        only_lifts: Whether no pixel gets less than the worth of its place.
+        smoothing: The width of the Gaussian that the stream is smoothed with, as a share of the
+            window's side.
+        power: What the worth of places is raised to. Below 1, the streams decide more about which
+            place is stronger, and the mean of a stream is that of the whole image. At 1 it is the
+            geometric mean of this and of the mean inside a window around the pixel.
     """
 
     name: str
     floor: float
     only_lifts: bool = False
     smoothing: float = 0.0
+    power: float = 1.0
 
 
 DETAILS = (
+    Detail("streams", 0.0, power=0.5),
     Detail("sharp", 0.1),
     Detail("medium", 0.4),
     Detail("soft", 0.0, only_lifts=True, smoothing=1 / 28),
@@ -69,6 +80,12 @@ BLUE_DETAIL = Detail("blue", 0.5, smoothing=1 / 14)
 
 FAINT = 0.05
 """Where the negative stream is fainter than this share of the positive one, it has no detail."""
+
+FADING = 0.25
+"""Below this share of the largest worth, detail fades: places that count little have little."""
+
+FIRST_REMOVAL = 0.7
+"""How much the first removal counts when the best detail is chosen; the others share the rest."""
 
 EDGE_SMOOTHING = 3 / 56
 """Width of the Gaussian that smooths the edges of windows, as a share of their side."""
@@ -155,11 +172,12 @@ def confirm_colours(
     changed.expect(_count_passes(changed, len(windows), len(details), test.contexts))
     worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
     positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
-    negative = negative + FAINT * _expand(positive.flatten(1).mean(1), positive)
+    negative = negative + FAINT * _mean(positive)
     candidates = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
-    candidates = candidates + tie_break(candidates, worth)
-    detail, without_positive = choose(changed, candidates)
-    red = candidates[torch.arange(len(detail), device=detail.device), detail]
+    ordered = candidates + tie_break(candidates, worth)
+    is_cost = (cost > 0)[:, None]
+    detail, without_positive = choose(changed, torch.where(is_cost, 0, ordered))
+    red = ordered[torch.arange(len(detail), device=detail.device), detail]
     blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
     blue = spread(negative, blue_detail, windows, cost)
 
@@ -213,20 +231,25 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
 
 
 def spread(stream: Tensor, detail: Detail, windows: Windows, worth: Tensor) -> Tensor:
-    """Spread the worth of places over their pixels as a stream does, (rows, *size).
-
-    A stream is divided by the geometric mean of its mean inside a window and its mean everywhere.
-    """
+    """Spread the worth of places over their pixels as a stream does, (rows, *size)."""
     worth = worth.clamp(min=0)
     if detail.floor == 1:
         return worth
+    tiny = torch.finfo(stream.dtype).tiny
     smooth = gaussian(stream, [detail.smoothing * side for side in windows.side])
-    everywhere = _expand(smooth.flatten(1).mean(1), smooth)
-    mean = (box_mean(smooth, windows.side).clamp(min=0) * everywhere).sqrt()
-    relative = smooth / mean.clamp(min=torch.finfo(stream.dtype).tiny)
+    mean = _mean(smooth)
+    if detail.power == 1:
+        mean = (box_mean(smooth, windows.side).clamp(min=0) * mean).sqrt()
+    relative = smooth / mean.clamp(min=tiny)
     if detail.only_lifts:
-        return worth * relative.clamp(min=1)
-    return worth * (detail.floor + (1 - detail.floor) * relative)
+        relative = relative.clamp(min=1)
+    else:
+        relative = detail.floor + (1 - detail.floor) * relative
+    average = _mean(worth).clamp(min=tiny)
+    spread_out = average * (worth / average) ** detail.power * relative
+    largest = worth.flatten(1).amax(1).clamp(min=tiny)
+    shown = (worth / (FADING * _expand(largest, worth))).clamp(max=1)
+    return shown * spread_out + (1 - shown) * worth
 
 
 def tie_break(red: Tensor, worth: Tensor) -> Tensor:
@@ -260,9 +283,12 @@ def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor]:
     alone = alone.unflatten(1, (len(masks), len(tested)))
     without = without.unflatten(1, (len(masks), len(every)))
     span = (changed.score[:, None] - changed.empty_score).abs().clamp(min=1e-3)
-    restored = ((alone - changed.empty_score[:, None]) / span[:, None]).clamp(-1, 1).mean(2)
+    restored = ((alone - changed.empty_score[:, None]) / span[:, None]).clamp(-1, 1)
+    first, others = restored[..., 0], restored[..., 1:]
+    if len(tested) > 1:
+        first = FIRST_REMOVAL * first + (1 - FIRST_REMOVAL) * others.mean(2)
     falls = (without < changed.score[:, None, None]).all(2)
-    chosen = (restored + 2 * falls).argmax(1)
+    chosen = (first + 2 * falls).argmax(1)
     return chosen, without[torch.arange(len(chosen), device=chosen.device), chosen]
 
 
@@ -339,6 +365,11 @@ def _along_each(values: Tensor, sizes: Any, function: Callable[[Tensor, Any], Te
 def _pixels(stream: Tensor) -> Tensor:
     """Sum a stream over channels, and keep what is above zero."""
     return (stream.sum(1) if stream.dim() > 2 else stream).clamp(min=0)
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Return the mean of each row, to be broadcast over its pixels."""
+    return _expand(values.flatten(1).mean(1), values)
 
 
 def _expand(values: Tensor, like: Tensor) -> Tensor:
