@@ -19,7 +19,7 @@ from dmbp.decompose.settings import OneRemoval
 from dmbp.errors import InputError
 from dmbp.linear import Question
 
-PASSES_FOR_EACH_ROW = 64
+PASSES_FOR_EACH_ROW = 256
 MOST_PASSES_TOGETHER = {"cpu": 16}
 MOST_PASSES_ON_GPU = 512
 """How many changed images the model is run on at once, for each row and at most."""
@@ -142,13 +142,19 @@ class ChangedImages:
         outputs = self._outputs(changes()).split([len(job) for job in jobs])
         found: list[Tensor] = []
         for (removal, alone), job, own in zip(tests, jobs, outputs, strict=True):
-            position, row = ((job // count)[:, None] == self._image_of_row).nonzero(as_tuple=True)
+            position, row = self._rows_of(job // count)
             scores = self._scores(own[position], row)
             change = scores - self.empty_score[row, removal] if alone else self.score[row] - scores
             worth = change.new_zeros(len(self.inputs), count)
             worth[row, (job % count)[position]] = change
             found.append(worth)
         return found
+
+    def _rows_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of each of these images, and for each row the image's position."""
+        if self.images == len(self.inputs):
+            return torch.arange(len(images), device=images.device), images
+        return (images[:, None] == self._image_of_row).nonzero(as_tuple=True)
 
     def _outputs(self, changes: Iterable[Change]) -> Tensor:
         """Return the model's outputs for all rows of all changes, in order."""

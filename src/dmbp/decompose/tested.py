@@ -171,40 +171,23 @@ def confirm_colours(
     )
     changed.expect(_count_passes(changed, len(windows), len(details), test.contexts))
     worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
-    positive, negative = (_pixels(stream) for stream in (streams[0], -streams[1]))
-    negative = negative + FAINT * _mean(positive)
-    candidates = torch.stack([spread(positive, k, windows, worth) for k in details], 1)
-    ordered = candidates + tie_break(candidates, worth)
-    is_cost = (cost > 0)[:, None]
-    detail, without_positive = choose(changed, torch.where(is_cost, 0, ordered))
-    red = ordered[torch.arange(len(detail), device=detail.device), detail]
-    blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
-    blue = spread(negative, blue_detail, windows, cost)
-
-    every, tested = range(len(changed.names)), changed.tested
-    found = changed.scores(
-        [(k, strongest(blue)) for k in every]
-        + [(k, worth > 0) for k in tested]
-        + [(k, blue > 0) for k in tested]
-    )
-    changes = found - changed.score[:, None]
-    without_negative, without_red, without_blue = changes.split(
-        [len(every), len(tested), len(tested)], 1
-    )
+    red, blue = propose(worth, cost, streams, details, windows)
+    detail, without_positive = choose(changed, torch.where((cost > 0)[:, None], 0, red))
+    red = red[torch.arange(len(detail), device=detail.device), detail]
+    without_negative, loss, gain = remove_colours(changed, red_area=worth > 0, blue=blue)
     least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
     is_true = (without_negative > least[:, None]).all(1)
     blue = torch.where(_expand(is_true, blue), blue, 0)
     red = torch.where(blue > 0, 0, red)
-    worth_for = -without_red.mean(1)
-    worth_against = torch.where(is_true, without_blue.mean(1), 0)
+    gain = torch.where(is_true, gain, 0)
     area = float(windows.masks[0].sum())
-    signed = scaled_to(red, worth_for, area) - scaled_to(blue, worth_against, area)
+    signed = scaled_to(red, loss, area) - scaled_to(blue, gain, area)
     without = [changed.remove(0, strongest(colour)) for colour in (red, blue)] * with_outputs
     outputs = [runner.outputs(images) for images in without] or [inputs.new_empty(len(red), 0)] * 2
     return Tested(
         attribution=over_channels(signed, streams, inputs),
-        worth_for=worth_for,
-        worth_against=worth_against,
+        worth_for=loss,
+        worth_against=gain,
         change_without_positive=without_positive - changed.score[:, None],
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
         outputs_without_positive=outputs[0],
@@ -212,6 +195,42 @@ def confirm_colours(
         detail=detail,
         removals=changed.names,
     )
+
+
+def propose(
+    worth: Tensor,
+    cost: Tensor,
+    streams: tuple[Tensor, Tensor],
+    details: tuple[Detail, ...],
+    windows: Windows,
+) -> tuple[Tensor, Tensor]:
+    """Return red attributions with each detail, (rows, details, *size), and blue ones."""
+    positive, negative = _pixels(streams[0]), _pixels(-streams[1])
+    red = torch.stack([spread(positive, detail, windows, worth) for detail in details], 1)
+    blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
+    blue = spread(negative + FAINT * _mean(positive), blue_detail, windows, cost)
+    return red + tie_break(red, worth), blue
+
+
+def remove_colours(
+    changed: ChangedImages, *, red_area: Tensor, blue: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Remove the strongest blue pixels, all red ones, and all blue ones.
+
+    Returns:
+        How the score changes without the strongest blue pixels, (rows, removals); what it loses
+        without red and what it gains without blue, (rows,), means over the tested removals.
+    """
+    every, tested = range(len(changed.names)), changed.tested
+    found = changed.scores(
+        [(k, strongest(blue)) for k in every]
+        + [(k, red_area) for k in tested]
+        + [(k, blue > 0) for k in tested]
+    )
+    change, red, all_blue = (found - changed.score[:, None]).split(
+        [len(every), len(tested), len(tested)], 1
+    )
+    return change, -red.mean(1), all_blue.mean(1)
 
 
 def smooth_edges(worth: Tensor, cost: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
