@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.removal import PROGRESS_STEPS
-from dmbp.decompose.tested import DETAILS, box_mean, gaussian, scaled_to, strongest
+from dmbp.decompose.tested import (
+    DETAILS,
+    as_many_at_random,
+    box_mean,
+    gaussian,
+    scaled_to,
+    strongest,
+)
 from dmbp.decompose.windows import windows_over
 from dmbp.errors import InputError
 from tests import nets
@@ -93,6 +100,7 @@ def test_the_outputs_without_a_colour_are_the_models() -> None:
         removed = torch.where(strongest(sign * pixels)[:, None], 0, inputs)
         assert relative(found, model(removed)) < 1e-12
     assert d.tested.outputs_without_positive[0, 0] < d.output[0]
+    assert d.tested.outputs_without_random[0, 0] > d.tested.outputs_without_positive[0, 0]
     assert d.tested.outputs_without_negative[0, 0] > d.output[0]
 
 
@@ -302,6 +310,15 @@ def test_means_and_smoothing_keep_a_constant() -> None:
     assert torch.allclose(gaussian(ones, [0.1, 3.0]), ones)
     line = torch.tensor([[0.0, 0.0, 6.0, 0.0, 0.0]])
     assert torch.allclose(box_mean(line, (2,)), torch.tensor([[0.0, 2.0, 2.0, 2.0, 0.0]]))
+
+
+def test_as_many_pixels_at_random() -> None:
+    mask = torch.zeros(3, 10, 10, dtype=torch.bool)
+    mask[0, :2] = mask[2] = True
+    found = as_many_at_random(mask)
+    assert found.flatten(1).sum(1).tolist() == [20, 0, 100]
+    assert 0 < int((found[0] & mask[0]).sum()) < 12
+    assert torch.equal(found[:1], as_many_at_random(mask[:1]))
 
 
 def test_unconfirmed_colours_keep_the_scale_of_windows() -> None:

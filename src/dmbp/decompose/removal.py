@@ -154,7 +154,8 @@ class ChangedImages:
         """Return the rows of each of these images, and for each row the image's position."""
         if self.images == len(self.inputs):
             return torch.arange(len(images), device=images.device), images
-        return (images[:, None] == self._image_of_row).nonzero(as_tuple=True)
+        position, row = (images[:, None] == self._image_of_row).nonzero(as_tuple=True)
+        return position, row
 
     def _outputs(self, changes: Iterable[Change]) -> Tensor:
         """Return the model's outputs for all rows of all changes, in order."""

@@ -105,6 +105,8 @@ class Tested:
         outputs_without_positive: The model's outputs without the strongest tenth of red pixels, by
             the first removal, (rows, classes).
         outputs_without_negative: The same for blue pixels.
+        outputs_without_random: The model's outputs without as many pixels at random as are removed
+            for `outputs_without_positive`, to compare with.
         detail: The index of each row's `DETAILS`, (rows,).
         removals: The names of the removals.
     """
@@ -116,6 +118,7 @@ class Tested:
     change_without_negative: Tensor
     outputs_without_positive: Tensor
     outputs_without_negative: Tensor
+    outputs_without_random: Tensor
     detail: Tensor
     removals: tuple[str, ...]
 
@@ -153,8 +156,8 @@ def confirm_colours(
             confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
         dtype: What `run` computes in.
-        with_outputs: Whether the model itself is run on the images without red and blue pixels;
-            otherwise `Tested.outputs_without_positive` and its like have no classes.
+        with_outputs: Whether the model itself is run on the images without red, blue and random
+            pixels; otherwise `Tested.outputs_without_positive` and its like have no classes.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
     inputs, runner = question.inputs, question.runner
@@ -182,8 +185,11 @@ def confirm_colours(
     gain = torch.where(is_true, gain, 0)
     area = float(windows.masks[0].sum())
     signed = scaled_to(red, loss, area) - scaled_to(blue, gain, area)
-    without = [changed.remove(0, strongest(colour)) for colour in (red, blue)] * with_outputs
-    outputs = [runner.outputs(images) for images in without] or [inputs.new_empty(len(red), 0)] * 2
+    masks = strongest(red), strongest(blue), as_many_at_random(strongest(red))
+    outputs = [
+        runner.outputs(changed.remove(0, mask)) if with_outputs else inputs.new_empty(len(red), 0)
+        for mask in masks
+    ]
     return Tested(
         attribution=over_channels(signed, streams, inputs),
         worth_for=loss,
@@ -192,6 +198,7 @@ def confirm_colours(
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
         outputs_without_positive=outputs[0],
         outputs_without_negative=outputs[1],
+        outputs_without_random=outputs[2],
         detail=detail,
         removals=changed.names,
     )
@@ -321,6 +328,13 @@ def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
     order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
     mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, order, True)
     return (mask & (flat > 0)).view_as(attribution)
+
+
+def as_many_at_random(mask: Tensor) -> Tensor:
+    """Return masks of as many pixels at random, (rows, *size); they do not depend on the batch."""
+    pixels = mask.flatten(1)
+    order = torch.randperm(pixels.shape[1], generator=torch.Generator().manual_seed(0))
+    return (order.to(mask.device) < pixels.sum(1, keepdim=True)).view_as(mask)
 
 
 def scaled_to(attribution: Tensor, total: Tensor, area: float) -> Tensor:
