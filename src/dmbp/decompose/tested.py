@@ -102,8 +102,9 @@ class Tested:
         change_without_positive: How the score changes if the strongest tenth of red pixels is
             removed, by each removal, (rows, removals).
         change_without_negative: The same for blue pixels, 0 if the map has none.
-        outputs_without_positive: The model's outputs without the strongest tenth of red pixels, by
-            the first removal, (rows, classes).
+        outputs: The model's outputs for the whole image, (rows, classes).
+        outputs_without_positive: Its outputs without the strongest tenth of red pixels, by the
+            first removal, (rows, classes).
         outputs_without_negative: The same for blue pixels.
         outputs_without_random: The model's outputs without as many pixels at random as are removed
             for `outputs_without_positive`, to compare with.
@@ -116,6 +117,7 @@ class Tested:
     worth_against: Tensor
     change_without_positive: Tensor
     change_without_negative: Tensor
+    outputs: Tensor
     outputs_without_positive: Tensor
     outputs_without_negative: Tensor
     outputs_without_random: Tensor
@@ -196,6 +198,7 @@ def confirm_colours(
         worth_against=gain,
         change_without_positive=without_positive - changed.score[:, None],
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
+        outputs=question.outputs,
         outputs_without_positive=outputs[0],
         outputs_without_negative=outputs[1],
         outputs_without_random=outputs[2],
