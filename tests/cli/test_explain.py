@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from dmbp import DMBP
 from dmbp.baseline import baseline_for
 from dmbp.data import read_photo
+from dmbp.decompose import PRESETS
 from dmbp.decompose.tested import strongest
 from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
@@ -38,6 +39,26 @@ def test_a_picture_and_a_record_for_every_photo(folder: Path) -> None:
     assert record["settings"]["iterations"] == 3
     with Image.open(folder / "results" / "photo.png") as picture:
         assert picture.format == "PNG"
+
+
+def test_windows_and_removals(folder: Path) -> None:
+    windows = ("--window", "0.5", "--stride", "0.25", "--removal", "zero", "--removal", "noise")
+    result = run_explain("photo.jpg", *windows, "--out", "results")
+    assert result.exit_code == 0, result.output
+    settings = read_record("results/photo.json")["settings"]
+    assert (settings["window"], settings["stride"]) == (0.5, 0.25)
+    assert settings["removal"] == "zero and noise"
+
+
+def test_help_knows_the_presets(folder: Path) -> None:
+    words = " ".join(run("explain", "--help").output.split())
+    for name in ("objective", "iterations", "learning_rate"):
+        values = {preset: getattr(PRESETS[preset], name) for preset in PRESETS}
+        if name == "objective":
+            assert (values["fast"], values["paper"]) == ("all", "all")
+            assert f"tested {values['tested']}, fast and paper all" in words
+        else:
+            assert ", ".join(f"{k} {v:g}" for k, v in values.items()) in words
 
 
 def test_targets_and_settings(folder: Path) -> None:
@@ -449,6 +470,16 @@ BAD: dict[str, tuple[list[str], str, str]] = {
         ["photo.jpg", "--iterations", "-2"],
         "tests.cli.networks:good",
         "iterations must be a whole number",
+    ),
+    "large window": (
+        ["photo.jpg", "--window", "2"],
+        "tests.cli.networks:good",
+        "window is a share of the input's side, above 0 and at most 1, not 2.0",
+    ),
+    "a window that is not tested": (
+        ["photo.jpg", "--preset", "fast", "--window", "0.5"],
+        "tests.cli.networks:good",
+        "window belong to the preset 'tested'",
     ),
     "misspelt line": (
         ["photo.jpg", "--smooth", "secnt"],

@@ -19,6 +19,7 @@ from dmbp.cli.options import (
     Preset,
     QuietOption,
     RatherThanOption,
+    RemovalName,
     SitesOption,
     SmoothOption,
     WeightsOption,
@@ -59,12 +60,29 @@ def explain(
     ] = None,
     iterations: Annotated[
         int | None,
-        typer.Option(help="Iterations of learning masks. Default: tested 12, fast 50, paper 200."),
+        typer.Option(help="Iterations of learning masks. Default: tested 6, fast 50, paper 200."),
     ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate of the masks. Default: tested 0.2, fast 0.05, paper 0.01."
+            help="Learning rate of the masks. Default: tested 0.3, fast 0.05, paper 0.01."
+        ),
+    ] = None,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            help="Side of the windows that are tested, as a share of the photo's. Default: 0.25."
+        ),
+    ] = None,
+    stride: Annotated[
+        float | None,
+        typer.Option(help="Distance between windows, likewise. Default: half a window."),
+    ] = None,
+    removal: Annotated[
+        list[RemovalName] | None,
+        typer.Option(
+            help="What windows are replaced by to test them; may be repeated, and then all have to "
+            "agree. Default: blur and mean, confirmed by noise."
         ),
     ] = None,
     smooth: SmoothOption = None,
@@ -124,6 +142,9 @@ def explain(
         objective=None if objective is None else objective.value,
         iterations=iterations,
         learning_rate=learning_rate,
+        window=window,
+        stride=stride,
+        removal=tuple(name.value for name in removal) if removal else None,
         smooth=smooth,
         sites=sites,
     )

@@ -67,6 +67,15 @@ class Objective(StrEnum):
     pos = "pos"
 
 
+class RemovalName(StrEnum):
+    """What windows may be replaced by when they are tested."""
+
+    blur = "blur"
+    mean = "mean"
+    zero = "zero"
+    noise = "noise"
+
+
 class PictureFormat(StrEnum):
     """File formats of pictures."""
 
