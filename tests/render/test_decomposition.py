@@ -56,15 +56,16 @@ def test_a_picture_says_what_the_model_said(tmp_path: Path) -> None:
     d.plot(tmp_path / "scores.svg")
     text = (tmp_path / "scores.svg").read_text()
     assert "<!-- for and against: class 1 -->" in text
-    assert "<!-- Without the red pixels, the score of class 1 falls from " in text
-    arrow = f"without red: score {before:.1f} → {before + change:.1f}".replace("-", "−")
-    assert f"<!-- {arrow}" in text
+    assert "<!-- Without the tenth of the photo that is marked strongest in red, the score" in text
+    assert "as many pixels at random: " in text.replace("\n", " ")
+    assert "<!-- without pixels marked red -->" in text
+    assert f"score {before:.1f} → {before + change:.1f}".replace("-", "−") in text
     assert "adds up" not in text
     given = {"activation": "softmax", "outputs": model(images), "target_captions": ["cat"]}
     d.plot(tmp_path / "probabilities.svg", **given, style=PanelStyle(terms=True))
     text = (tmp_path / "probabilities.svg").read_text()
     before = model(images).softmax(1)[0, 1].item()
-    assert re.search(f"<!-- without red: cat ({before:.0%}|{before:.1%}) → ", text)
+    assert re.search(f"<!-- cat ({before:.0%}|{before:.1%}) → ", text)
     assert "<!-- how the score adds up -->" in text
     with pytest.raises(InputError, match="give outputs=model"):
         d.plot(tmp_path / "no.svg", activation="softmax")
