@@ -80,17 +80,17 @@ def test_percentages_of_one_picture_have_the_same_decimals() -> None:
 @pytest.mark.parametrize("score", [-2.1, -5.0, -1.6])
 def test_a_control_that_does_as_much_is_said(score: float) -> None:
     test = ColourTest("cat", WHOLE, FALLEN, None, Outcome(score, 0.12))
+    written = f"{score:.1f}".replace("-", "−")
     assert sentence(test) == (
         f"{RED}cat falls from 98% to 11%, score 3.9 → −2.1 (as many pixels at random: 12%, score "
-        f"{score:.1f}). ".replace("-", "−")
-        + "No part was found that speaks against cat. "
-        "As many pixels at random lower the score about as far: read this map with care."
+        f"{written}). As many pixels at random lower the score about as far: read the red with "
+        "care. No part was found that speaks against cat."
     )
     assert test.shows_scores
     better = replace(test, without_random=Outcome(-1.4, 0.2))
     assert "care" not in sentence(better)
     refuted = replace(test, refuted=(1,))
-    assert sentence(refuted).count("read this map with care") == 1
+    assert sentence(refuted).count("with care") == 1
 
 
 def test_a_probability_that_moves_against_its_score_shows_both() -> None:

@@ -142,6 +142,7 @@ def test_the_legend_explains_words_where_they_are_used() -> None:
 def test_sentences_begin_on_their_own_lines() -> None:
     assert wrap_sentence("One. Two.", width=1) == "One. Two."
     assert wrap_sentence("One two three. Four.", width=1) == "One two\nthree.\nFour."
+    assert wrap_sentence("One from 7 → 8 now.", width=1) == "One from\n7 → 8 now."
 
 
 def test_the_terms_are_behind_an_option() -> None:

@@ -179,11 +179,16 @@ class ColourTest:
             found = change.words(subject, repeat=not said, with_score=with_score)
             control = self._control_words(words) if sign == 1 else ""
             said.append(f"Without {marked}, {found}{control}.")
+            if sign == 1 and self.is_matched_at_random:
+                said.append(
+                    f"As many {words.entries} at random lower the score about as far: read the "
+                    f"{colour_word(1, palette)} with care."
+                )
         if self.without_positive is None:
             said.append(f"No part was found that speaks for {self.name}.")
         if self.without_negative is None:
             said.append(f"No part was found that speaks against {self.name}.")
-        return " ".join([*said, *self._warnings(palette, words)])
+        return " ".join([*said, *self._warnings(palette)])
 
     @property
     def _outcomes(self) -> list[Outcome]:
@@ -233,21 +238,15 @@ class ColourTest:
         score = f", score {change.score_after}" if self._shows_score(0) else ""
         return f" (as many {words.entries} at random: {change.after}{score})"
 
-    def _warnings(self, palette: Palette, words: InputWords) -> list[str]:
-        """Return what to say if the model, or the control, speaks against the colours."""
+    def _warnings(self, palette: Palette) -> list[str]:
+        """Return what to say if the model does not confirm a colour."""
         every = " by every kind of removal" if self.removals > 1 else ""
         effect = {1: "lower", -1: "raise"}
-        said = [
+        return [
             f"Removing what is marked {colour_word(sign, palette)} does not "
             f"{effect[sign]} the score{every}: read this map with care."
             for sign in self.refuted
         ]
-        if self.is_matched_at_random:
-            said.append(
-                f"As many {words.entries} at random lower the score about as far: read this map "
-                "with care."
-            )
-        return said
 
 
 Sign = Literal[1, -1, 0]

@@ -329,10 +329,11 @@ def wrap_sentence(sentence: str, *, width: float) -> str:
     if len(sentence) <= most:
         return sentence
     lines: list[str] = []
-    for part in re.split(r"(?<=[.]) (?=[A-Z])", sentence):
+    unbroken = sentence.replace(" → ", "\u00a0→\u00a0")  # no line ends inside a change
+    for part in re.split(r"(?<=[.]) (?=[A-Z])", unbroken):
         count = math.ceil(len(part) / most)
         lines += wrap(part, min(most, round(1.15 * len(part) / count) + 1))
-    return "\n".join(lines)
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def sentence_height(sentence: str) -> float:

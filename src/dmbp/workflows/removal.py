@@ -14,7 +14,7 @@ from dmbp.linear import ClassWeights
 from dmbp.metrics import Removal, removal
 from dmbp.metrics.removal import SHARE
 from dmbp.render import ColourTest, Outcome
-from dmbp.render.colour_test import colour_tests, share_decimals
+from dmbp.render.colour_test import colour_tests
 from dmbp.workflows.prediction import Prediction
 
 
@@ -106,11 +106,10 @@ def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[Col
     of_class = found
     if any(target.others for target in targets):
         of_class = run([target.subject.index for target in targets])
-    tests = [
+    return [
         _test(target.name, found, of_class, row, is_blank=bool(d.is_blank[row]))
         for row, target in enumerate(targets)
     ]
-    return share_decimals(tests)
 
 
 @dataclass(frozen=True)
