@@ -133,6 +133,10 @@ def test_the_legend_explains_words_where_they_are_used() -> None:
     assert "tinted: the tenth of the photo that is marked strongest, blurred for the model" in said
     assert "score: the model's output" not in said
     assert "judged independently" not in said
+    assert row.test is not None
+    few = replace(row, test=replace(row.test, shares=(0.1, 0.03)))
+    said = " ".join(words(draw_panel([few])))
+    assert "tinted: pixels marked strongest, at most a tenth, blurred for the model" in said
     hardly = confirmed_row("photo", Outcome(2.1, 0.89))
     said = " ".join(words(draw_panel([hardly, hardly], independent=True)))
     assert said.count("score: the model's output before it becomes a percentage") == 1

@@ -125,6 +125,10 @@ class ColourTest:
         is_alone = shown == [1] and self.without_random is not None
         return [1, 0] if is_alone else shown
 
+    def has_few(self, sign: Sign) -> bool:
+        """Whether less than a tenth of the pixels have a colour, so that all were removed."""
+        return round(self.shares[sign < 0], 2) < SHARE
+
     @property
     def shows_scores(self) -> bool:
         """Whether words or titles contain a score."""
@@ -208,9 +212,9 @@ class ColourTest:
         percent = self.needed_decimals if self.decimals is None else self.decimals
 
         def alike(more: int) -> int:
-            return sum(_Change(self.whole, k, percent, more).is_score_invisible for k in others)
+            changes = [_Change(self.whole, k, percent, more) for k in self._outcomes]
+            return sum(change.is_score_invisible for change in changes)
 
-        others = [*self._outcomes, outcome]
         return _Change(self.whole, outcome, percent, min(range(3), key=alike))
 
     @property
@@ -220,7 +224,7 @@ class ColourTest:
     def _marked(self, sign: Sign, palette: Palette, words: InputWords, *, again: bool) -> str:
         """Return what is removed, such as `the tenth of the photo that is marked …`."""
         colour, share = colour_word(sign, palette), self.shares[sign < 0]
-        if words.few is not None and round(share, 2) < SHARE:
+        if words.few is not None and self.has_few(sign):
             return words.few.format(colour, share=f"{100 * share:.1g}%")
         return (words.again if again else words.marked).format(colour)
 

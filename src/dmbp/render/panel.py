@@ -301,7 +301,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
 def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> str:
     """Return what is tinted, and the meaning of words that the picture uses."""
     tests = [row.test for row in rows if row.test is not None]
-    lines = [tint_note(tests)]
+    lines = [tint_note(tests)] if any(test.shown for test in tests) else []
     more = ["each row has its own colour scale"] * (len(rows) > 1)
     more += ["the terms' size says little"] * style.terms
     lines += ["; ".join(more)] if more else []
@@ -315,9 +315,13 @@ def tint_note(tests: Sequence[ColourTest]) -> str:
     """Return what the tinted pixels are, and what the model saw in their place."""
     how = {"blur": "blurred", "mean": "set to the mean colour", "zero": "set to zero"}
     seen = how.get(tests[0].by, "replaced")
-    control = any(0 in test.shown for test in tests)
-    what = "or as many at random, " if control else ""
-    return f"tinted: the tenth of the photo that is marked strongest, {what}{seen} for the model"
+    is_few = any(test.has_few(sign) for test in tests for sign in test.shown)
+    what = "pixels marked strongest, at most a tenth" if is_few else WHAT_IS_TINTED
+    what += ", or as many at random" if any(0 in test.shown for test in tests) else ""
+    return f"tinted: {what}, {seen} for the model"
+
+
+WHAT_IS_TINTED = "the tenth of the photo that is marked strongest"
 
 
 def wrap_sentence(sentence: str, *, width: float) -> str:
