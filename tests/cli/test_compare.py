@@ -1,11 +1,17 @@
 """`dmbp compare` and `dmbp sanity`: what they print and write, and what they refuse."""
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from dmbp.attribution import METHODS
+from dmbp.baseline import baseline_for
+from dmbp.metrics import pixel_ranks, replace_pixels
+from dmbp.models import load_model
+from dmbp.workflows.compare import FRACTIONS
 from tests.cli.commands import read_record, run
 
 GOOD = ("--model", "tests.cli.networks:good", "--out", "out")
@@ -56,6 +62,29 @@ def test_one_method_and_other_formats() -> None:
     assert done.exit_code == 0
     assert done.output == ""
     assert Path("out/photo-methods.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_photo_of_a_strip_has_its_probability() -> None:
+    asked = ("--methods", "gradient,random", "--target", "dog", "--picture", "svg")
+    assert run("compare", "photo.jpg", *GOOD, *asked).exit_code == 0
+    classifier = load_model("tests.cli.networks:good")
+    with Image.open("photo.jpg") as photo:
+        inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
+    ranks = pixel_ranks(METHODS["gradient"](classifier.module).attribute(inputs, 1), inputs)
+    expected: list[str] = []
+    for fraction in FRACTIONS:
+        changed = replace_pixels(
+            inputs, baseline_for(inputs, "blur"), ranks, torch.tensor([fraction])
+        )
+        with torch.no_grad():
+            likely = classifier.probabilities(classifier.module(changed)[0])[1].item()
+        expected.append(f"dog {likely:.0%}")
+    picture = Path("out/photo-insertion.svg").read_text()
+    shown = re.findall(r"<!-- (dog \d+%) -->", picture)
+    assert len(shown) == 2 * len(FRACTIONS)
+    assert expected in (shown[: len(FRACTIONS)], shown[len(FRACTIONS) :])
+    assert "<!-- Random order (control) -->" in Path("out/photo-methods.svg").read_text()
 
 
 @pytest.mark.usefixtures("folder")

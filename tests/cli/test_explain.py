@@ -14,7 +14,7 @@ from dmbp import DMBP
 from dmbp.baseline import baseline_for
 from dmbp.data import read_photo
 from dmbp.decompose import PRESETS
-from dmbp.decompose.tested import strongest
+from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
@@ -83,13 +83,19 @@ def test_a_record_says_what_the_model_says_without_each_colour(folder: Path, pre
     with Image.open("photo.jpg") as photo:
         inputs = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))
     maps = torch.from_numpy(numpy.load("dmbp-out/photo.npy"))
-    for sign, ending in ((0, ""), (1, "_without_positive"), (-1, "_without_negative")):
-        pixels = (sign * maps).sum(1)
-        if sign == -1 and not (pixels > 0).any():
+    pixels = maps.sum(1)
+    masks = {
+        "": strongest(0 * pixels),
+        "_without_positive": strongest(pixels),
+        "_without_negative": strongest(-pixels),
+        "_without_control": moved_elsewhere(strongest(pixels)),
+    }
+    for ending, mask in masks.items():
+        if ending == "_without_negative" and not mask.any():
             assert removal["score_without_negative"] is None
             assert removal["probability_without_negative"] is None
             continue
-        changed = torch.where(strongest(pixels)[:, None], baseline_for(inputs, "blur"), inputs)
+        changed = torch.where(mask[:, None], baseline_for(inputs, "blur"), inputs)
         with torch.no_grad():
             outputs = classifier.module(changed)[0]
         assert removal[f"score{ending}"] == pytest.approx(outputs[1].item(), abs=1e-4)
@@ -112,10 +118,12 @@ def test_the_picture_says_it_and_terms_are_an_option(folder: Path, preset: str) 
     removal = read_record()["targets"][0]["removal"]
     before, after = removal["probability"], removal["probability_without_positive"]
     decimals = next(k for k in (0, 1) if k or f"{before:.0%}" != f"{after:.0%}")
-    assert re.search(
-        rf"<!-- without red: cat {before:.{decimals}%}.* → {after:.{decimals}%}", picture
-    )
-    assert "<!-- Without the red pixels, cat " in picture
+    assert "<!-- without pixels marked red -->" in picture
+    assert re.search(rf"<!-- cat {before:.{decimals}%} → {after:.{decimals}%} -->", picture)
+    assert "<!-- Without the tenth of the photo that is marked strongest in red, cat " in picture
+    assert "the same pattern elsewhere: " in picture.replace("\n", " ")
+    assert f"<!-- for and against: cat ({before:.{decimals}%}) -->" in picture
+    assert "<!-- the photo -->" in picture
     assert "patterns" not in picture
     assert run_explain(*asked, "--terms").exit_code == 0
     picture = (folder / "dmbp-out" / "photo.svg").read_text()
@@ -133,7 +141,7 @@ def test_a_difference_of_classes_is_shown_in_scores(preset: str) -> None:
     assert target["removal"]["score"] == pytest.approx(target["terms"]["output"], abs=1e-4)
     assert target["removal"]["probability"] == pytest.approx(target["probability"], abs=1e-5)
     page = Path("dmbp-out/report.html").read_text()
-    assert "Without the red pixels, the score of cat rather than dog " in page
+    assert re.search("marked (strongest in )?red, the score of cat rather than dog ", page)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +271,11 @@ def test_what_cannot_be_read_in_a_folder_is_left_out(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_untested_photo_takes_four_forward_passes() -> None:
+def test_an_untested_photo_takes_six_forward_passes() -> None:
     """Prediction and explanation share one; removal takes three: whole, without red, without blue.
 
-    The first photo also has the model captured.
+    The control takes two: whole, and without the same pattern elsewhere. The first photo also has
+    the model captured.
     """
     passes: list[int] = []
     for photos in (["photo.jpg"], ["photo.jpg", "photo.png"]):
@@ -274,7 +283,7 @@ def test_an_untested_photo_takes_four_forward_passes() -> None:
         fast = (*photos, "--preset", "fast")
         assert run_explain(*fast, model="tests.cli.networks:counted").exit_code == 0
         passes.append(len(networks.forward_passes))
-    assert passes[1] == passes[0] + 4
+    assert passes[1] == passes[0] + 6
 
 
 def test_a_damaged_photo_leaves_the_others_to_be_explained(folder: Path, bad_files: Path) -> None:

@@ -69,7 +69,7 @@ def test_it_is_named_wherever_the_target_is(folder: Path) -> None:
     assert "How the score of “cat rather than dog” adds up" in page
     assert "output for cat minus that for dog, before they become probabilities" in page
     assert "Probability of “hamster” as the map's" in page
-    assert page.count(f"rather than dog ({dog['probability']:.1%})</option>") == 2
+    assert page.count(f"rather than dog ({dog['probability']:.0%})</option>") == 2
     # Matplotlib writes each line of a title into a comment beside its outlines.
     assert f"<!-- {than_dog} -->" in (folder / "dmbp-out" / "photo.svg").read_text()
 

@@ -10,9 +10,9 @@ import dmbp
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.tested import (
     DETAILS,
-    as_many_at_random,
     box_mean,
     gaussian,
+    moved_elsewhere,
     scaled_to,
     strongest,
 )
@@ -100,7 +100,7 @@ def test_the_outputs_without_a_colour_are_the_models() -> None:
         removed = torch.where(strongest(sign * pixels)[:, None], 0, inputs)
         assert relative(found, model(removed)) < 1e-12
     assert d.tested.outputs_without_positive[0, 0] < d.output[0]
-    assert d.tested.outputs_without_random[0, 0] > d.tested.outputs_without_positive[0, 0]
+    assert d.tested.outputs_without_control[0, 0] > d.tested.outputs_without_positive[0, 0]
     assert d.tested.outputs_without_negative[0, 0] > d.output[0]
 
 
@@ -312,13 +312,12 @@ def test_means_and_smoothing_keep_a_constant() -> None:
     assert torch.allclose(box_mean(line, (2,)), torch.tensor([[0.0, 2.0, 2.0, 2.0, 0.0]]))
 
 
-def test_as_many_pixels_at_random() -> None:
-    mask = torch.zeros(3, 10, 10, dtype=torch.bool)
-    mask[0, :2] = mask[2] = True
-    found = as_many_at_random(mask)
-    assert found.flatten(1).sum(1).tolist() == [20, 0, 100]
-    assert 0 < int((found[0] & mask[0]).sum()) < 12
-    assert torch.equal(found[:1], as_many_at_random(mask[:1]))
+def test_the_same_pattern_elsewhere() -> None:
+    mask = torch.zeros(2, 4, 6, dtype=torch.bool)
+    mask[0, 0, :2] = True
+    found = moved_elsewhere(mask)
+    assert found[0].nonzero().tolist() == [[2, 3], [2, 4]]
+    assert not found[1].any()
 
 
 def test_unconfirmed_colours_keep_the_scale_of_windows() -> None:

@@ -10,7 +10,7 @@ from dmbp.render.colour import (
     signed_over_photo,
     smooth_evidence,
     smooth_map,
-    veil_removed,
+    tint_changed,
 )
 
 
@@ -60,12 +60,16 @@ def test_evidence_does_not_fade_at_the_borders() -> None:
     assert smooth_evidence(numpy.ones((40, 40)), 1.0) == pytest.approx(numpy.ones((40, 40)))
 
 
-def test_removed_pixels_are_veiled() -> None:
-    removed = numpy.zeros((8, 8))
-    removed[:, :4] = 1
-    picture = veil_removed(numpy.full((8, 8, 3), 0.2), numpy.full((8, 8, 3), 0.4), removed)
-    assert picture[4, 1] == pytest.approx(0.35 * 0.4 + 0.65 * 0.86)
-    assert picture[4, 6] == pytest.approx(0.2)
+def test_exactly_the_changed_pixels_are_tinted() -> None:
+    changed = (numpy.random.default_rng(0).random((8, 8)) > 0.7).astype(float)
+    photo, replaced = numpy.full((8, 8, 3), 0.2), numpy.full((8, 8, 3), 0.4)
+    picture = tint_changed(photo, replaced, changed, "#ff0000")
+    is_changed = changed > 0
+    assert is_changed.any()
+    assert (picture[~is_changed] == 0.2).all()
+    assert picture[is_changed] == pytest.approx(
+        numpy.broadcast_to([0.45 * 0.4 + 0.55, 0.45 * 0.4, 0.45 * 0.4], picture[is_changed].shape)
+    )
 
 
 def test_linear_maps_lie_around_grey() -> None:

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import dmbp
+from dmbp.baseline import baseline_for
 from dmbp.errors import InputError, OutputError
 from dmbp.render import PanelStyle, plot_linear_map, split_by_sign
 from dmbp.render.decomposition import panel_rows, target_text
@@ -56,18 +57,45 @@ def test_a_picture_says_what_the_model_said(tmp_path: Path) -> None:
     d.plot(tmp_path / "scores.svg")
     text = (tmp_path / "scores.svg").read_text()
     assert "<!-- for and against: class 1 -->" in text
-    assert "<!-- Without the red pixels, the score of class 1 falls from " in text
-    arrow = f"without red: score {before:.1f} → {before + change:.1f}".replace("-", "−")
-    assert f"<!-- {arrow}" in text
+    assert "<!-- Without the tenth of the photo that is marked strongest in red, the score" in text
+    assert "the same pattern elsewhere: " in text.replace("\n", " ")
+    assert "<!-- without pixels marked red -->" in text
+    assert f"score {before:.1f} → {before + change:.1f}".replace("-", "−") in text
     assert "adds up" not in text
     given = {"activation": "softmax", "outputs": model(images), "target_captions": ["cat"]}
     d.plot(tmp_path / "probabilities.svg", **given, style=PanelStyle(terms=True))
     text = (tmp_path / "probabilities.svg").read_text()
     before = model(images).softmax(1)[0, 1].item()
-    assert re.search(f"<!-- without red: cat ({before:.0%}|{before:.1%}) → ", text)
+    assert re.search(f"<!-- cat ({before:.0%}|{before:.1%}) → ", text)
     assert "<!-- how the score adds up -->" in text
     with pytest.raises(InputError, match="give outputs=model"):
         d.plot(tmp_path / "no.svg", activation="softmax")
+
+
+def test_shown_pixels_are_those_the_model_was_asked_about() -> None:
+    torch.manual_seed(0)
+    model, images = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+    d = dmbp.DMBP(model, iterations=2).explain(images, target=1)
+    assert d.tested is not None
+    (row,) = panel_rows(d)
+    assert row.removed is not None
+    for sign, outputs in (
+        (1, d.tested.outputs_without_positive),
+        (-1, d.tested.outputs_without_negative),
+        (0, d.tested.outputs_without_control),
+    ):
+        mask = torch.from_numpy(row.removed[sign]) > 0
+        with torch.no_grad():
+            asked = model(torch.where(mask, baseline_for(images, "blur"), images))
+        assert outputs.tolist()[0] == pytest.approx(asked.tolist()[0], abs=1e-4)
+
+
+def test_independent_classes_are_explained(tmp_path: Path) -> None:
+    model, images = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+    d = dmbp.DMBP(model, iterations=2).explain(images, target=1)
+    for activation, said in (("sigmoid", True), ("softmax", False)):
+        d.plot(tmp_path / "a.svg", activation=activation, outputs=model(images))
+        assert ("judged independently" in (tmp_path / "a.svg").read_text()) == said
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:

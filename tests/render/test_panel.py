@@ -7,6 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dmbp.render.colour_test import ColourTest, Outcome
 from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, draw_sanity
@@ -16,6 +17,8 @@ from dmbp.render.panel import (
     PanelStyle,
     draw_panel,
     format_number,
+    outline,
+    wrap_sentence,
     wrap_title,
 )
 
@@ -32,11 +35,15 @@ def test_long_titles_are_cut_in_the_middle() -> None:
 
 
 def confirmed_row(caption: str, without_negative: Outcome | None = None) -> PanelRow:
-    """A row with a red pixel on the left and a blue one on the right."""
+    """A row with red pixels on the left and blue ones on the right; the control is at the top."""
     photo = numpy.full((8, 8, 3), 0.5)
     left, right = numpy.zeros((8, 8)), numpy.zeros((8, 8))
     left[2:6, :3], right[2:6, 5:] = 1, 1
-    test = ColourTest("cat", Outcome(2.0, 0.88), Outcome(-2.0, 0.12), without_negative)
+    top = numpy.zeros((8, 8))
+    top[0] = 1
+    test = ColourTest(
+        "cat", Outcome(2.0, 0.88), Outcome(-2.0, 0.12), without_negative, Outcome(1.9, 0.87)
+    )
     return PanelRow(
         photo,
         left - right,
@@ -46,7 +53,7 @@ def confirmed_row(caption: str, without_negative: Outcome | None = None) -> Pane
         caption,
         caption,
         test=test,
-        removed=(left, right),
+        removed={1: left, -1: right, 0: top},
         replaced=numpy.zeros((8, 8, 3)),
     )
 
@@ -57,27 +64,92 @@ def words(figure: Figure) -> list[str]:
     return [" ".join(text.get_text().split()) for text in texts if text.get_text()]
 
 
+def pictures(figure: Figure) -> list[NDArray[numpy.float64]]:
+    return [axis.images[0].get_array() for axis in figure.axes if axis.images]
+
+
+def changed_pixels(picture: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
+    """Return which pixels of a photo of mid-grey were changed."""
+    return numpy.abs(picture - 0.5).max(-1) > 0.01
+
+
 def test_four_pictures_and_a_sentence() -> None:
-    figure = draw_panel([confirmed_row("photo", Outcome(3.0, 0.95))])
-    shown = [axis.images[0].get_array() for axis in figure.axes if axis.images]
+    row = confirmed_row("photo", Outcome(3.0, 0.95))
+    figure = draw_panel([row])
+    shown = pictures(figure)
     assert len(shown) == 4
-    assert "without red: cat 88% → 12%" in words(figure)
-    assert "without blue: cat 88% → 95%" in words(figure)
+    assert "without pixels marked red cat 88% → 12%" in words(figure)
+    assert "without pixels marked blue cat 88% → 95%" in words(figure)
     assert (
-        "Without the red pixels, cat falls from 88% to 12%; without the blue ones, it rises to 95%."
-        in words(figure)
+        "Without the tenth of the photo that is marked strongest in red, cat falls from 88% to 12% "
+        "(the same pattern elsewhere: 87%). "
+        "Without the tenth marked strongest in blue, it rises to 95%." in words(figure)
     )
-    without_red, without_blue = (numpy.abs(picture - 0.5).max(-1) > 0.01 for picture in shown[2:])
-    assert without_red[3, 1]
-    assert not without_red[3, 6]
-    assert without_blue[3, 6]
-    assert not without_blue[3, 1]
+    assert row.removed is not None
+    assert (changed_pixels(shown[2]) == (row.removed[1] > 0)).all()
+    assert (changed_pixels(shown[3]) == (row.removed[-1] > 0)).all()
 
 
-def test_no_blue_is_said_in_its_place() -> None:
-    figure = draw_panel([confirmed_row("photo")])
-    assert "Nothing is blue: no part of the photo speaks against cat" in words(figure)
-    assert not any(text.startswith("without blue") for text in words(figure))
+def test_without_blue_the_control_takes_its_place() -> None:
+    row = confirmed_row("photo")
+    figure = draw_panel([row])
+    said = " ".join(words(figure))
+    assert "without the same pattern elsewhere cat 88% → 87%" in words(figure)
+    assert "No part was found that speaks against cat." in said
+    assert "marked blue" not in said
+    assert (
+        "tinted: the tenth of the photo that is marked strongest, or the same pattern elsewhere,"
+        in said
+    )
+    assert row.removed is not None
+    assert (changed_pixels(pictures(figure)[3]) == (row.removed[0] > 0)).all()
+
+
+def test_a_map_without_red_shows_only_blue() -> None:
+    row = confirmed_row("photo", Outcome(3.0, 0.95))
+    assert row.test is not None
+    test = replace(row.test, without_positive=None, without_control=None)
+    figure = draw_panel([replace(row, test=test)])
+    assert len(pictures(figure)) == 3
+    assert "without pixels marked blue cat 88% → 95%" in words(figure)
+    blank = replace(test, without_negative=None)
+    assert len(pictures(draw_panel([replace(row, test=blank)]))) == 2
+
+
+def test_an_outline_encloses_what_was_changed() -> None:
+    """Or there is none: a line around some of the changed pixels would say that these are all."""
+    block = numpy.zeros((160, 160))
+    block[40:90, 50:100] = 1
+    (line,) = outline(block)
+    assert line.min(0) == pytest.approx([50, 40], abs=3)
+    assert line.max(0) == pytest.approx([100, 90], abs=3)
+    dots = numpy.random.default_rng(0).random((160, 160)) > 0.97
+    assert len(outline(numpy.maximum(block, dots * (numpy.arange(160) > 150)))) == 1
+    assert outline(numpy.maximum(block, dots)) == []
+    assert outline(dots.astype(float)) == []
+    assert outline(numpy.zeros((160, 160))) == []
+
+
+def test_the_legend_explains_words_where_they_are_used() -> None:
+    row = confirmed_row("photo", Outcome(3.0, 0.95))
+    said = " ".join(words(draw_panel([row])))
+    assert "tinted: the tenth of the photo that is marked strongest, blurred for the model" in said
+    assert "score: the model's output" not in said
+    assert "judged independently" not in said
+    assert row.test is not None
+    few = replace(row, test=replace(row.test, shares=(0.1, 0.03)))
+    said = " ".join(words(draw_panel([few])))
+    assert "tinted: pixels marked strongest, at most a tenth, blurred for the model" in said
+    hardly = confirmed_row("photo", Outcome(2.1, 0.89))
+    said = " ".join(words(draw_panel([hardly, hardly], independent=True)))
+    assert said.count("score: the model's output before it becomes a percentage") == 1
+    assert said.count("classes are judged independently, so percentages need not add up to") == 1
+
+
+def test_sentences_begin_on_their_own_lines() -> None:
+    assert wrap_sentence("One. Two.", width=1) == "One. Two."
+    assert wrap_sentence("One two three. Four.", width=1) == "One two\nthree.\nFour."
+    assert wrap_sentence("One from 7 → 8 now.", width=1) == "One from\n7 → 8 now."
 
 
 def test_the_terms_are_behind_an_option() -> None:
@@ -108,7 +180,7 @@ def test_titles_are_inside_the_picture(caption: str, rows: int) -> None:
         draw_panel([row] * rows),
         draw_panel([tested] * rows),
         draw_panel([tested] * rows, PanelStyle(terms=True)),
-        draw_comparison(blank, caption, [compared] * 5 * rows),
+        draw_comparison(blank, caption, [compared] * 5 * rows, "cat"),
         draw_sanity(blank, caption, [sanity] * rows),
     ):
         canvas = FigureCanvasAgg(figure)

@@ -15,12 +15,17 @@ from dmbp.render import (
     ReportTarget,
     report_html,
 )
+from dmbp.render.colour import Array
 from dmbp.render.report import ChartLine, line_chart
 
 
-def target(name: str, without_negative: Outcome | None = None) -> ReportTarget:
+def target(
+    name: str, without_negative: Outcome | None = None, removed: Array | None = None
+) -> ReportTarget:
     picture = numpy.random.default_rng(0).random((16, 16, 3))
-    removed = (picture[..., 0] > 0.9).astype(float)
+    if removed is None:
+        removed = (picture[..., 0] > 0.9).astype(float)
+    at_random = Outcome(1.4, 0.79)
     row = PanelRow(
         picture,
         picture[..., 0] - 0.5,
@@ -29,8 +34,8 @@ def target(name: str, without_negative: Outcome | None = None) -> ReportTarget:
         (1.5, 3.0, -1.0, -0.5),
         "photo",
         name,
-        test=ColourTest(name, Outcome(1.5, 0.8), Outcome(-1.0, 0.27), without_negative),
-        removed=(removed, removed),
+        test=ColourTest(name, Outcome(1.5, 0.8), Outcome(-1.0, 0.27), without_negative, at_random),
+        removed={1: removed, -1: removed, 0: removed},
         replaced=picture[::-1],
     )
     history = {"y⁺": [1.0, 3.0], "y⁻": [0.0, -1.0], "y~": [0.5, -0.5]}
@@ -48,7 +53,7 @@ def target(name: str, without_negative: Outcome | None = None) -> ReportTarget:
     )
 
 
-def page(style: PanelStyle | None = None) -> str:
+def page(style: PanelStyle | None = None, *, independent: bool = False) -> str:
     photos = [
         ReportPhoto(
             "a<b>.jpg", "cat (80%)", [target("cat", Outcome(3.0, 0.95)), target("dog & co")]
@@ -57,7 +62,12 @@ def page(style: PanelStyle | None = None) -> str:
     ]
     settings = {"iterations": 50}
     return report_html(
-        photos, model="net", settings=settings, versions={"dmbp": "1"}, style=style
+        photos,
+        model="net",
+        settings=settings,
+        versions={"dmbp": "1"},
+        style=style,
+        independent=independent,
     ).decode()
 
 
@@ -92,16 +102,38 @@ def test_it_says_everything() -> None:
 
 def test_it_says_what_the_model_said() -> None:
     text = page()
-    assert "Without the red pixels, cat falls from 80% to 27%; without the blue ones," in text
-    assert "<figcaption>without blue: cat 80% → 95%</figcaption>" in text
-    assert text.count("<figcaption>without red:") == 3
-    assert (
-        '<div class="absent">Nothing is blue: no part of the photo speaks against dog.</div>'
-        in text
+    sentence = (
+        "marked strongest in red, cat falls from 80% to 27% (the same pattern elsewhere: 79%)."
     )
+    assert sentence in text
+    assert "<figcaption>without pixels marked blue\ncat 80% → 95%</figcaption>" in text
+    assert text.count("<figcaption>without pixels marked red") == 3
+    assert "<figcaption>without the same pattern elsewhere\ndog 80% → 79%</figcaption>" in text
+    assert text.count("<figcaption>without the same pattern elsewhere") == 2
+    assert "No part was found that speaks against dog." in text
+
+
+def test_it_says_what_the_words_mean() -> None:
+    assert "<h1>What the model net saw</h1>" in page()
     assert (
-        "falls from 80% to 27%. Nothing is blue: no part of the photo speaks against dog." in text
+        "Tinted: the tenth of the photo that is marked strongest, or the same pattern elsewhere"
+        in page()
     )
+    assert "Score: the model&#39;s output before it becomes a percentage." in page()
+    assert "Classes are judged independently" not in page()
+    assert "Classes are judged independently" in page(independent=True)
+    assert "reproduces the model's own output exactly (relative error 0)" in page()
+    assert "pale" not in page()
+
+
+def test_outlines_lie_over_the_photo() -> None:
+    together = numpy.zeros((16, 16))
+    together[4:10, 4:10] = 1
+    for removed, lines in ((together, 2), (numpy.zeros((16, 16)), 0)):
+        photo = ReportPhoto("a.jpg", "cat (80%)", [target("cat", Outcome(3.0, 0.95), removed)])
+        text = report_html([photo], model="net", settings={}, versions={}).decode()
+        assert text.count("<polygon") == lines
+        assert text.count('viewBox="-0.5 -0.5 16 16"') == lines
 
 
 def test_terms_and_patterns_are_folded_away() -> None:

@@ -113,7 +113,7 @@ def said(figure: Figure) -> str:
 
 
 def test_a_sentence_takes_the_place_of_the_terms() -> None:
-    test = ColourTest("cat", Outcome(2.0), Outcome(-1.0), None)
+    test = ColourTest("cat", Outcome(2.0), Outcome(-1.0), None, Outcome(1.8))
     values, attribution = numpy.zeros((1, 4)), numpy.array([[1.0, 0.0, 0.5, 0.0]])
     row = SeriesRow(values, attribution, TERMS, "cat", ["left"])
     tested = replace(row, test=test)
@@ -121,13 +121,13 @@ def test_a_sentence_takes_the_place_of_the_terms() -> None:
     text = said(draw_series([tested], draw_signal, height=3.0))
     assert "adds up" not in text
     assert (
-        "Without the strongest red moments, the score of cat falls from 2.0 to −1.0. "
-        "Nothing is blue: no part of the signal speaks against cat." in text
+        "Without the moments marked strongest in red, the score of cat falls from 2.0 to −1.0 "
+        "(the same pattern elsewhere: 1.8). No part was found that speaks against cat." in text
     )
     style = PanelStyle(terms=True)
     assert "adds up" in said(draw_series([tested], draw_signal, height=3.0, style=style))
     vector = SeriesRow(values[0], attribution[0], TERMS, "cat", list("abcd"), test)
-    assert "Without the strongest red features, " in said(
+    assert "Without the features marked strongest in red, " in said(
         draw_series([vector], draw_features, height=3.0)
     )
 

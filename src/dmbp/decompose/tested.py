@@ -106,8 +106,8 @@ class Tested:
         outputs_without_positive: Its outputs without the strongest tenth of red pixels, by the
             first removal, (rows, classes).
         outputs_without_negative: The same for blue pixels.
-        outputs_without_random: The model's outputs without as many pixels at random as are removed
-            for `outputs_without_positive`, to compare with.
+        outputs_without_control: The same for the strongest red pixels' pattern, moved by half the
+            image: a control for `outputs_without_positive`.
         detail: The index of each row's `DETAILS`, (rows,).
         removals: The names of the removals.
     """
@@ -120,7 +120,7 @@ class Tested:
     outputs: Tensor
     outputs_without_positive: Tensor
     outputs_without_negative: Tensor
-    outputs_without_random: Tensor
+    outputs_without_control: Tensor
     detail: Tensor
     removals: tuple[str, ...]
 
@@ -158,8 +158,8 @@ def confirm_colours(
             confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
         dtype: What `run` computes in.
-        with_outputs: Whether the model itself is run on the images without red, blue and random
-            pixels; otherwise `Tested.outputs_without_positive` and its like have no classes.
+        with_outputs: Whether the model itself is run on the images without red and blue pixels and
+            on the control; otherwise `outputs_without_positive` and its like have no classes.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
     inputs, runner = question.inputs, question.runner
@@ -187,7 +187,7 @@ def confirm_colours(
     gain = torch.where(is_true, gain, 0)
     area = float(windows.masks[0].sum())
     signed = scaled_to(red, loss, area) - scaled_to(blue, gain, area)
-    masks = strongest(red), strongest(blue), as_many_at_random(strongest(red))
+    masks = strongest(red), strongest(blue), moved_elsewhere(strongest(red))
     outputs = [
         runner.outputs(changed.remove(0, mask)) if with_outputs else inputs.new_empty(len(red), 0)
         for mask in masks
@@ -201,7 +201,7 @@ def confirm_colours(
         outputs=question.outputs,
         outputs_without_positive=outputs[0],
         outputs_without_negative=outputs[1],
-        outputs_without_random=outputs[2],
+        outputs_without_control=outputs[2],
         detail=detail,
         removals=changed.names,
     )
@@ -333,11 +333,14 @@ def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
     return (mask & (flat > 0)).view_as(attribution)
 
 
-def as_many_at_random(mask: Tensor) -> Tensor:
-    """Return masks of as many pixels at random, (rows, *size); they do not depend on the batch."""
-    pixels = mask.flatten(1)
-    order = torch.randperm(pixels.shape[1], generator=torch.Generator().manual_seed(0))
-    return (order.to(mask.device) < pixels.sum(1, keepdim=True)).view_as(mask)
+def moved_elsewhere(mask: Tensor) -> Tensor:
+    """Return masks, (rows, *size), of the same pattern moved by half the image.
+
+    Pixels at random would be no fair control for a map that marks a region: scattered all over the
+    image they act as noise.
+    """
+    dims = tuple(range(1, mask.dim()))
+    return mask.roll([mask.shape[dim] // 2 for dim in dims], dims)
 
 
 def scaled_to(attribution: Tensor, total: Tensor, area: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Draw attributions.
 
     colour.py         the palettes, other colours, and how strength becomes colour
-    colour_test.py    what a score becomes without red or blue pixels, in numbers and words
+    colour_test.py    what a score becomes without each colour, and in a control, in words
     panel.py          the picture of `dmbp explain`: photo, evidence, the photo without each colour
     series.py         the same for inputs that are not images: lines for signals, bars for features
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
@@ -20,6 +20,7 @@ from dmbp.render.colour import PALETTES, Palette
 from dmbp.render.colour_test import ColourTest, Outcome
 from dmbp.render.comparison import (
     ComparedMap,
+    InsertedPhoto,
     SanityRow,
     draw_comparison,
     draw_insertion,
@@ -36,6 +37,7 @@ __all__ = [
     "PALETTES",
     "ColourTest",
     "ComparedMap",
+    "InsertedPhoto",
     "Outcome",
     "Palette",
     "PanelRow",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy
 import torch
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import NDArray
 from torch.nn import functional
 
@@ -51,6 +51,13 @@ class Palette:
         """The colour of bars and words for evidence against the class."""
         return self.negative_shades[1]
 
+    def tint(self, sign: int) -> str:
+        """Return the colour of changed pixels that speak for or against the class, or neither."""
+        return {1: self.positive_shades[2], -1: self.negative_shades[2], 0: CONTROL}[sign]
+
+
+CONTROL = "#2fc295"
+"""The tint of the control's pixels: no palette has a green."""
 
 # The shades have CIE lightness 24, 42, 60, 77 and 91 on both sides, at one hue each.
 # tests/render/test_colour.py checks that equal strengths on both sides are equally light.
@@ -70,10 +77,10 @@ PALETTES: Mapping[str, Palette] = {
 }
 RED_BLUE = PALETTES["red-blue"]
 
-CURVES = ("#c0212d", "#0072b2", "#e69f00")
-"""Colours of curves that are compared.
+CURVES = ("#222222", "#009e73", "#e69f00")
+"""Colours of curves that are compared: neither red nor blue, which are evidence.
 
-Colour-blind people can tell them apart, also by lightness (Okabe and Ito's set, with our red).
+Colour-blind people can tell them apart, also by lightness (Okabe and Ito's set).
 """
 
 OTHER_CURVES = "#c8c8c8"
@@ -158,18 +165,17 @@ def smooth_evidence(array: Array, sigma: float) -> Array:
     return result
 
 
-VEIL, VEILED = 0.86, 0.35
-"""The grey of the veil over removed pixels, and how much of what replaces them shows through."""
+TINT = 0.55
+"""How much of a changed pixel's colour is the tint."""
 
 
-def veil_removed(photo: Array, replaced: Array, removed: Array) -> Array:
-    """Draw a photo (height, width, 3) without the pixels of a mask (height, width).
+def tint_changed(photo: Array, replaced: Array, changed: Array, colour: str) -> Array:
+    """Draw a photo (height, width, 3) with the pixels of a mask (height, width) changed.
 
-    They show what replaces them under a pale veil, so that one sees at a glance where they were.
+    They show what replaces them under a translucent tint, exactly where they are.
     """
-    soft = smooth_map(removed, 0.004 * max(removed.shape))[..., None]
-    veiled = VEILED * replaced + (1 - VEILED) * VEIL
-    return numpy.clip(soft * veiled + (1 - soft) * photo, 0, 1)
+    tinted = (1 - TINT) * replaced + TINT * numpy.array(to_rgb(colour))
+    return numpy.clip(numpy.where(changed[..., None] > 0, tinted, photo), 0, 1)
 
 
 def signed_over_photo(

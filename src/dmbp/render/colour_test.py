@@ -1,48 +1,76 @@
-"""What a score becomes without a map's strongest pixels of each colour, in numbers and in words.
+r"""What a score becomes without a map's strongest pixels of each colour, in numbers and in words.
 
-    >>> cat = ColourTest("cat", Outcome(1.4, 0.80), Outcome(-2.1, 0.11), Outcome(4.6, 0.99))
+    >>> whole, at_random = Outcome(1.4, 0.80), Outcome(1.3, 0.79)
+    >>> cat = ColourTest("cat", whole, Outcome(-2.1, 0.11), Outcome(4.6, 0.99), at_random)
     >>> palette = dmbp.render.PALETTES["red-blue"]
-    >>> cat.sentence(palette)
-    'Without the red pixels, cat falls from 80% to 11%; without the blue ones, it rises to 99%.'
+    >>> import textwrap
+    >>> print(textwrap.fill(cat.sentence(palette), 80))
+    Without the tenth of the photo that is marked strongest in red, cat falls from
+    80% to 11% (the same pattern elsewhere: 79%). Without the tenth marked strongest
+    in blue, it rises to 99%.
     >>> cat.title(1, palette)
-    'without red: cat 80% → 11%'
+    'without pixels marked red\ncat 80% → 11%'
 
-`colour_tests` reads these numbers from a tested `Decomposition`. Pictures, charts and the report
-draw them.
+The control is the same pattern of pixels elsewhere: without it, nobody could tell what the marked
+pixels do from what any change of the photo does. `colour_tests` reads these numbers from a tested
+`Decomposition`. Pictures, charts and the report draw them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
 from dmbp.decompose import Decomposition
+from dmbp.decompose.tested import SHARE, strongest
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget
 from dmbp.probabilities import Activation, activation_function
 from dmbp.render.colour import Palette
 
 SMALL_CHANGE = 0.05
-"""Scores are shown beside probabilities that change less than this."""
+"""Probabilities that change less than this hardly change, and come with scores."""
 
-LONGEST_NAME = 16
-"""The most letters of a name that a title has room for beside its numbers."""
+AS_FAR = 0.9
+"""The control does the same as red if the score falls by this share of its fall without red."""
+
+LONGEST_NAME = 24
+"""The most letters of a name that a line of a title has room for beside its numbers."""
+
+SCORE_MEANING = "score: the model's output before it becomes a percentage"
+INDEPENDENT_CLASSES = "classes are judged independently, so percentages need not add up to 100"
 
 
 @dataclass(frozen=True)
 class InputWords:
-    """The words for an input and for those of its parts that have a colour, `{}`."""
+    """The words for an input, and for what is removed from it: at first, and when said again.
+
+    `{}` is a colour. `few`, with `{share}`, is said if less than a tenth has the colour.
+    """
 
     whole: str
-    parts: str
+    entries: str
+    marked: str
+    again: str
+    few: str | None = None
 
 
-PHOTO = InputWords("photo", "{} pixels")
-SIGNAL_WORDS = InputWords("signal", "strongest {} moments")
-VECTOR_WORDS = InputWords("input", "strongest {} features")
+PHOTO = InputWords(
+    "photo",
+    "pixels",
+    "the tenth of the photo that is marked strongest in {}",
+    "the tenth marked strongest in {}",
+    few="the {share} of the photo that is marked {}",
+)
+SIGNAL_WORDS = InputWords(
+    "signal", "moments", "the moments marked strongest in {}", "those marked strongest in {}"
+)
+VECTOR_WORDS = InputWords(
+    "input", "features", "the features marked strongest in {}", "those marked strongest in {}"
+)
 
 
 @dataclass(frozen=True)
@@ -63,98 +91,173 @@ class ColourTest:
         without_positive: The outcome without the strongest pixels that speak for the target; None
             if there are none.
         without_negative: The same for pixels that speak against it.
+        without_control: The control: the outcome without the pattern of pixels that is removed for
+            `without_positive`, moved elsewhere; None if it is not known.
         refuted: The signs, 1 or −1, of the colours that the model does not confirm.
         by: What takes the place of removed pixels.
         removals: By how many kinds of removal colours were tested.
+        shares: The share of pixels removed for each colour, positive first.
+        decimals: How many decimals percentages have; None finds as many as this test needs.
     """
 
     name: str
     whole: Outcome
     without_positive: Outcome | None
     without_negative: Outcome | None
+    without_control: Outcome | None = None
     refuted: tuple[int, ...] = ()
     by: str = "blur"
     removals: int = 1
+    shares: tuple[float, float] = (SHARE, SHARE)
+    decimals: int | None = None
 
-    def without(self, sign: Literal[1, -1]) -> Outcome | None:
-        """Return the outcome without the pixels of a sign."""
-        return self.without_positive if sign == 1 else self.without_negative
+    def without(self, sign: Sign) -> Outcome | None:
+        """Return the outcome without the pixels of a sign; 0 is the control."""
+        return {1: self.without_positive, -1: self.without_negative, 0: self.without_control}[sign]
 
-    def title(self, sign: Literal[1, -1], palette: Palette) -> str:
-        """Return a picture's title, such as `without red: cat 98% → 11%`."""
-        colour, outcome = colour_word(sign, palette), self.without(sign)
-        if outcome is None:
-            return f"no {colour}"
+    @property
+    def shown(self) -> list[Sign]:
+        """Which changed photos a picture shows: one for each colour, and the control if one lacks.
+
+        Without red pixels there is nothing to compare with the control.
+        """
+        shown: list[Sign] = [sign for sign in COLOUR_SIGNS if self.without(sign) is not None]
+        is_alone = shown == [1] and self.without_control is not None
+        return [1, 0] if is_alone else shown
+
+    def has_few(self, sign: Sign) -> bool:
+        """Whether less than a tenth of the pixels have a colour, so that all were removed."""
+        return round(self.shares[sign < 0], 2) < SHARE
+
+    @property
+    def shows_scores(self) -> bool:
+        """Whether words or titles contain a score."""
+        if self.whole.probability is None:
+            return bool(self._outcomes)
+        return any(self._shows_score(sign) for sign in COLOUR_SIGNS)
+
+    @property
+    def needed_decimals(self) -> int:
+        """How many decimals tell the percentages of this test apart, 0 or 1.
+
+        The control may well be equal to the whole input.
+        """
+        changes = [_Change(self.whole, k, 0, 0) for k in self._outcomes]
+        return int(any(change.in_probabilities and change.is_invisible for change in changes))
+
+    def title(self, sign: Sign, palette: Palette) -> str:
+        """Return a picture's title of two lines: `without pixels marked red`, `cat 98% → 11%`."""
+        outcome = self.without(sign)
+        assert outcome is not None
+        what = f"without pixels marked {colour_word(sign, palette)}" if sign else ELSEWHERE
         change = self._change(outcome)
         if not change.in_probabilities:
-            return f"without {colour}: score {change.arrow}"
-        if change.is_invisible:
-            return f"without {colour}: score {change.score_arrow}"
+            return f"{what}\nscore {change.arrow}"
         named = f"{self.name} " if len(self.name) <= LONGEST_NAME else ""
-        score = f"\n(score {change.score_arrow})" if change.shows_score else ""
-        return f"without {colour}: {named}{change.arrow}{score}"
-
-    def absence(self, sign: Literal[1, -1], palette: Palette, words: InputWords = PHOTO) -> str:
-        """Return in words that the map does not have a colour."""
-        side = "for" if sign == 1 else "against"
-        colour = colour_word(sign, palette)
-        return f"Nothing is {colour}: no part of the {words.whole} speaks {side} {self.name}."
+        score = f"\nscore {change.score_arrow}" if self._shows_score(sign) else ""
+        return f"{what}\n{named}{change.arrow}{score}"
 
     def sentence(self, palette: Palette, words: InputWords = PHOTO) -> str:
-        """Return what removing each colour does, in one sentence, or in a few if that is needed.
+        """Return what removing each colour does, in two sentences, or a few more if needed.
 
         Args:
             palette: The colours.
             words: The words for the input.
 
         Returns:
-            The sentence.
+            The sentences.
         """
-        red, blue = (words.parts.format(colour_word(sign, palette)) for sign in (1, -1))
-        positive, negative = (
-            None if outcome is None else self._change(outcome)
-            for outcome in (self.without_positive, self.without_negative)
-        )
-        if positive is None and negative is None:
+        if not self._outcomes:
             return (
-                f"Nothing is coloured: no part of the {words.whole} speaks for or against "
-                f"{self.name}."
+                f"Nothing is coloured: no part of the {words.whole} was found that speaks for or "
+                f"against {self.name}."
             )
-        if positive is None or negative is None:
-            change, parts, sign = (positive, red, -1) if positive else (negative, blue, 1)
-            assert change is not None
-            found = f"Without the {parts}, {change.words(self._subject)}."
-            said = [found, self.absence(sign, palette, words)]
-        else:
-            falls = positive.words(self._subject)
-            rises = negative.words("it", repeat=False)
-            ones = colour_word(-1, palette)
-            said = [f"Without the {red}, {falls}; without the {ones} ones, {rises}."]
-        return " ".join([*said, *self._warnings(palette, words)])
+        said: list[str] = []
+        for sign in COLOUR_SIGNS:
+            outcome = self.without(sign)
+            if outcome is None:
+                continue
+            marked = self._marked(sign, palette, words, again=bool(said))
+            subject = "it" if said else self._subject
+            change, with_score = self._change(outcome), self._shows_score(sign)
+            found = change.words(subject, repeat=not said, with_score=with_score)
+            control = self._control_words() if sign == 1 else ""
+            said.append(f"Without {marked}, {found}{control}.")
+            if sign == 1 and self.is_matched_by_control:
+                said.append(
+                    "The same pattern elsewhere lowers the score about as far: read the "
+                    f"{colour_word(1, palette)} with care."
+                )
+        if self.without_positive is None:
+            said.append(f"No part was found that speaks for {self.name}.")
+        if self.without_negative is None:
+            said.append(f"No part was found that speaks against {self.name}.")
+        return " ".join([*said, *self._warnings(palette)])
+
+    @property
+    def _outcomes(self) -> list[Outcome]:
+        """The outcomes without each colour that the map has."""
+        return [k for k in (self.without_positive, self.without_negative) if k is not None]
+
+    @property
+    def is_matched_by_control(self) -> bool:
+        """Whether the score falls about as far in the control as without red pixels."""
+        red, control = self.without_positive, self.without_control
+        if red is None or control is None or 1 in self.refuted:
+            return False
+        return self.whole.score - control.score >= AS_FAR * (self.whole.score - red.score)
 
     def _change(self, outcome: Outcome) -> _Change:
         """Return a change as text, with decimals that tell outcomes from the whole input's."""
-        others = [k for k in (self.without_positive, self.without_negative) if k is not None]
+        percent = self.needed_decimals if self.decimals is None else self.decimals
 
         def alike(more: int) -> int:
-            return sum(_Change(self.whole, k, more).is_invisible for k in others)
+            changes = [_Change(self.whole, k, percent, more) for k in self._outcomes]
+            return sum(change.is_score_invisible for change in changes)
 
-        choices = range(3 if self.whole.probability is None else 2)
-        return _Change(self.whole, outcome, min(choices, key=alike))
+        return _Change(self.whole, outcome, percent, min(range(3), key=alike))
 
     @property
     def _subject(self) -> str:
         return self.name if self.whole.probability is not None else f"the score of {self.name}"
 
-    def _warnings(self, palette: Palette, words: InputWords) -> list[str]:
+    def _marked(self, sign: Sign, palette: Palette, words: InputWords, *, again: bool) -> str:
+        """Return what is removed, such as `the tenth of the photo that is marked …`."""
+        colour, share = colour_word(sign, palette), self.shares[sign < 0]
+        if words.few is not None and self.has_few(sign):
+            return words.few.format(colour, share=f"{100 * share:.1g}%")
+        return (words.again if again else words.marked).format(colour)
+
+    def _shows_score(self, sign: Sign) -> bool:
+        """Whether a score stands beside a probability; red has one if its control has."""
+        outcome = self.without_negative if sign == -1 else self.without_positive
+        if outcome is None or self.whole.probability is None:
+            return False
+        return self._change(outcome).needs_score or (sign != -1 and self.is_matched_by_control)
+
+    def _control_words(self) -> str:
+        if self.without_control is None:
+            return ""
+        change = self._change(self.without_control)
+        score = f", score {change.score_after}" if self._shows_score(0) else ""
+        return f" (the same pattern elsewhere: {change.after}{score})"
+
+    def _warnings(self, palette: Palette) -> list[str]:
         """Return what to say if the model does not confirm a colour."""
         every = " by every kind of removal" if self.removals > 1 else ""
         effect = {1: "lower", -1: "raise"}
         return [
-            f"Removing the {words.parts.format(colour_word(sign, palette))} does not "
+            f"Removing what is marked {colour_word(sign, palette)} does not "
             f"{effect[sign]} the score{every}: read this map with care."
             for sign in self.refuted
         ]
+
+
+Sign = Literal[1, -1, 0]
+"""Whose pixels are removed: those that speak for the target, against it, or the control's."""
+
+COLOUR_SIGNS: tuple[Literal[1], Literal[-1]] = (1, -1)
+ELSEWHERE = "without the same pattern elsewhere"
 
 
 def colour_word(sign: int, palette: Palette) -> str:
@@ -162,27 +265,36 @@ def colour_word(sign: int, palette: Palette) -> str:
     return palette.positive_word if sign == 1 else palette.negative_word
 
 
+def share_decimals(tests: Sequence[ColourTest]) -> list[ColourTest]:
+    """Return tests whose percentages have the same decimals, because they stand in one picture."""
+    decimals = max((test.needed_decimals for test in tests), default=0)
+    return [replace(test, decimals=decimals) for test in tests]
+
+
 class _Change:
     """Two outcomes as text: as probabilities if both have one, else as scores.
 
-    `more` is how many more decimals than usual are written.
+    Percentages are written with `decimals`, scores with `more` decimals than usual.
     """
 
-    def __init__(self, whole: Outcome, without: Outcome, more: int) -> None:
-        self.before, self.after = _score_text(whole.score, more), _score_text(without.score, more)
-        scores = [(_score_text(whole.score, k), _score_text(without.score, k)) for k in range(3)]
-        self.score_arrow = " → ".join(next((k for k in scores if k[0] != k[1]), scores[0]))
+    def __init__(self, whole: Outcome, without: Outcome, decimals: int, more: int) -> None:
+        scores = score_before, self.score_after = [
+            _score_text(outcome.score, more) for outcome in (whole, without)
+        ]
+        self.score_arrow = f"{score_before} → {self.score_after}"
+        self.is_score_invisible = score_before == self.score_after
+        self.before, self.after = scores
         self._moves = without.score - whole.score
-        self.shows_score = False
+        self.is_small = self.needs_score = False
         self.in_probabilities = whole.probability is not None and without.probability is not None
         if whole.probability is not None and without.probability is not None:
             turns = self._moves * (without.probability - whole.probability) < 0
             self._moves = without.probability - whole.probability
             self.before, self.after = (
-                f"{whole.probability:.{more}%}",
-                f"{without.probability:.{more}%}",
+                f"{k:.{decimals}%}" for k in (whole.probability, without.probability)
             )
-            self.shows_score = abs(self._moves) < SMALL_CHANGE or turns
+            self.is_small = abs(self._moves) < SMALL_CHANGE
+            self.needs_score = self.is_small or turns
 
     @property
     def is_invisible(self) -> bool:
@@ -194,11 +306,13 @@ class _Change:
         """The change as numbers, such as `98% → 11%`."""
         return f"{self.before} → {self.after}"
 
-    def words(self, subject: str, *, repeat: bool = True) -> str:
+    def words(self, subject: str, *, repeat: bool, with_score: bool) -> str:
         """Return `cat falls from 98% to 11%`; without `repeat`, `it falls to 11%`."""
-        score = f" (score {self.score_arrow})" if self.shows_score else ""
+        score = f", score {self.score_arrow}" if with_score else ""
+        if self.is_small:
+            return f"{subject} hardly changes: {self.arrow}{score}"
         if self.is_invisible:
-            return f"{subject} stays at {self.before}{score}"
+            return f"{subject} stays at {self.before}"
         start = f"from {self.before} " if repeat else ""
         verb = "falls" if self._moves < 0 else "rises"
         return f"{subject} {verb} {start}to {self.after}{score}"
@@ -219,6 +333,8 @@ def colour_tests(
     classes: Sequence[int | None] | None = None,
 ) -> list[ColourTest | None]:
     """Return what the test of each row's colours found; None for rows that were not tested.
+
+    The rows stand in one picture, so that their percentages have the same decimals.
 
     Args:
         decomposition: What `DMBP.explain` returned.
@@ -249,41 +365,60 @@ def colour_tests(
     is_drawn = ~decomposition.is_blank
     has_positive = ((decomposition.attribution > 0).flatten(1).any(1) & is_drawn).tolist()
     has_negative = (tested.has_negative & is_drawn).tolist()
+    shares = [marked_share(decomposition, sign) for sign in COLOUR_SIGNS]
 
-    def outcome(row: int, change: float, found: Tensor | None) -> Outcome:
-        index, score = classes[row], float(decomposition.output[row]) + change
-        if found is None:
-            return Outcome(score)
-        score = _score(decomposition.targets[row], found, score)
-        if probabilities is None or index is None:
+    def outcome(row: int, found: Tensor | None, change: float | None) -> Outcome | None:
+        """Return an outcome from outputs, and from the score's change if it was recorded."""
+        index, score = classes[row], None
+        if change is not None:
+            score = float(decomposition.output[row]) + change
+        if found is not None:
+            score = _score(decomposition.targets[row], found, score)
+        if score is None:
+            return None
+        if found is None or probabilities is None or index is None:
             return Outcome(score)
         return Outcome(score, float(probabilities(found)[index]))
 
-    tests: list[ColourTest | None] = []
+    tests: list[ColourTest] = []
     for row, name in enumerate(names):
         lost, gained = tested.change_without_positive[row], tested.change_without_negative[row]
-        positive = outcome(row, float(lost[0]), tested.outputs_without_positive[row])
-        negative = outcome(row, float(gained[0]), tested.outputs_without_negative[row])
+        complete = outcome(row, whole[row], 0.0)
+        assert complete is not None
+        positive = outcome(row, tested.outputs_without_positive[row], float(lost[0]))
+        negative = outcome(row, tested.outputs_without_negative[row], float(gained[0]))
+        control = outcome(row, tested.outputs_without_control[row], None)
         is_refuted = has_positive[row] and not bool(tested.is_confirmed[row])
         test = ColourTest(
             name,
-            outcome(row, 0.0, whole[row]),
+            complete,
             positive if has_positive[row] else None,
             negative if has_negative[row] else None,
+            control if has_positive[row] else None,
             refuted=(1,) if is_refuted else (),
             by=tested.removals[0],
             removals=len(tested.removals),
+            shares=(shares[0][row], shares[1][row]),
         )
         tests.append(test)
-    return tests
+    return list(share_decimals(tests))
 
 
-def _score(target: OneTarget | str, outputs: Tensor, otherwise: float) -> float:
-    """Return a target's score from a row's outputs; a function's was found by the test."""
+def marked_share(decomposition: Decomposition, sign: int) -> list[float]:
+    """Return which share of each row's pixels is removed for a sign: a tenth, or fewer."""
+    attribution = decomposition.attribution
+    pixels = attribution.sum(1) if attribution.dim() > 2 else attribution
+    return strongest(sign * pixels).flatten(1).double().mean(1).tolist()
+
+
+def _score(target: OneTarget | str, outputs: Tensor, otherwise: float | None) -> float | None:
+    """Return a target's score from a row's outputs; that of a saved function is unknown."""
     if isinstance(target, int):
         return float(outputs[target])
     if isinstance(target, Mapping):
         return sum(weight * float(outputs[index]) for index, weight in target.items())
+    if callable(target) and otherwise is None:
+        return float(target(outputs))
     return otherwise
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from textwrap import wrap
 
 import numpy
 from matplotlib.axes import Axes
@@ -22,6 +23,7 @@ from PIL import Image
 
 from dmbp.render.colour import CURVES, GRID, INK, MARKER, OTHER_CURVES, Array
 from dmbp.render.panel import (
+    NOTE_LINE,
     TITLE_LINE_HEIGHT,
     PanelStyle,
     draw_legend,
@@ -33,13 +35,22 @@ from dmbp.render.panel import (
 
 @dataclass(frozen=True)
 class ComparedMap:
-    """A method's map (height, width), its insertion curve and score, and the seconds it took."""
+    """A method's map (height, width), its insertion curve and score, and the seconds it took.
+
+    `is_control` marks an order of pixels that has nothing to do with the photo.
+    """
 
     title: str
     attribution: Array
     curve: Sequence[float]
     score: float
     seconds: float
+    is_control: bool = False
+
+    @property
+    def name(self) -> str:
+        """The title, with a word that says if this is not a method but what it must beat."""
+        return f"{self.title} (control)" if self.is_control else self.title
 
     @property
     def is_blank(self) -> bool:
@@ -47,7 +58,22 @@ class ComparedMap:
         return is_uniform(self.attribution)
 
 
+@dataclass(frozen=True)
+class InsertedPhoto:
+    """A blurred photo with a map's strongest pixels put in, and the class's probability."""
+
+    photo: Array
+    probability: float
+
+
 COLUMNS = 5
+INSERTION_MEANING = (
+    "insertion: how soon the class returns when each map's strongest pixels are put into the "
+    "blurred photo first; 1 is best"
+)
+HEADING_LETTERS = 34
+"""How many letters of a heading fit into the width of a picture."""
+
 SANITY_TITLES = ("the model as it is", "its last layer drawn afresh")
 
 
@@ -65,16 +91,28 @@ def shift_to_zero(attribution: Array) -> Array:
 
 
 def draw_comparison(
-    photo: Array, caption: str, maps: Sequence[ComparedMap], style: PanelStyle | None = None
+    photo: Array,
+    caption: str,
+    maps: Sequence[ComparedMap],
+    target: str,
+    style: PanelStyle | None = None,
 ) -> Figure:
-    """Draw the photo, and every map over it, each on its own scale, best insertion score first."""
+    """Draw the photo, and every map over it, each on its own scale, best insertion score first.
+
+    `target` says what the maps explain.
+    """
     style = style or PanelStyle()
     columns = min(COLUMNS, len(maps) + 1)
     rows = math.ceil((len(maps) + 1) / columns)
     # The other titles have two lines, for which there is room.
     above = max(0.0, title_height(caption) - TITLE_LINE_HEIGHT)
-    size = style.row_height * columns * 0.82, style.row_height * rows * 0.98 + 0.5 + above
+    width = style.row_height * columns * 0.82
+    said = (f"for and against: {target}", INSERTION_MEANING)
+    heading = "\n".join(line for text in said for line in wrap(text, HEADING_LETTERS * columns))
+    above += NOTE_LINE * (heading.count("\n") + 1) + 0.1
+    size = width, style.row_height * rows * 0.98 + 0.5 + above
     figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(heading, fontsize=11, x=0.005, ha="left")
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.035])
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
     ranked = sorted(maps, key=lambda item: -item.score)
@@ -82,13 +120,13 @@ def draw_comparison(
         shown = style.evidence_image(shift_to_zero(item.attribution), photo)
         axis = figure.add_subplot(grid[place // columns, place % columns])
         what = "blank, row by row" if item.is_blank else "insertion"
-        title = f"{item.title}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
+        title = f"{item.name}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
         show_image(axis, shown, title)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
         write_note(
             figure.add_subplot(grid[-1, 1]),
-            "sorted by insertion score, higher is better; each map on its own colour scale",
+            "sorted by insertion score; each map on its own colour scale",
         )
     return figure
 
@@ -170,31 +208,45 @@ def _write_correlation(axis: Axes, row: SanityRow) -> None:
 
 
 def draw_insertion(
-    strips: Mapping[str, Mapping[float, Array]], maps: Sequence[ComparedMap], target: str
+    strips: Mapping[str, Mapping[float, InsertedPhoto]], maps: Sequence[ComparedMap], target: str
 ) -> Figure:
     """Draw the curves of all methods below strips of photos.
 
-    `strips` holds, by the titles of a few methods, the photo at some fractions of inserted pixels.
+    `strips` holds, by the titles of a few methods, the photo at some fractions of inserted pixels,
+    and `target` is the class whose probability the curves follow.
     """
     fractions = list(next(iter(strips.values())))
-    height = 1.75 * len(strips) + 3.4
+    names = {item.title: item.name for item in maps}
+    height = STRIP_HEIGHT * len(strips) + 3.7
     figure = Figure(figsize=(1.75 * len(fractions) + 1.0, height), layout="constrained")
+    figure.suptitle(INSERTION_MEANING, fontsize=11)
     grid = figure.add_gridspec(
-        len(strips) + 1, len(fractions), height_ratios=[1.75] * len(strips) + [3.4]
+        len(strips) + 1, len(fractions), height_ratios=[STRIP_HEIGHT] * len(strips) + [3.4]
     )
     colours = dict(zip(strips, CURVES, strict=False))
     for line, (title, strip) in enumerate(strips.items()):
-        for column, (fraction, photo) in enumerate(strip.items()):
+        for column, (fraction, inserted) in enumerate(strip.items()):
             axis = figure.add_subplot(grid[line, column])
-            show_image(axis, numpy.clip(photo, 0, 1), f"{fraction:.0%}" if line == 0 else "")
+            above = f"{fraction:.0%} put in" if line == 0 else ""
+            show_image(axis, numpy.clip(inserted.photo, 0, 1), above)
+            name = f"{target} " if len(target) <= LONGEST_STRIP_NAME else ""
+            axis.set_xlabel(f"{name}{inserted.probability:.0%}", fontsize=10)
             if column == 0:
-                axis.set_ylabel(title, color=colours[title], fontsize=10, fontweight="bold")
+                name = names[title].replace(" (", "\n(")
+                axis.set_ylabel(name, color=colours[title], fontsize=10, fontweight="bold")
     axis = figure.add_subplot(grid[-1, :])
     _draw_curves(axis, maps, colours)
     for fraction in fractions:
         axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
     axis.set_ylabel(f"probability of {target}")
     return figure
+
+
+STRIP_HEIGHT = 1.9
+"""The height of a strip of photos, in inches."""
+
+LONGEST_STRIP_NAME = 14
+"""The most letters of a name that fit below a photo of a strip, beside a number."""
 
 
 def _draw_curves(axis: Axes, maps: Sequence[ComparedMap], colours: Mapping[str, str]) -> None:
@@ -208,7 +260,7 @@ def _draw_curves(axis: Axes, maps: Sequence[ComparedMap], colours: Mapping[str, 
             item.curve,
             color=colours.get(item.title, OTHER_CURVES),
             linewidth=2.2 if has_strip else 1.0,
-            label=f"{item.title}  {item.score:.2f}" if has_strip else None,
+            label=f"{item.name}  {item.score:.2f}" if has_strip else None,
         )
     axis.set(xlim=(0, 1), ylim=(0, 1.02))
     axis.set_xlabel("part of the pixels put into the blurred photo, strongest first")
@@ -217,7 +269,8 @@ def _draw_curves(axis: Axes, maps: Sequence[ComparedMap], colours: Mapping[str, 
     has_others = len(maps) > len(colours)
     axis.legend(
         handles=[lines[title] for title in colours],  # in the order of the photos above
-        title="area under the curve" + ("\n(grey: the other methods)" if has_others else ""),
+        title="insertion: the area under the curve"
+        + ("\n(grey: the other methods)" if has_others else ""),
         frameon=False,
         fontsize=10,
         loc="upper left",

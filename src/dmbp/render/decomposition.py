@@ -22,12 +22,12 @@ from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
-from dmbp.decompose.tested import strongest
+from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget, function_name
 from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
-from dmbp.render.colour_test import ColourTest, colour_tests
+from dmbp.render.colour_test import COLOUR_SIGNS, ColourTest, Sign, colour_tests
 from dmbp.render.panel import PanelRow, PanelStyle, TermValues, draw_panel
 from dmbp.render.pictures import (
     check_drawable,
@@ -158,7 +158,8 @@ def plot_decomposition(
     else:
         titles = [f"for and against: {caption}" for caption in captions]
         panel = panel_rows(decomposition, photos, photo_captions, titles, tests)
-        figure = draw_panel(panel, style)
+        independent = activation == "sigmoid" and outputs is not None and outputs.shape[-1] > 1
+        figure = draw_panel(panel, style, independent=independent)
     path = Path(path)
     write_all_or_none({path: encode_figure(figure, path.suffix)})
 
@@ -203,7 +204,9 @@ def panel_rows(
     size = (inputs.shape[2], inputs.shape[3])
     is_drawn = ~decomposition.is_blank  # rounding errors must not be drawn in full colours
     attributions = decomposition.attribution.sum(1) * is_drawn[:, None, None]
-    masks = [strongest(sign * attributions).cpu().double().numpy() for sign in (1, -1)]
+    masks: dict[Sign, Tensor] = {sign: strongest(sign * attributions) for sign in COLOUR_SIGNS}
+    masks[0] = moved_elsewhere(masks[1])
+    removed: dict[Sign, Array] = {sign: mask.cpu().double().numpy() for sign, mask in masks.items()}
     rows: list[PanelRow] = []
     for k, terms in enumerate(_terms(decomposition)):
         photo = stretch_contrast(inputs[k]) if photos is None else parse_photo(photos[k], size)
@@ -217,7 +220,7 @@ def panel_rows(
             photo_caption="input" if photo_captions is None else str(photo_captions[k]),
             target_caption=_caption(decomposition, k, target_captions),
             test=test,
-            removed=(masks[0][k], masks[1][k]),
+            removed={sign: mask[k] for sign, mask in removed.items()},
             replaced=None if test is None else _replaced(photo, test.by),
         )
         rows.append(row)

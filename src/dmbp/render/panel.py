@@ -1,18 +1,21 @@
 """The panel: a row for each target, with the photo, the evidence and how the model confirms it.
 
 A row shows the photo, the evidence over it, the photo without its strongest pixels of each colour
-with the score it then gets, and a sentence that says so. `PanelStyle(terms=True)` adds the two
-linear maps and bars of the score's terms; they are all there is if colours were not tested.
+with the score it then gets, and a sentence that says so. If the map has no blue, the control takes
+its place: the photo without the same pattern of pixels elsewhere. `PanelStyle(terms=True)` adds the
+two linear maps and bars of the score's terms; they are all there is if colours were not tested.
 
 `draw_panel` makes the figure. The parts that other figures share (images with titles, bars of the
 terms, legend, notes) and `PanelStyle`, which every figure takes, are defined here, too.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Literal
 
 import numpy
 from matplotlib.axes import Axes
@@ -34,9 +37,9 @@ from dmbp.render.colour import (
     signed_over_photo,
     smooth_evidence,
     smooth_map,
-    veil_removed,
+    tint_changed,
 )
-from dmbp.render.colour_test import ColourTest
+from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest, Sign
 
 TermValues = tuple[float, float, float, float]
 """The model's output, and its positive, negative and nuisance term."""
@@ -49,9 +52,9 @@ class PanelRow:
     `photo`, `positive_map` and `negative_map` are (height, width, 3); `attribution` is
     (height, width), signed. `terms` is None for methods that do not split the score.
 
-    If the model confirmed the colours, `test` says how, `removed` marks the pixels of each sign
-    that were removed, positive first, (height, width), and `replaced` is the photo as it looks
-    where they were.
+    If the model was asked about the colours, `test` says what it said, `removed` marks the pixels
+    that were removed, (height, width), by their sign, and `replaced` is the photo as it looks where
+    they were.
     """
 
     photo: Array
@@ -62,16 +65,55 @@ class PanelRow:
     photo_caption: str
     target_caption: str
     test: ColourTest | None = None
-    removed: tuple[Array, Array] | None = None
+    removed: Mapping[Sign, Array] | None = None
     replaced: Array | None = None
 
-    def photo_without(self, sign: Literal[1, -1]) -> Array | None:
-        """Return the photo without the pixels of a sign; None if none were removed."""
-        if self.test is None or self.test.without(sign) is None:
-            return None
+    def changed_photos(self, palette: Palette) -> list[ChangedPhoto]:
+        """Return the photo as the model was asked about it again, with each colour removed."""
+        if self.test is None:
+            return []
         assert self.removed is not None
         assert self.replaced is not None
-        return veil_removed(self.photo, self.replaced, self.removed[sign < 0])
+        return [
+            ChangedPhoto(
+                tint_changed(self.photo, self.replaced, self.removed[sign], palette.tint(sign)),
+                self.test.title(sign, palette),
+                outline(self.removed[sign]),
+                {1: palette.positive, -1: palette.negative, 0: palette.neutral}[sign],
+            )
+            for sign in self.test.shown
+        ]
+
+
+@dataclass(frozen=True)
+class ChangedPhoto:
+    """A photo with its changed pixels tinted, its title, and lines around them, if they fit.
+
+    Lines are arrays (points, 2) of columns and rows.
+    """
+
+    picture: Array
+    title: str
+    outlines: list[Array]
+    colour: str
+
+
+OUTLINE_SMOOTHING, OUTLINE_LEVEL = 0.02, 0.35
+"""Changed pixels are often scattered: the outline is that of where they are dense."""
+
+OUTLINED = 0.9
+"""An outline has to enclose this share of the changed pixels; otherwise there is none."""
+
+
+def outline(changed: Array) -> list[Array]:
+    """Return lines around the pixels of a mask (height, width); none if many are scattered."""
+    sigma = OUTLINE_SMOOTHING * max(changed.shape)
+    dense = smooth_map(changed, sigma) / smooth_map(numpy.ones(changed.shape), sigma)
+    enclosed = changed[dense >= OUTLINE_LEVEL].sum()
+    if enclosed == 0 or enclosed < OUTLINED * changed.sum() or dense.min() >= OUTLINE_LEVEL:
+        return []
+    (path,) = Figure().add_subplot().contour(dense, [OUTLINE_LEVEL]).get_paths()
+    return [numpy.asarray(points) for points in path.to_polygons(closed_only=False)]
 
 
 @dataclass(frozen=True)
@@ -145,89 +187,65 @@ SENTENCE_LINE = 0.3
 """The height of a line of a sentence, in inches."""
 
 
-def draw_panel(rows: Sequence[PanelRow], style: PanelStyle | None = None) -> Figure:
-    """Draw a row for every target, each on its own colour scale."""
+def draw_panel(
+    rows: Sequence[PanelRow], style: PanelStyle | None = None, *, independent: bool = False
+) -> Figure:
+    """Draw a row for every target, each on its own colour scale.
+
+    `independent` says that several classes may be present, which the legend then explains.
+    """
     style = style or PanelStyle()
     if any(row.test is None for row in rows):
         return _draw_untested(rows, style)
     side = 0.91 * style.row_height  # the rest of a row is its title
+    changed = [row.changed_photos(style.palette) for row in rows]
     said = [row.test.sentence(style.palette) for row in rows if row.test is not None]
     sentences = [wrap_sentence(sentence, width=4 * side) for sentence in said]
+    note = _note(rows, style, independent=independent)
     heights: list[float] = []
-    for row, sentence in zip(rows, sentences, strict=True):
+    titles = 0.0
+    for row, photos, sentence in zip(rows, changed, sentences, strict=True):
         picture = side * min(1.0, row.photo.shape[0] / row.photo.shape[1])
         heights += [picture, sentence_height(sentence)] + [picture] * style.terms
-    pictures = len(rows) * (1 + style.terms)
-    titles = 0.4 * pictures + sum(_titles_height(row, style) for row in rows)
-    size = 4 * side, sum(heights) + titles + 0.55  # inches for the legend
+        above = (row.photo_caption, row.target_caption, *(photo.title for photo in photos))
+        titles += 0.4 * (1 + style.terms) + title_height(*above)
+    legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
+    size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(len(heights) + 1, 4, height_ratios=[*heights, 0.1])
+    grid = figure.add_gridspec(len(heights) + 2, 4, height_ratios=[*heights, *legend])
     line = 0
-    for row, sentence in zip(rows, sentences, strict=True):
-        _draw_tested_row(figure, grid, line, row, style)
+    for row, photos, sentence in zip(rows, changed, sentences, strict=True):
+        _draw_tested_row(figure, grid, line, row, photos, style)
         write_sentence(figure.add_subplot(grid[line + 1, :]), sentence)
         line += 2
         if style.terms:
             _draw_terms_row(figure, grid, line, row, style)
             line += 1
-    draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
-    write_note(figure.add_subplot(grid[-1, 2]), _note(rows, style))
+    draw_legend(figure, figure.add_subplot(grid[-2, 0]), style.palette)
+    write_note(figure.add_subplot(grid[-2, 1]), note, from_top=True)
     return figure
 
 
+NOTE_LINE = 0.19
+"""The height of a line of a note, in inches."""
+
+
 def _draw_tested_row(
-    figure: Figure, grid: GridSpec, line: int, row: PanelRow, style: PanelStyle
+    figure: Figure,
+    grid: GridSpec,
+    line: int,
+    row: PanelRow,
+    changed: Sequence[ChangedPhoto],
+    style: PanelStyle,
 ) -> None:
     """Draw photo, evidence, and the photo without the pixels of each colour."""
-    axes = [figure.add_subplot(grid[line, column]) for column in range(4)]
+    axes = [figure.add_subplot(grid[line, column]) for column in range(2 + len(changed))]
     show_image(axes[0], row.photo, row.photo_caption)
     show_image(axes[1], style.evidence_image(row.attribution, row.photo), row.target_caption)
-    test = row.test
-    assert test is not None
-    for axis, sign in zip(axes[2:], SIGNS, strict=True):
-        photo = row.photo_without(sign)
-        if photo is None:
-            _write_absence(axis, row, sign, style)
-            continue
-        show_image(axis, photo, test.title(sign, style.palette))
-        assert row.removed is not None
-        colour = style.palette.positive if sign > 0 else style.palette.negative
-        outline_removed(axis, row.removed[sign < 0], colour)
-
-
-SIGNS: tuple[Literal[1], Literal[-1]] = (1, -1)
-
-OUTLINE_SMOOTHING, OUTLINE_LEVEL = 0.02, 0.35
-"""Removed pixels are often scattered: the outline is that of where they are dense."""
-
-
-def outline_removed(axis: Axes, removed: Array, colour: str) -> None:
-    """Draw a line around the removed pixels of a mask (height, width)."""
-    sigma = OUTLINE_SMOOTHING * max(removed.shape)
-    dense = smooth_map(removed, sigma) / smooth_map(numpy.ones(removed.shape), sigma)
-    if dense.min() < OUTLINE_LEVEL < dense.max():
-        axis.contour(dense, [OUTLINE_LEVEL], colors=[colour], linewidths=1.6)
-
-
-def _write_absence(axis: Axes, row: PanelRow, sign: Literal[1, -1], style: PanelStyle) -> None:
-    """Write in a picture's place that the map does not have a colour."""
-    assert row.test is not None
-    show_image(axis, numpy.full(row.photo.shape, 0.97), "")
-    words, _, why = row.test.absence(sign, style.palette).rstrip(".").partition(": ")
-    text = "\n".join([f"{words}:", *wrap(why, 20)])
-    if text.count("\n") > 4:
-        text = words
-    axis.text(
-        *(0.5, 0.5, text),
-        transform=axis.transAxes,
-        ha="center",
-        va="center",
-        fontsize=15,
-        color=NEUTRAL_WORDS,
-    )
-
-
-NEUTRAL_WORDS = "#707070"
+    for axis, photo in zip(axes[2:], changed, strict=True):
+        show_image(axis, photo.picture, photo.title)
+        for points in photo.outlines:
+            axis.plot(*points.T, color=photo.colour, linewidth=1.6)
 
 
 def _draw_terms_row(
@@ -280,28 +298,46 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     return figure
 
 
-def _titles_height(row: PanelRow, style: PanelStyle) -> float:
-    """Return the inches that a row's titles of more than one line need."""
-    assert row.test is not None
-    removed = [row.test.title(sign, style.palette) for sign in SIGNS]
-    return title_height(row.photo_caption, row.target_caption, *removed)
-
-
-def _note(rows: Sequence[PanelRow], style: PanelStyle) -> str:
-    """Return what the outlined areas are."""
-    by = rows[0].test.by if rows[0].test is not None else ""
-    how = {"blur": "blurred", "mean": "set to the mean colour", "zero": "set to zero"}
-    note = f"outlined: the strongest tenth of a colour, {how.get(by, 'replaced')} for the model"
+def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> str:
+    """Return what is tinted, and the meaning of words that the picture uses."""
+    tests = [row.test for row in rows if row.test is not None]
+    lines = [tint_note(tests)] if any(test.shown for test in tests) else []
     more = ["each row has its own colour scale"] * (len(rows) > 1)
     more += ["the terms' size says little"] * style.terms
-    return "\n".join([note, *filter(None, ["; ".join(more)])])
+    lines += ["; ".join(more)] if more else []
+    lines += [SCORE_MEANING] if any(test.shows_scores for test in tests) else []
+    in_percent = any(test.whole.probability is not None for test in tests)
+    lines += [INDEPENDENT_CLASSES] if independent and in_percent else []
+    return "\n".join(lines)
+
+
+def tint_note(tests: Sequence[ColourTest]) -> str:
+    """Return what the tinted pixels are, and what the model saw in their place."""
+    how = {"blur": "blurred", "mean": "set to the mean colour", "zero": "set to zero"}
+    seen = how.get(tests[0].by, "replaced")
+    is_few = any(test.has_few(sign) for test in tests for sign in test.shown)
+    what = "pixels marked strongest, at most a tenth" if is_few else WHAT_IS_TINTED
+    what += ", or the same pattern elsewhere" if any(0 in test.shown for test in tests) else ""
+    return f"tinted: {what}, {seen} for the model"
+
+
+WHAT_IS_TINTED = "the tenth of the photo that is marked strongest"
 
 
 def wrap_sentence(sentence: str, *, width: float) -> str:
-    """Wrap a sentence to the width of a figure, in inches, in lines of about the same length."""
+    """Wrap sentences to the width of a figure, in inches.
+
+    If they do not fit into one line, each begins on its own, in lines of about the same length.
+    """
     most = round(SENTENCE_LETTERS * width)
-    lines = math.ceil(len(sentence) / most)
-    return "\n".join(wrap(sentence, min(most, round(1.15 * len(sentence) / lines) + 1)))
+    if len(sentence) <= most:
+        return sentence
+    lines: list[str] = []
+    unbroken = sentence.replace(" → ", "\u00a0→\u00a0")  # no line ends inside a change
+    for part in re.split(r"(?<=[.]) (?=[A-Z])", unbroken):
+        count = math.ceil(len(part) / most)
+        lines += wrap(part, min(most, round(1.15 * len(part) / count) + 1))
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def sentence_height(sentence: str) -> float:
@@ -380,7 +416,11 @@ def draw_legend(figure: Figure, axis: Axes, palette: Palette) -> None:
     bar.outline.set_visible(False)
 
 
-def write_note(axis: Axes, text: str) -> None:
-    """Write a line of text beside the legend; it may extend under the next columns."""
+def write_note(axis: Axes, text: str, *, from_top: bool = False) -> None:
+    """Write text beside the legend; it may extend under the next columns.
+
+    It is centred, or begins at the legend's top and extends below it.
+    """
     axis.set_axis_off()
-    axis.text(0.02, 0.5, text, va="center", fontsize=10).set_in_layout(False)
+    height, anchor = (1.0, "top") if from_top else (0.5, "center")
+    axis.text(0.02, height, text, va=anchor, fontsize=10).set_in_layout(False)

@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
-from typing import Literal
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
+from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING
 from dmbp.render.panel import (
-    SIGNS,
+    ChangedPhoto,
     PanelRow,
     PanelStyle,
     format_number,
     linear_map_pictures,
     term_bars,
+    tint_note,
 )
 
 WIDTH, HEIGHT = 300, 170
@@ -87,6 +88,9 @@ def _polyline(line: ChartLine, low: float, high: float) -> str:
     return f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="2"/>'
 
 
+EXACT = 1e-4
+"""Below this relative error, only rounding is left."""
+
 SHOWN_SIDE = 448
 """Small pictures are enlarged by the largest whole factor that keeps them within so many pixels."""
 
@@ -128,9 +132,15 @@ def report_html(
     settings: Mapping[str, object],
     versions: Mapping[str, str],
     style: PanelStyle | None = None,
+    independent: bool = False,
 ) -> bytes:
-    """Return the page as a file's content."""
+    """Return the page as a file's content.
+
+    `independent` says that several classes may be present, which the page then explains.
+    """
     style = style or PanelStyle()
+    rows = [target.row for photo in photos for target in photo.targets]
+    tests = [row.test for row in rows if row.test is not None]
     environment = Environment(
         loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
     )
@@ -141,6 +151,7 @@ def report_html(
         versions=versions,
         palette=style.palette,
         smoothing=style.smoothing,
+        notes=[tint_note(tests), SCORE_MEANING, *[INDEPENDENT_CLASSES] * independent],
     )
     return page.encode()
 
@@ -149,6 +160,7 @@ def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
     return {
         "name": photo.name,
         "predicted": photo.predicted,
+        "caption": photo.targets[0].row.photo_caption,
         "picture": _data_url(photo.targets[0].row.photo),
         "targets": [_target(target, style) for target in photo.targets],
     }
@@ -160,7 +172,7 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
     assert row.test is not None
     return {
         "sentence": row.test.sentence(palette),
-        "without": [_without(row, sign, palette) for sign in SIGNS],
+        "changed": [_changed_photo(photo) for photo in row.changed_photos(palette)],
         "name": target.name,
         "label": target.label,
         "score_words": target.score_words,
@@ -177,18 +189,26 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
             limits=(0.0, 1.0),
         ),
         "insertion_score": f"{target.insertion_score:.3f}",
-        "exactness": f"{target.exactness:.1e}" if target.exactness else "0",
+        "exactly": "exactly" if target.exactness < EXACT else "approximately",
+        "exactness": f"{target.exactness:.0e}" if target.exactness else "0",
         "seconds": f"{target.seconds:.1f}",
     }
 
 
-def _without(row: PanelRow, sign: Literal[1, -1], palette: Palette) -> dict[str, str | None]:
-    """Return the photo without the pixels of a sign and its title, or what to say in its place."""
-    assert row.test is not None
-    photo = row.photo_without(sign)
-    if photo is None:
-        return {"picture": None, "title": row.test.absence(sign, palette)}
-    return {"picture": _data_url(photo), "title": row.test.title(sign, palette)}
+def _changed_photo(photo: ChangedPhoto) -> dict[str, object]:
+    """Return a changed photo, its title, and the lines around its changed pixels."""
+    height, width = photo.picture.shape[:2]
+    return {
+        "picture": _data_url(photo.picture),
+        "title": photo.title,
+        "colour": photo.colour,
+        # Pixels are squares around whole numbers.
+        "box": f"-0.5 -0.5 {width} {height}",
+        "outlines": [
+            " ".join(f"{column:.1f},{row:.1f}" for column, row in points)
+            for points in photo.outlines
+        ],
+    }
 
 
 def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:

@@ -75,9 +75,9 @@ class ClassTarget:
         """Return what is explained with probabilities: `cat (93%) rather than dog (4%)`."""
         return " ".join(self._parts(decimals))
 
-    def caption(self, lead: str) -> str:
+    def caption(self, lead: str, *, decimals: int = 0) -> str:
         """Return a picture's title that starts with `lead`, other classes on their own line."""
-        return f"{lead} " + "\n".join(self._parts(0))
+        return f"{lead} " + "\n".join(self._parts(decimals))
 
     def score_words(self) -> str:
         """Return what the score is, such as `the model's output for the class, before …`."""

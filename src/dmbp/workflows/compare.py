@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from dmbp.attribution import METHODS, Method
+from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
 from dmbp.errors import DMBPError, SiteError
@@ -33,8 +34,10 @@ from dmbp.metrics import (
 from dmbp.metrics.insertion import STEPS
 from dmbp.metrics.removal import SHARE
 from dmbp.models import Classifier
+from dmbp.models.classifier import run_classifier
 from dmbp.render import (
     ComparedMap,
+    InsertedPhoto,
     PanelStyle,
     draw_comparison,
     draw_insertion,
@@ -42,7 +45,6 @@ from dmbp.render import (
     format_duration,
     write_all_or_none,
 )
-from dmbp.render.colour import Array
 from dmbp.workflows.prediction import Prediction, encode_record
 
 FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
@@ -72,10 +74,10 @@ class Comparison:
         """Write both figures and a JSON file of scores, and return the files' paths."""
         prediction, target = self.prediction, self.prediction.targets[0]
         maps = list(self.maps.values())
-        caption = f"{prediction.verdict()}\n{target.caption('for and against:')}"
+        caption = f"the photo\n{prediction.verdict()}"
         files = {
             folder / f"{stem}-methods{suffix}": encode_figure(
-                draw_comparison(prediction.photo, caption, maps, style), suffix
+                draw_comparison(prediction.photo, caption, maps, target.label(), style), suffix
             ),
             folder / f"{stem}-insertion{suffix}": encode_figure(
                 draw_insertion(self._strips(), maps, target.subject.name), suffix
@@ -85,26 +87,27 @@ class Comparison:
         write_all_or_none(files)
         return list(files)
 
-    def _strips(self) -> dict[str, dict[float, Array]]:
+    def _strips(self) -> dict[str, dict[float, InsertedPhoto]]:
         """Return strips for the best method, and for the best and worst of another class."""
         best, *rest = sorted(self.maps, key=lambda name: -self.maps[name].score)
         others = [name for name in rest if METHODS[name].method is not METHODS[best].method]
         shown = dict.fromkeys([best, *others[:1], *others[-1:]])
         return {self.maps[name].title: self._strip(name) for name in shown}
 
-    def _strip(self, name: str) -> dict[float, Array]:
+    def _strip(self, name: str) -> dict[float, InsertedPhoto]:
         """Return the photo by fraction of inserted pixels, the method's strongest first."""
-        inputs = self.prediction.inputs
+        prediction, inputs = self.prediction, self.prediction.inputs
         ranks = pixel_ranks(self.attributions[name], inputs)
         blurred = baseline_for(inputs, "blur")
-        return {
-            fraction: self.prediction.denormalise(
-                replace_pixels(
-                    inputs, blurred, ranks, torch.tensor([fraction], device=inputs.device)
-                )[0]
-            )
-            for fraction in FRACTIONS
-        }
+        index = prediction.targets[0].subject.index
+        strip: dict[float, InsertedPhoto] = {}
+        for fraction in FRACTIONS:
+            part = torch.tensor([fraction], device=inputs.device)
+            photo = replace_pixels(inputs, blurred, ranks, part)
+            (outputs,), _ = run_classifier(prediction.classifier, photo)
+            probability = float(prediction.classifier.probabilities(outputs)[index])
+            strip[fraction] = InsertedPhoto(prediction.denormalise(photo[0]), probability)
+        return strip
 
     def _record(self) -> bytes:
         prediction = self.prediction
@@ -240,6 +243,7 @@ def _score(
         curve=curve[0].tolist(),
         score=float(area(curve)),
         seconds=seconds,
+        is_control=METHODS[name].method is RandomOrder,
     )
 
 

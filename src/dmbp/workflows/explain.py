@@ -33,6 +33,7 @@ from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
 from dmbp.render import (
+    ColourTest,
     PanelRow,
     PanelStyle,
     ReportPhoto,
@@ -44,6 +45,7 @@ from dmbp.render import (
     report_html,
     write_all_or_none,
 )
+from dmbp.render.colour_test import share_decimals
 from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
 from dmbp.workflows.removal import PixelRemoval, remove_pixels
 
@@ -102,7 +104,9 @@ class Explanation:
 
     def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
         """Return the panel as the content of an image file."""
-        return encode_figure(draw_panel(self._panel_rows(), style), suffix)
+        independent = self.prediction.has_independent_classes
+        figure = draw_panel(self._panel_rows(), style, independent=independent)
+        return encode_figure(figure, suffix)
 
     def record(self) -> bytes:
         """Return what the colours are worth, terms and settings as the content of a JSON file."""
@@ -181,7 +185,7 @@ class Explanation:
             ReportTarget(
                 row=panel_row,
                 name=target.name,
-                label=target.label(decimals=1),
+                label=target.label(decimals=self._decimals),
                 score_words=target.score_words(),
                 class_name=target.subject.name,
                 history={
@@ -197,7 +201,8 @@ class Explanation:
                 zip(self.prediction.targets, self._panel_rows(), strict=True)
             )
         ]
-        return ReportPhoto(self.prediction.name, self.prediction.verdict(), targets)
+        verdict = self.prediction.verdict(decimals=self._decimals)
+        return ReportPhoto(self.prediction.name, verdict, targets)
 
     @cached_property
     def _insertion_curves(self) -> list[list[float]]:
@@ -217,15 +222,29 @@ class Explanation:
         """What the model says without the strongest pixels of each colour, for each target."""
         return remove_pixels(self.prediction, self.decomposition)
 
+    @cached_property
+    def _tests(self) -> list[ColourTest]:
+        """The same as pictures show it, with the same decimals everywhere."""
+        removals = zip(self._removals, self.prediction.targets, strict=True)
+        shown = [found.shown_test(is_class=not target.others) for found, target in removals]
+        return share_decimals(shown)
+
+    @property
+    def _decimals(self) -> int:
+        """How many decimals percentages have in this explanation's picture and report."""
+        return self._tests[0].decimals or 0
+
     def _panel_rows(self) -> list[PanelRow]:
-        prediction = self.prediction
-        removals = zip(self._removals, prediction.targets, strict=True)
+        prediction, decimals = self.prediction, self._decimals
+        verdict = f"the photo\n{prediction.verdict(decimals=decimals)}"
         return panel_rows(
             self.decomposition,
             photos=[prediction.photo] * len(prediction.targets),
-            photo_captions=[prediction.verdict()] * len(prediction.targets),
-            target_captions=[k.caption("for and against:") for k in prediction.targets],
-            tests=[found.shown_test(is_class=not k.others) for found, k in removals],
+            photo_captions=[verdict] * len(prediction.targets),
+            target_captions=[
+                k.caption("for and against:", decimals=decimals) for k in prediction.targets
+            ],
+            tests=self._tests,
         )
 
 
@@ -416,6 +435,7 @@ def _write_report(
         settings=settings | explainer.described(),
         versions={"dmbp": __version__, "torch": torch.__version__},
         style=output.style,
+        independent=any(k.prediction.has_independent_classes for k in explanations),
     )
     write_all_or_none({output.folder / REPORT_NAME: page})
 

@@ -95,18 +95,23 @@ class Prediction:
         """The class with the highest output."""
         return NamedClass.of(self.classifier, self.outputs, int(self.outputs.argmax()))
 
-    def verdict(self) -> str:
-        """Return what the model predicts, in words.
+    def verdict(self, *, decimals: int = 0) -> str:
+        """Return what the model predicts, in words, with so many decimals.
 
         If several classes may be present and none has a probability of at least one half, the
         verdict says that nothing is sure. A model with a single output answers yes or no.
         """
         top = self.top_class
         if len(self.outputs) == 1 and top.probability < 0.5:
-            return f"predicted not {top.name} ({1 - top.probability:.0%})"
+            return f"predicted not {top.name} ({1 - top.probability:.{decimals}%})"
         is_sure = self.classifier.is_single_label(self.outputs) or top.probability >= 0.5
         words = "predicted" if is_sure else "nothing sure, most likely"
-        return f"{words} {top.label()}"
+        return f"{words} {top.label(decimals=decimals)}"
+
+    @property
+    def has_independent_classes(self) -> bool:
+        """Whether several classes may be present, so that probabilities need not add up to 1."""
+        return self.classifier.activation == "sigmoid" and len(self.outputs) > 1
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""

@@ -1,4 +1,4 @@
-"""What the model says about a photo without its strongest red and blue pixels.
+"""What the model says about a photo without its strongest red, blue or random pixels.
 
 The preset "tested" has asked the model already; for other presets `remove_pixels` asks it now. The
 picture, the report and the JSON file of `dmbp explain` take the answer from here.
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dmbp.decompose import Decomposition
+from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.linear import ClassWeights
 from dmbp.metrics import Removal, removal
 from dmbp.metrics.removal import SHARE
@@ -35,6 +36,7 @@ class PixelRemoval:
             "": self.test.whole,
             "_without_positive": self.test.without_positive,
             "_without_negative": self.test.without_negative,
+            "_without_control": self.test.without_control,
         }.items():
             numbers[f"score{ending}"] = None if outcome is None else outcome.score
             numbers[f"probability{ending}"] = None if outcome is None else outcome.probability
@@ -49,16 +51,23 @@ class PixelRemoval:
         """Return the test as pictures show it: a difference of classes has scores only."""
         if is_class:
             return self.test
-        whole, positive, negative = (
+        whole, positive, negative, control = (
             None if outcome is None else Outcome(outcome.score)
             for outcome in (
                 self.test.whole,
                 self.test.without_positive,
                 self.test.without_negative,
+                self.test.without_control,
             )
         )
         assert whole is not None
-        return replace(self.test, whole=whole, without_positive=positive, without_negative=negative)
+        return replace(
+            self.test,
+            whole=whole,
+            without_positive=positive,
+            without_negative=negative,
+            without_control=control,
+        )
 
 
 def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[PixelRemoval]:
@@ -82,12 +91,16 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
 
 
 def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[ColourTest]:
-    """Remove the strongest tenth of each colour's pixels by a blur, and run the model."""
+    """Blur the strongest tenth of each colour's pixels, and the control's; run the model."""
     d, targets = decomposition, prediction.targets
+    at_random = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
+    module, activation = prediction.classifier.module, prediction.classifier.probabilities
 
-    def run(asked: Sequence[int | ClassWeights]) -> Removal:
-        module, activation = prediction.classifier.module, prediction.classifier.probabilities
-        return removal(module, d.inputs, list(asked), d.attribution, activation=activation)
+    def run(asked: Sequence[int | ClassWeights]) -> _Found:
+        return _Found(
+            removal(module, d.inputs, list(asked), d.attribution, activation=activation),
+            removal(module, d.inputs, list(asked), at_random, share=None, activation=activation),
+        )
 
     found = run([target.target for target in targets])
     of_class = found
@@ -99,22 +112,37 @@ def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[Col
     ]
 
 
-def _test(name: str, found: Removal, of_class: Removal, row: int, *, is_blank: bool) -> ColourTest:
+@dataclass(frozen=True)
+class _Found:
+    """What removal found about the map's pixels, and about the control's."""
+
+    colours: Removal
+    control: Removal
+
+
+def _test(name: str, scores: _Found, of_class: _Found, row: int, *, is_blank: bool) -> ColourTest:
+    found, likely = scores.colours, of_class.colours
     has_positive = bool(found.positive_removed[row] > 0) and not is_blank
     has_negative = bool(found.negative_removed[row] > 0) and not is_blank
     positive = Outcome(
-        float(found.score_without_positive[row]), float(of_class.probability_without_positive[row])
+        float(found.score_without_positive[row]), float(likely.probability_without_positive[row])
     )
     negative = Outcome(
-        float(found.score_without_negative[row]), float(of_class.probability_without_negative[row])
+        float(found.score_without_negative[row]), float(likely.probability_without_negative[row])
+    )
+    control = Outcome(
+        float(scores.control.score_without_positive[row]),
+        float(of_class.control.probability_without_positive[row]),
     )
     refuted = [1] if has_positive and not found.red_true[row] else []
     if has_negative and found.claims_blue[row] and not found.blue_true[row]:
         refuted.append(-1)
     return ColourTest(
         name,
-        Outcome(float(found.score[row]), float(of_class.probability[row])),
+        Outcome(float(found.score[row]), float(likely.probability[row])),
         positive if has_positive else None,
         negative if has_negative else None,
+        control if has_positive else None,
         refuted=tuple(refuted),
+        shares=(float(found.positive_removed[row]), float(found.negative_removed[row])),
     )
