@@ -39,7 +39,7 @@ WITHOUT_CONVOLUTIONS = [
     *(networks.SequenceFirst, networks.Tokens, networks.TokensOutside),
     *(networks.HeadsInside, networks.HeadsOutside, networks.Windows),
 ]
-TORCHVISION = [*networks.FAMILIES, "resnet50", "resnext50_32x4d", "vgg16_bn", "mnasnet1_0"]
+TORCHVISION = [*networks.FAMILIES, "resnext50_32x4d"]
 
 
 class ReadTwice(nn.Module):
