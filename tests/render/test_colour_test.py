@@ -7,7 +7,6 @@ import torch
 
 import dmbp
 from dmbp.decompose import Decomposition
-from dmbp.errors import InputError
 from dmbp.render import PALETTES, ColourTest, Outcome
 from dmbp.render.colour import RED_BLUE
 from dmbp.render.colour_test import SIGNAL_WORDS, colour_tests, share_decimals
@@ -162,7 +161,7 @@ def test_the_numbers_are_the_models(
 ) -> None:
     model, images, d = explained
     outputs = model(images)
-    tests = colour_tests(d, ["a", "b", "c"], activation="softmax", outputs=outputs)
+    tests = colour_tests(d, ["a", "b", "c"], activation="softmax")
     assert d.tested is not None
     for row, test in enumerate(tests):
         assert test is not None
@@ -197,9 +196,6 @@ def test_without_an_activation_there_are_scores(
         assert test.whole.probability is None
     untested = d.read(reference="blur", combine="own_signs")
     assert colour_tests(untested, ["a", "b", "c"]) == [None] * 3
-    for outputs in (None, torch.zeros(1, 4), torch.zeros(4)):
-        with pytest.raises(InputError, match="give outputs=model"):
-            colour_tests(d, ["a", "b", "c"], activation="softmax", outputs=outputs)
 
 
 def test_a_refuted_map_is_called_that(

@@ -213,7 +213,7 @@ class Decomposition:
         Args:
             path: The picture to write: PNG, SVG or PDF by its suffix.
             options: Those of `dmbp.render.plot_decomposition`: `photos` to show in place of the
-                inputs, `target_captions` such as class names, `activation` and `outputs` to show
+                inputs, `target_captions` such as class names, `activation` to show
                 probabilities in place of scores, `names` of channels or features, and `style`, such
                 as `dmbp.render.PanelStyle(smoothing=0)`.
         """

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import SHARE, strongest
-from dmbp.errors import InputError
 from dmbp.linear.targets import OneTarget
 from dmbp.probabilities import Activation, activation_function
 from dmbp.render.colour import Palette
@@ -329,7 +328,6 @@ def colour_tests(
     names: Sequence[str],
     *,
     activation: Activation | None = None,
-    outputs: Tensor | None = None,
     classes: Sequence[int | None] | None = None,
 ) -> list[ColourTest | None]:
     """Return what the test of each row's colours found; None for rows that were not tested.
@@ -341,49 +339,39 @@ def colour_tests(
         names: What each row is about.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
             Without it, outcomes have scores only.
-        outputs: The model's outputs for the images, (images, classes), which the activation needs.
         classes: The class of each row whose probability is shown, if any; by default the target, if
             it is a class.
 
     Returns:
         A test for each row, or None.
-
-    Raises:
-        InputError: If there is an activation but no outputs for every image.
     """
     tested = decomposition.tested
     if tested is None:
         return [None] * len(names)
     if classes is None:
         classes = [k if isinstance(k, int) else None for k in decomposition.targets]
-    if activation is None:
-        probabilities = None
-        whole = [None] * len(names)
-    else:
-        probabilities = activation_function(activation)
-        whole = [_outputs_of(outputs, image) for image in decomposition.image]
+    probabilities = None if activation is None else activation_function(activation)
     is_drawn = ~decomposition.is_blank
     has_positive = ((decomposition.attribution > 0).flatten(1).any(1) & is_drawn).tolist()
     has_negative = (tested.has_negative & is_drawn).tolist()
     shares = [marked_share(decomposition, sign) for sign in COLOUR_SIGNS]
 
-    def outcome(row: int, found: Tensor | None, change: float | None) -> Outcome | None:
+    def outcome(row: int, found: Tensor, change: float | None) -> Outcome | None:
         """Return an outcome from outputs, and from the score's change if it was recorded."""
         index, score = classes[row], None
         if change is not None:
             score = float(decomposition.output[row]) + change
-        if found is not None:
-            score = _score(decomposition.targets[row], found, score)
+        score = _score(decomposition.targets[row], found, score)
         if score is None:
             return None
-        if found is None or probabilities is None or index is None:
+        if probabilities is None or index is None:
             return Outcome(score)
         return Outcome(score, float(probabilities(found)[index]))
 
     tests: list[ColourTest] = []
     for row, name in enumerate(names):
         lost, gained = tested.change_without_positive[row], tested.change_without_negative[row]
-        complete = outcome(row, whole[row], 0.0)
+        complete = outcome(row, tested.outputs[row], 0.0)
         assert complete is not None
         positive = outcome(row, tested.outputs_without_positive[row], float(lost[0]))
         negative = outcome(row, tested.outputs_without_negative[row], float(gained[0]))
@@ -420,12 +408,3 @@ def _score(target: OneTarget | str, outputs: Tensor, otherwise: float | None) ->
     if callable(target) and otherwise is None:
         return float(target(outputs))
     return otherwise
-
-
-def _outputs_of(outputs: Tensor | None, image: int) -> Tensor:
-    if outputs is None or outputs.dim() != 2 or len(outputs) <= image:
-        raise InputError(
-            "activation needs the model's outputs for the images, (images, classes): give "
-            "outputs=model(images)"
-        )
-    return outputs[image].detach()

@@ -121,7 +121,6 @@ def plot_decomposition(
     target_captions: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     activation: Activation | None = None,
-    outputs: Tensor | None = None,
     style: PanelStyle | None = None,
 ) -> None:
     """Draw every row of a decomposition into one picture.
@@ -139,18 +138,16 @@ def plot_decomposition(
         names: Names of the channels or features.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
             Without it, the picture says how scores change without the strongest pixels.
-        outputs: The model's outputs for the images, (images, classes), which `activation` needs.
         style: How the picture looks.
 
     Raises:
-        InputError: If the inputs cannot be drawn, photos, captions or names do not fit them, or an
-            activation lacks outputs.
+        InputError: If the inputs cannot be drawn, or photos, captions or names do not fit them.
         OutputError: If the picture cannot be written.
     """
     rows = range(len(decomposition.inputs))
     check_labels(decomposition, photos, photo_captions, target_captions)
     captions = [_caption(decomposition, row, target_captions) for row in rows]
-    tests = colour_tests(decomposition, captions, activation=activation, outputs=outputs)
+    tests = colour_tests(decomposition, captions, activation=activation)
     if decomposition.inputs.dim() in CHARTS:
         figure = _draw_charts(decomposition, captions, tests, names, style)
     elif names is not None:
@@ -158,7 +155,9 @@ def plot_decomposition(
     else:
         titles = [f"for and against: {caption}" for caption in captions]
         panel = panel_rows(decomposition, photos, photo_captions, titles, tests)
-        independent = activation == "sigmoid" and outputs is not None and outputs.shape[-1] > 1
+        tested = decomposition.tested
+        several = tested is not None and tested.outputs.shape[1] > 1
+        independent = activation == "sigmoid" and several
         figure = draw_panel(panel, style, independent=independent)
     path = Path(path)
     write_all_or_none({path: encode_figure(figure, path.suffix)})

@@ -79,7 +79,6 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
         decomposition,
         [target.name for target in targets],
         activation=prediction.classifier.probabilities,
-        outputs=prediction.outputs[None],
         classes=[target.subject.index for target in targets],
     )
     worths = zip(tested.worth_for.tolist(), tested.worth_against.tolist(), strict=True)
