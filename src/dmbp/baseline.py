@@ -5,8 +5,9 @@ a pixel adds to its surroundings counts. The public name of the setting is `refe
 """
 
 import math
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from dmbp.errors import InputError
 
 Baseline = Tensor | Literal["blur", "mean", "zero"] | None
 """Zero (or None), a blurred copy of the input, each channel's mean, or a tensor."""
+
+ReplaceFunction = Callable[[Tensor, Tensor], Tensor]
+"""Returns images from images and a mask, (images, 1, height, width), that is true where pixels are
+removed: inpainting, for example."""
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
@@ -128,3 +133,25 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
             "reference=None"
         )
     return blur(inputs)
+
+
+def replaced_by(function: ReplaceFunction, inputs: Tensor, mask: Tensor) -> Tensor:
+    """Return what a function makes of images whose pixels in `mask` are removed.
+
+    Raises:
+        InputError: If it fails, or returns something else than images of the same shape.
+    """
+    try:
+        images: Any = function(inputs.clone(), mask)
+    except Exception as error:
+        raise InputError(f"the removal function fails: {error}") from error
+    if not isinstance(images, Tensor) or images.shape != inputs.shape:
+        is_tensor = isinstance(images, Tensor)
+        what = f"shape {tuple(images.shape)}" if is_tensor else type(images).__name__
+        raise InputError(
+            "a removal function takes images and a mask, and returns images of the same shape, "
+            f"{tuple(inputs.shape)}, not {what}"
+        )
+    if not torch.isfinite(images).all():
+        raise InputError("the removal function returned NaN or infinity")
+    return images.to(inputs)

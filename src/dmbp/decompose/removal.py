@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dmbp.baseline import baseline_for, noise
+from dmbp.baseline import ReplaceFunction, baseline_for, noise, replaced_by
 from dmbp.decompose.settings import OneRemoval
 from dmbp.errors import InputError
 from dmbp.linear import Question
@@ -206,7 +206,7 @@ class ChangedImages:
         return differs.flatten(1).float() @ masks.flatten(1).float().T > 0
 
 
-Background = Tensor | Callable[[Tensor, Tensor], Any]
+Background = Tensor | ReplaceFunction
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class _Images:
         mask = mask[:, None] if inputs.dim() > 2 else mask
         if isinstance(background, Tensor):
             return torch.where(mask, background[rows], inputs)
-        return torch.where(mask, _replaced(background, inputs, mask), inputs)
+        return torch.where(mask, replaced_by(background, inputs, mask), inputs)
 
 
 class _Progress:
@@ -260,21 +260,3 @@ def _name(removal: OneRemoval) -> str:
     if callable(removal):
         return str(getattr(removal, "__name__", "function"))
     return removal or "zero"
-
-
-def _replaced(function: Callable[..., Any], inputs: Tensor, mask: Tensor) -> Tensor:
-    try:
-        images = function(inputs.clone(), mask)
-    except Exception as error:
-        raise InputError(f"the removal function fails: {error}") from error
-    if not isinstance(images, Tensor) or images.shape != inputs.shape:
-        what = (
-            f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        )
-        raise InputError(
-            "a removal function takes images and a mask, and returns images of the same shape, "
-            f"{tuple(inputs.shape)}, not {what}"
-        )
-    if not torch.isfinite(images).all():
-        raise InputError("the removal function returned NaN or infinity")
-    return images.to(inputs)

@@ -6,13 +6,13 @@ An objective is a loss over the terms: the paper's (Eq. 10) or one of its two ab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from torch import Tensor
 
-from dmbp.baseline import Baseline
+from dmbp.baseline import Baseline, ReplaceFunction
 from dmbp.engine import PRECISIONS, Loss
 from dmbp.errors import InputError, require_known
 
@@ -27,12 +27,8 @@ Combine = Literal["sum", "own_signs"]
 Precision = Literal["auto", "float16", "bfloat16", "tf32", "float32"]
 
 
-OneRemoval = Baseline | Literal["noise"] | Callable[[Tensor, Tensor], Tensor]
-"""What replaces removed pixels: a name, a tensor, or a function.
-
-A function gets images and a mask, (images, 1, height, width), true where pixels are removed, and
-returns images with something else there.
-"""
+OneRemoval = Baseline | Literal["noise"] | ReplaceFunction
+"""What replaces removed pixels: a name, a tensor, or a function."""
 
 Removal = OneRemoval | Sequence[OneRemoval]
 

@@ -151,6 +151,16 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
     Raises:
         InputError: If the maps do not fit the images, or contain NaN or infinity.
     """
+    check_maps(attribution, inputs)
+    pixels = attribution.sum(1).flatten(1)
+    order = pixels.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order)
+    rank.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    return rank.view(len(inputs), 1, *inputs.shape[2:])
+
+
+def check_maps(attribution: Tensor, inputs: Tensor) -> None:
+    """Raise an `InputError` if the maps do not fit the images, or contain NaN or infinity."""
     for name, value in (("inputs", inputs), ("attribution", attribution)):
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"{name} must be a tensor, not {type(value).__name__}")
@@ -168,11 +178,6 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
         )
     if not torch.isfinite(attribution).all():
         raise InputError("attribution contains NaN or infinity, so its pixels have no order")
-    pixels = attribution.sum(1).flatten(1)
-    order = pixels.argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order)
-    rank.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
-    return rank.view(len(inputs), 1, *spatial)
 
 
 def area(curve: Tensor) -> Tensor:

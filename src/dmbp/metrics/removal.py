@@ -19,34 +19,27 @@ tenth have it, all of these; if none has it, the score is that of the whole imag
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dmbp.baseline import Baseline, baseline_for
+from dmbp.baseline import Baseline, ReplaceFunction, baseline_for, replaced_by
+from dmbp.decompose.tested import SHARE, strongest
 from dmbp.errors import InputError
 from dmbp.linear import Target
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
-from dmbp.metrics.insertion import check_one_target_each, pixel_ranks, require_count
+from dmbp.metrics.insertion import check_maps, check_one_target_each, require_count
 from dmbp.precision import full_precision
 from dmbp.probabilities import Activation, activation_function
-
-SHARE = 0.1
-"""The share of an image's pixels that is replaced."""
 
 CLAIM = 0.05
 """A map claims blue if its negative pixels hold more than this share of its absolute mass."""
 
-SubstrateFunction = Callable[[Tensor, Tensor], Tensor]
-"""Returns images from inputs (images, channels, height, width) and a mask (images, 1, height,
-width) that is True where pixels are removed: inpainting, for example."""
-
-Substrate = Baseline | SubstrateFunction
+Substrate = Baseline | ReplaceFunction
 """What replaces removed pixels: a baseline's name, a tensor or a function."""
 
 
@@ -190,11 +183,9 @@ def sign_mask(
     """
     if share is not None and not (isinstance(share, int | float) and 0 < share <= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"share must be above 0 and at most 1, or None for all, not {share!r}")
-    ranks = pixel_ranks(sign * _as_floating(attribution), inputs)  # refuses maps that do not fit
-    has_sign = sign * _as_floating(attribution).sum(1, keepdim=True) > 0
-    if share is None:
-        return has_sign
-    return has_sign & (ranks < max(1, round(share * ranks[0].numel())))
+    check_maps(attribution, inputs)
+    pixels = sign * _as_floating(attribution).sum(1, keepdim=True)
+    return pixels > 0 if share is None else strongest(pixels, share)
 
 
 def mass_share(attribution: Tensor, sign: int) -> Tensor:
@@ -219,9 +210,4 @@ def _substrate_for(inputs: Tensor, mask: Tensor, substrate: Substrate) -> Tensor
     """Return what the images show where the mask is True."""
     if isinstance(substrate, Tensor) or not callable(substrate):
         return baseline_for(inputs, substrate)
-    made: Any = substrate(inputs, mask)
-    if not isinstance(made, Tensor):
-        raise InputError(
-            f"a substrate function must return a tensor of images, not {type(made).__name__}"
-        )
-    return baseline_for(inputs, made)
+    return replaced_by(substrate, inputs, mask)

@@ -1,4 +1,4 @@
-"""What the model says about a photo without its strongest red, blue or random pixels.
+"""What the model says about a photo without its strongest red or blue pixels, and in a control.
 
 The preset "tested" has asked the model already; for other presets `remove_pixels` asks it now. The
 picture, the report and the JSON file of `dmbp explain` take the answer from here.
@@ -92,13 +92,13 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
 def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[ColourTest]:
     """Blur the strongest tenth of each colour's pixels, and the control's; run the model."""
     d, targets = decomposition, prediction.targets
-    at_random = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
+    elsewhere = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
     module, activation = prediction.classifier.module, prediction.classifier.probabilities
 
     def run(asked: Sequence[int | ClassWeights]) -> _Found:
         return _Found(
             removal(module, d.inputs, list(asked), d.attribution, activation=activation),
-            removal(module, d.inputs, list(asked), at_random, share=None, activation=activation),
+            removal(module, d.inputs, list(asked), elsewhere, share=None, activation=activation),
         )
 
     found = run([target.target for target in targets])
