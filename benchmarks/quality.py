@@ -19,6 +19,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -130,14 +131,14 @@ def inpainting(preprocessing: Preprocessing) -> Substrate:
             for values in (preprocessing.mean, preprocessing.std)
         )
         pictures = ((inputs * std + mean) * 255).round().clamp(0, 255).byte()
-        filled = [
-            cv2.inpaint(picture, removed, 3, cv2.INPAINT_TELEA)
-            for picture, removed in zip(
-                numpy.ascontiguousarray(pictures.permute(0, 2, 3, 1).cpu().numpy()),
-                mask[:, 0].byte().cpu().numpy(),
-                strict=True,
+        with ThreadPoolExecutor() as pool:
+            filled = list(
+                pool.map(
+                    lambda picture, removed: cv2.inpaint(picture, removed, 3, cv2.INPAINT_TELEA),
+                    numpy.ascontiguousarray(pictures.permute(0, 2, 3, 1).cpu().numpy()),
+                    mask[:, 0].byte().cpu().numpy(),
+                )
             )
-        ]
         pixels = torch.from_numpy(numpy.stack(filled)).permute(0, 3, 1, 2).to(inputs)
         return (pixels / 255 - mean) / std
 

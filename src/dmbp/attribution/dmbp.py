@@ -47,6 +47,7 @@ from dmbp.decompose import (
 )
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
+from dmbp.decompose.tested import Run
 from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
@@ -63,8 +64,12 @@ ROWS_TOGETHER_ON_GPU = 128
 """The most rows at once; larger batches cost the same per image."""
 
 OVERRIDES = ("objective", "iterations", "learning_rate", "combine", "precision",
-             "window", "stride", "contexts", "floor", "removal")  # fmt: skip
+             "window", "stride", "contexts", "floor", "removal", "mixtures")  # fmt: skip
 """The arguments that override a preset's settings."""
+
+ROUGH_DTYPES = (torch.bfloat16,)
+"""What windows are tested in on CPUs with instructions for it, and gradients are taken in. Both
+only propose: what confirms a map and is reported is computed in more bits."""
 
 ROWS_THAT_SURELY_FIT = 8
 """So few rows are run at once without an estimate of their memory."""
@@ -102,6 +107,8 @@ class DMBP(Method):
         removal: How windows are removed: "blur", "mean", "zero", "noise", a tensor, a function of
             images and a mask, or several of these, which have to agree. By default what is given
             as `reference` or `baselines`, or else blur and mean, with noise to confirm them.
+        mixtures: In how many mixtures of the image with what removal leaves of it gradients are
+            taken, 8 by default; they add detail to the map. 0 takes none.
         smooth: How smooth activations are frozen: by their "tangent", by a "secant" or by
             `Pieces(k)`, which may be written "pieces:k".
         sites: Patterns for the names of the activations that carry masks, such as "layer4*"; None
@@ -133,6 +140,7 @@ class DMBP(Method):
         contexts: int | None = None,
         floor: float | None = None,
         removal: Removal = None,
+        mixtures: int | None = None,
         smooth: Smoothing = "tangent",
         sites: Selection = None,
         output: Output = None,
@@ -152,6 +160,7 @@ class DMBP(Method):
             contexts=contexts,
             floor=floor,
             removal=removal,
+            mixtures=mixtures,
         )
         self._reference_given = not isinstance(reference, str) or reference != "preset"
         if self._reference_given:
@@ -159,6 +168,8 @@ class DMBP(Method):
         self.settings: Settings = settings
         self._decomposer = Decomposer()
         self._forward_passes = ForwardPasses()
+        self._rough_passes = ForwardPasses(ROUGH_DTYPES)
+        self._differentiable_passes = ForwardPasses(ROUGH_DTYPES, is_differentiable=True)
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
@@ -326,20 +337,30 @@ class DMBP(Method):
             removals=removals,
             with_outputs=with_outputs,
             on_step=on_step,
-            **self._forward_pass(question),
+            run=self._fastest_run(question),
         )
 
-    def _forward_pass(self, question: Question) -> dict[str, Any]:
-        """Return the fastest way to run the model on any number of images, and its dtype."""
-        captured = self.linearizer.captured_graph(question.inputs)
+    def _fastest_run(self, question: Question) -> Run:
+        """Return the fastest ways to run the model on any number of images."""
+        runner, inputs, outputs = question.runner, question.inputs, question.outputs
+        captured = self.linearizer.captured_graph(inputs)
         if captured is None:
-            return {"run": question.runner.outputs}
+            return Run(runner.outputs)
         if captured.batch is not None:
-            return {"run": partial(_run_padded, question.runner.outputs, captured.batch)}
-        forward = self._forward_passes.find(captured, question.inputs, question.outputs)
+            padded = (partial(_run_padded, k, captured.batch) for k in (runner.outputs, runner.run))
+            return Run(next(padded), differentiable=next(padded))
+        forward = self._forward_passes.find(captured, inputs, outputs)
         if forward is None:
-            return {"run": question.runner.outputs}
-        return {"run": forward, "dtype": forward.dtype}
+            return Run(runner.outputs)
+        run = Run(forward, forward.dtype)
+        differentiable = self._differentiable_passes.find(captured, inputs, outputs)
+        if differentiable is not None:
+            run = replace(run, differentiable=differentiable.with_gradients)
+        if inputs.device.type == "cpu":
+            rough = self._rough_passes.find(captured, inputs, outputs)
+            if rough is not None:
+                run = replace(run, rough_outputs=rough, rough_dtype=rough.dtype)
+        return run
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:

@@ -56,8 +56,6 @@ class ChangedImages:
         checks: Further ways to remove pixels, by which colours are confirmed.
         run: Runs the model on images, (images, …), and returns its outputs.
         dtype: What `run` computes in, so that images are converted once; None leaves them.
-        on_step: Called `PROGRESS_STEPS` times while images are run, once `expect` has said how many
-            there will be.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class ChangedImages:
         *,
         run: Callable[[Tensor], Tensor],
         dtype: torch.dtype | None = None,
-        on_step: Callable[[], None] | None = None,
     ) -> None:
         self.inputs = question.inputs
         self.names = tuple(_name(removal) for removal in (*removals, *checks))
@@ -78,8 +75,9 @@ class ChangedImages:
         self._exact = _Images(self.inputs, backgrounds)
         self._images = self._exact if dtype is None else self._exact.to(dtype)
         most = MOST_PASSES_TOGETHER.get(self.inputs.device.type, MOST_PASSES_ON_GPU)
-        self._together = min(most, PASSES_FOR_EACH_ROW * question.batch_size)
-        self._progress = _Progress(on_step)
+        self.batch_size = question.batch_size
+        self._together = min(most, PASSES_FOR_EACH_ROW * self.batch_size)
+        self.progress = Progress()
         image = question.rows.image
         order = {k: position for position, k in enumerate(dict.fromkeys(image))}
         device = self.inputs.device
@@ -90,12 +88,13 @@ class ChangedImages:
         self._rows = question.rows.among(outputs.shape[1])
         self._weights = self._rows.tangent(outputs)[0] if self._rows.is_linear else None
         nothing = torch.zeros(len(image), *pixel_size(self.inputs), dtype=torch.bool, device=device)
-        found = self.scores([(0, nothing), *((k, ~nothing) for k in self.tested)])
-        self.score, self.empty_score = found[:, 0], found[:, 1:]
-
-    def expect(self, passes: int) -> None:
-        """Prepare to report progress over this many images."""
-        self._progress.expected = passes
+        self._rivals = rival_weights(outputs, self._weights)
+        changes = [(0, self._all_rows, nothing)]
+        changes += [(k, self._all_rows, ~nothing) for k in self.tested]
+        whole, *empty = self._outputs(changes).split(len(image))
+        self._whole_outputs, self._empty_outputs = whole, empty
+        self.score = self.scores_of(whole, self._all_rows)
+        self.empty_score = torch.stack([self.scores_of(k, self._all_rows) for k in empty], 1)
 
     @property
     def images(self) -> int:
@@ -106,48 +105,60 @@ class ChangedImages:
         """Return every row's image, as the model takes it, without the pixels in its mask."""
         return self._exact.remove(removal, self._all_rows, mask)
 
-    def scores(self, changes: Sequence[tuple[int, Tensor]]) -> Tensor:
+    def scores(self, changes: Sequence[tuple[int, Tensor]], rows: Tensor | None = None) -> Tensor:
         """Return each row's score after each change, (rows, changes).
 
-        A change is the index of a removal, and a mask of what it removes from each row.
+        Args:
+            changes: The index of a removal, and a mask of what it removes from each row.
+            rows: The rows that the masks belong to; None takes all.
         """
-        rows = self._all_rows
+        rows = self._all_rows if rows is None else rows
         outputs = self._outputs((removal, rows, mask) for removal, mask in changes)
-        scores = self._scores(outputs, rows.repeat(len(changes)))
+        scores = self.scores_of(outputs, rows.repeat(len(changes)))
         return scores.view(len(changes), len(rows)).T
 
-    def without(self, mask: Tensor, removals: Sequence[int] | None = None) -> Tensor:
+    def without(self, mask: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return each row's score without the pixels in its mask, (rows, removals)."""
-        every = range(len(self.names)) if removals is None else removals
-        return self.scores([(removal, mask) for removal in every])
+        return self.scores([(removal, mask) for removal in range(len(self.names))], rows)
 
-    def window_worth(self, masks: Tensor, *, contexts: int) -> list[Tensor]:
-        """Return what each test says about each window, a list of (rows, windows).
+    def window_worth(
+        self, tests: Sequence[tuple[int, bool, Tensor]]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return what each test says about each window, to the score and to its rivals.
 
-        Windows are removed from the image by each tested removal; the worth is what the score
-        loses. With two contexts they are also put alone into the image that the first removal
-        leaves; the worth is what the score gains. Windows with nothing to remove are not run.
+        Args:
+            tests: For each test the index of a removal, whether windows are put alone into the
+                image that it leaves, and the windows' masks, (windows, *size). Windows with nothing
+                to remove are not run.
+
+        Returns:
+            For each test two tensors (rows, windows): what the score loses without the window, or
+            gains with the window alone, and the same for the rivals.
         """
-        tests = [(removal, False) for removal in self.tested] + [(0, True)] * (contexts - 1)
-        count = len(masks)
-        jobs = [self._changing(removal, masks).flatten().nonzero()[:, 0] for removal, _ in tests]
-        self._progress.add(len(tests) * self.images * count - sum(map(len, jobs)))
+        jobs = [self._changing(k, masks).flatten().nonzero()[:, 0] for k, _, masks in tests]
+        possible = sum(self.images * len(masks) for _, _, masks in tests)
+        self.progress.add(possible - sum(map(len, jobs)))
 
         def changes() -> Iterator[Change]:
-            for (removal, alone), job in zip(tests, jobs, strict=True):
+            for (removal, is_alone, masks), job in zip(tests, jobs, strict=True):
                 for part in job.split(self._together):
-                    mask = masks[part % count]
-                    yield removal, self._row_of_image[part // count], ~mask if alone else mask
+                    mask = masks[part % len(masks)]
+                    image = self._row_of_image[part // len(masks)]
+                    yield removal, image, ~mask if is_alone else mask
 
         outputs = self._outputs(changes()).split([len(job) for job in jobs])
-        found: list[Tensor] = []
-        for (removal, alone), job, own in zip(tests, jobs, outputs, strict=True):
-            position, row = self._rows_of(job // count)
-            scores = self._scores(own[position], row)
-            change = scores - self.empty_score[row, removal] if alone else self.score[row] - scores
-            worth = change.new_zeros(len(self.inputs), count)
-            worth[row, (job % count)[position]] = change
-            found.append(worth)
+        found: list[tuple[Tensor, Tensor]] = []
+        for (removal, is_alone, masks), job, own in zip(tests, jobs, outputs, strict=True):
+            position, row = self._rows_of(job // len(masks))
+            window = (job % len(masks))[position]
+            before = self._empty_outputs[removal][row] if is_alone else self._whole_outputs[row]
+            worth: list[Tensor] = []
+            for read in (self.scores_of, self._rival_scores):
+                change = read(before, row) - read(own[position], row)
+                all_windows = change.new_zeros(len(self.inputs), len(masks))
+                all_windows[row, window] = -change if is_alone else change
+                worth.append(all_windows)
+            found.append((worth[0], worth[1]))
         return found
 
     def _rows_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +177,7 @@ class ChangedImages:
             images = torch.cat(waiting)
             waiting.clear()
             outputs.append(self._run_model(images))
-            self._progress.add(len(images))
+            self.progress.add(len(images))
 
         for removal, rows, mask in changes:
             for row, own in zip(
@@ -179,11 +190,17 @@ class ChangedImages:
             run()
         return torch.cat(outputs) if outputs else self.inputs.new_zeros(0, self._rows.classes)
 
-    def _scores(self, outputs: Tensor, rows: Tensor) -> Tensor:
+    def scores_of(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """Return the scores of these rows, from outputs with an entry for each."""
         if self._weights is not None:
             return (outputs * self._weights[rows]).sum(1)
         return self._rows.pick(rows.tolist()).scores(outputs)
+
+    def _rival_scores(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Return the scores of these rows' rivals, 0 if they have none."""
+        if self._rivals is None:
+            return outputs.new_zeros(len(outputs))
+        return (outputs * self._rivals[rows]).sum(1)
 
     def _background(self, removal: OneRemoval) -> Background:
         """Return what takes the place of removed pixels, or the function that computes it."""
@@ -204,6 +221,23 @@ class ChangedImages:
         differs = (background != self.inputs)[self._row_of_image]
         differs = differs.any(1) if differs.dim() > 2 else differs
         return differs.flatten(1).float() @ masks.flatten(1).float().T > 0
+
+
+def rival_weights(outputs: Tensor, weights: Tensor | None) -> Tensor | None:
+    """Return how much each other class counts as a rival of each row's target, (rows, classes).
+
+    Rivals are all classes that the target has no weight for, by their share of a softmax over them.
+
+    Args:
+        outputs: The model's outputs for the whole images, (rows, classes).
+        weights: The weights of the classes in each row's score, or None if it is a function.
+
+    Returns:
+        The weights, which add up to 1 for each row, or None if there are no rivals.
+    """
+    if weights is None or bool((weights != 0).all(1).any()):
+        return None
+    return outputs.masked_fill(weights != 0, -torch.inf).softmax(1)
 
 
 Background = Tensor | ReplaceFunction
@@ -236,15 +270,16 @@ class _Images:
         return torch.where(mask, replaced_by(background, inputs, mask), inputs)
 
 
-class _Progress:
+class Progress:
     """Calls a function `PROGRESS_STEPS` times while an expected number of images is run."""
 
-    def __init__(self, on_step: Callable[[], None] | None) -> None:
-        self.expected = 0
+    def __init__(self, on_step: Callable[[], None] | None = None, *, expected: int = 0) -> None:
+        self.expected = expected
         self._on_step = on_step
         self._done = self._reported = 0
 
     def add(self, images: int) -> None:
+        """Count images that have been run, or need not be."""
         if self._on_step is None or not self.expected:
             return
         self._done += images

@@ -40,17 +40,20 @@ class WindowTest:
     """How a map's colours are tested on the model.
 
     Args:
-        window: The side of a window as a share of the input's side; None takes 1/4 for images, 1/20
-            for signals, 2/5 for volumes, and every entry of a vector by itself.
+        window: The side of a window as a share of the input's side; None takes 1/4 for images (0.18
+            for windows removed by the first removal), 1/20 for signals, 2/5 for volumes, and every
+            entry of a vector by itself.
         stride: The distance between windows as a share of the input's side; None takes half a
             window.
         contexts: 1 removes each window from the image; 2 also puts it alone into an image where
             everything else is removed.
         floor: The share of a window's worth that is spread evenly over its pixels, from 0 to 1; the
-            rest follows the streams. None lets the model choose among five details.
+            rest follows the streams. None lets the model choose among four details.
         removal: How windows are removed: "blur", "mean", "zero", "noise" around the mean, a tensor,
             a function of images and a mask, or several of these, which have to agree. None takes
             blur and mean, with noise to confirm them, or zero for vectors.
+        mixtures: In how many mixtures of the image with what is left of it gradients are taken, an
+            even number; they add detail to the streams. 0 takes none.
 
     Raises:
         InputError: If a setting is out of range.
@@ -61,6 +64,7 @@ class WindowTest:
     contexts: int = 2
     floor: float | None = None
     removal: Removal = None
+    mixtures: int = 8
 
     def __post_init__(self) -> None:
         for name in ("window", "stride"):
@@ -74,6 +78,10 @@ class WindowTest:
         floor: Any = self.floor
         if floor is not None and not (_is_number(floor) and 0 <= floor <= 1):
             raise InputError(f"floor must be from 0 to 1, or None, not {floor!r}")
+        mixtures: Any = self.mixtures
+        is_count = isinstance(mixtures, int) and not isinstance(mixtures, bool)
+        if not is_count or mixtures < 0 or mixtures % 2:
+            raise InputError(f"mixtures must be an even number from 0, not {mixtures!r}")
         for removal in self.removals:
             is_known = _is_name(removal) and removal in (None, *NAMED_REMOVALS)
             if not (is_known or isinstance(removal, Tensor) or callable(removal)):
@@ -103,6 +111,7 @@ class WindowTest:
             "contexts": self.contexts,
             "floor": "auto" if self.floor is None else self.floor,
             "removal": " and ".join(removals) or "auto",
+            "mixtures": self.mixtures,
         }
 
 

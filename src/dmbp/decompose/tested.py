@@ -4,12 +4,15 @@ The two streams show to the pixel where evidence may be, but not how much it cou
 the negative stream is often wrong if a photo shows one object. So the model is asked:
 
 1. **Worth.** Each window is removed from the image, and put alone into an image where all else is
-   removed (`windows`). A place is red if its windows are worth something on average, and blue if
-   every test says that they cost something.
-2. **Detail.** Inside a window, worth is spread over pixels by the streams, sharply or softly: there
-   are five candidates (`DETAILS`). The strongest tenth of each candidate's red pixels is removed,
-   and put alone into the removed image. The candidate whose tenth restores most of the score is
-   taken, among those without whose tenth the score falls, whichever way it is removed.
+   removed (`windows`). A place is red if its windows are worth something on average, at least a
+   seventh of the most valuable place, and blue if every test says that they cost something. Pixels
+   that are neither have tiny attributions, which only order them: those that the other classes need
+   most come last.
+2. **Detail.** Inside a window, worth is spread over pixels by the mean of the positive stream and
+   of gradients in partly removed images (`mixtures`), sharply or softly: there are four candidates
+   (`details`). The strongest tenth and fifth of each candidate's pixels are put alone into the
+   removed image. The candidate that restores most of the score is taken, if the score falls without
+   its strongest tenth, whichever way that is removed; otherwise the next one.
 3. **Confirmation.** The strongest tenth of the blue pixels is removed: unless the score rises
    whichever way they are removed, the map has no blue.
 
@@ -22,16 +25,24 @@ attributions add up to what the score loses, `worth_for`, and blue ones to what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from dmbp.decompose.removal import ChangedImages, default_checks, default_removals
+from dmbp.decompose.details import (
+    BLUE_DETAIL,
+    DETAILS,
+    Detail,
+    expand_rows,
+    mean_of_rows,
+    smooth_edges,
+    spread,
+)
+from dmbp.decompose.mixtures import mean_stream, mixture_stream
+from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
-from dmbp.decompose.windows import Windows, window_worth, windows_over
+from dmbp.decompose.windows import Places, WindowRun, Windows, place_worth, window_runs
 from dmbp.linear import Question
 
 SHARE = 0.1
@@ -40,55 +51,28 @@ SHARE = 0.1
 MARGIN = 0.1
 """Without its blue pixels, a score must rise by this share of what the whole image is worth."""
 
-TIE_BREAK = 1e-4
-"""The attribution, relative to the largest, of the least negative place without a colour."""
+TIE_BREAK = 1e-6
+"""Pixels without a colour have attributions up to this share of the largest, so that they have an
+order."""
 
-
-@dataclass(frozen=True)
-class Detail:
-    """How the worth of a place is spread over its pixels.
-
-    A pixel gets worth · (floor + (1 − floor) · stream / mean of the stream).
-
-    Args:
-        name: What it is called.
-        floor: The share that is spread evenly.
-        only_lifts: Whether no pixel gets less than the worth of its place.
-        smoothing: The width of the Gaussian that the stream is smoothed with, as a share of the
-            window's side.
-        power: What the worth of places is raised to. Below 1, the streams decide more about which
-            place is stronger, and the mean of a stream is that of the whole image. At 1 it is the
-            geometric mean of this and of the mean inside a window around the pixel.
-    """
-
-    name: str
-    floor: float
-    only_lifts: bool = False
-    smoothing: float = 0.0
-    power: float = 1.0
-
-
-DETAILS = (
-    Detail("streams", 0.0, power=0.5),
-    Detail("sharp", 0.1),
-    Detail("medium", 0.4),
-    Detail("soft", 0.0, only_lifts=True, smoothing=1 / 28),
-    Detail("windows", 1.0),
-)
-
-BLUE_DETAIL = Detail("blue", 0.5, smoothing=1 / 14)
+NEGLIGIBLE = 1e-5
+"""Attributions below this share of a map's largest are no claim, and do not count as a colour."""
 
 FAINT = 0.05
 """Where the negative stream is fainter than this share of the positive one, it has no detail."""
 
-FADING = 0.25
-"""Below this share of the largest worth, detail fades: places that count little have little."""
+SIGNIFICANT = 0.15
+"""Places worth less than this share of the largest worth have no colour."""
 
-FIRST_REMOVAL = 0.7
+OWN_WEIGHT = 2.0
+"""How much a place's own worth counts, against its worth to the rivals, in the order of pixels
+without a colour."""
+
+CHOICE_SHARES = (0.1, 0.2)
+"""The shares of pixels that are shown alone to choose a detail."""
+
+FIRST_REMOVAL = 0.6
 """How much the first removal counts when the best detail is chosen; the others share the rest."""
-
-EDGE_SMOOTHING = 3 / 56
-"""Width of the Gaussian that smooths the edges of windows, as a share of their side."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +119,25 @@ class Tested:
         return (self.attribution < 0).flatten(1).any(1)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Ways to run the model on images, (images, …); each returns outputs, (images, classes).
+
+    Attributes:
+        outputs: Runs the model.
+        dtype: What `outputs` computes in, so that images are converted once; None leaves them.
+        rough_outputs: Runs it faster, in fewer bits, for windows; None takes `outputs`.
+        rough_dtype: What `rough_outputs` computes in.
+        differentiable: Runs it so that autograd can differentiate; None takes the model itself.
+    """
+
+    outputs: Callable[[Tensor], Tensor]
+    dtype: torch.dtype | None = None
+    rough_outputs: Callable[[Tensor], Tensor] | None = None
+    rough_dtype: torch.dtype | None = None
+    differentiable: Callable[[Tensor], Tensor] | None = None
+
+
 @torch.no_grad()
 def confirm_colours(
     question: Question,
@@ -142,8 +145,7 @@ def confirm_colours(
     test: WindowTest,
     *,
     removals: tuple[OneRemoval, ...] = (),
-    run: Callable[[Tensor], Tensor] | None = None,
-    dtype: torch.dtype | None = None,
+    run: Run | None = None,
     with_outputs: bool = True,
     on_step: Callable[[], None] | None = None,
 ) -> Tested:
@@ -157,36 +159,44 @@ def confirm_colours(
         removals: How windows are removed; if none is given, as suits the inputs, and colours are
             confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
-        dtype: What `run` computes in.
         with_outputs: Whether the model itself is run on the images without red and blue pixels and
             on the control; otherwise `outputs_without_positive` and its like have no classes.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
     inputs, runner = question.inputs, question.runner
-    windows = windows_over(inputs, test.window, test.stride)
-    details = details_for(test, windows)
+    used = removals or default_removals(inputs)
     checks = () if removals else default_checks(inputs)
-    changed = ChangedImages(
-        question,
-        removals or default_removals(inputs),
-        checks,
-        run=run or runner.outputs,
-        dtype=dtype,
-        on_step=on_step,
-    )
-    changed.expect(_count_passes(changed, len(windows), len(details), test.contexts))
-    worth, cost = smooth_edges(*window_worth(changed, windows, contexts=test.contexts), windows)
-    red, blue = propose(worth, cost, streams, details, windows)
-    detail, without_positive = choose(changed, torch.where((cost > 0)[:, None], 0, red))
-    red = red[torch.arange(len(detail), device=detail.device), detail]
-    without_negative, loss, gain = remove_colours(changed, red_area=worth > 0, blue=blue)
+    run = run or Run(runner.outputs)
+    changed = ChangedImages(question, used, checks, run=run.outputs, dtype=run.dtype)
+    for_windows = changed
+    if run.rough_outputs is not None:
+        for_windows = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
+    runs = window_runs(for_windows, window=test.window, stride=test.stride, contexts=test.contexts)
+    windows = runs[-1].windows
+    details = details_for(test, windows)
+    progress = Progress(on_step, expected=_count_passes(changed, runs, len(details)))
+    for_windows.progress = changed.progress = progress
+    places = smooth_places(place_worth(for_windows, runs))
+    stream = None
+    if test.mixtures and len(details) > 1:
+        differentiable = run.differentiable or runner.run
+        generator = question.generator()
+        stream = mixture_stream(
+            changed, differentiable, count=test.mixtures, generator=generator, side=windows.side
+        )
+    red_area = places.worth > significance(places)
+    red, blue = propose(places, red_area, streams, stream, details)
+    order = order_without_colour(places, red_area)
+    detail, red, without_positive = choose(changed, red)
+    without_negative, loss, gain = remove_colours(changed, red_area=red_area, blue=blue)
     least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
     is_true = (without_negative > least[:, None]).all(1)
-    blue = torch.where(_expand(is_true, blue), blue, 0)
-    red = torch.where(blue > 0, 0, red)
+    blue = torch.where(expand_rows(is_true, blue), blue, 0)
     gain = torch.where(is_true, gain, 0)
     area = float(windows.masks[0].sum())
-    signed = scaled_to(red, loss, area) - scaled_to(blue, gain, area)
+    largest = expand_rows(red.flatten(1).amax(1), red)
+    ordered = red + torch.where(blue > 0, 0, TIE_BREAK * largest * order)
+    signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
     masks = strongest(red), strongest(blue), moved_elsewhere(strongest(red))
     outputs = [
         runner.outputs(changed.remove(0, mask)) if with_outputs else inputs.new_empty(len(red), 0)
@@ -207,19 +217,40 @@ def confirm_colours(
     )
 
 
+def smooth_places(places: Places) -> Places:
+    """Smooth the worth of places, so that the edges of windows do not show."""
+    worth, cost, rivals = (
+        smooth_edges(values, places.windows)
+        for values in (places.worth, places.cost, places.rivals)
+    )
+    return replace(places, worth=worth, cost=torch.where(worth < 0, cost, 0), rivals=rivals)
+
+
+def significance(places: Places) -> Tensor | float:
+    """Return what a place must be worth to be red, to be broadcast over pixels.
+
+    A vector's entries are tested one by one, so that none hides behind its neighbours: each counts.
+    """
+    if places.windows.are_pixels:
+        return 0.0
+    return SIGNIFICANT * expand_rows(places.worth.flatten(1).amax(1).clamp(min=0), places.worth)
+
+
 def propose(
-    worth: Tensor,
-    cost: Tensor,
+    places: Places,
+    red_area: Tensor,
     streams: tuple[Tensor, Tensor],
+    mixtures: Tensor | None,
     details: tuple[Detail, ...],
-    windows: Windows,
 ) -> tuple[Tensor, Tensor]:
     """Return red attributions with each detail, (rows, details, *size), and blue ones."""
     positive, negative = _pixels(streams[0]), _pixels(-streams[1])
-    red = torch.stack([spread(positive, detail, windows, worth) for detail in details], 1)
+    windows, worth = places.windows, torch.where(red_area, places.worth, 0)
+    evidence = mean_stream(positive, mixtures)
+    red = torch.stack([spread(evidence, detail, windows, worth) for detail in details], 1)
     blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
-    blue = spread(negative + FAINT * _mean(positive), blue_detail, windows, cost)
-    return red + tie_break(red, worth), blue
+    against = negative + FAINT * mean_of_rows(positive)
+    return red, spread(against, blue_detail, windows, places.cost)
 
 
 def remove_colours(
@@ -243,13 +274,6 @@ def remove_colours(
     return change, -red.mean(1), all_blue.mean(1)
 
 
-def smooth_edges(worth: Tensor, cost: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-    """Smooth worth and cost, so that the edges of windows do not show."""
-    sigmas = [EDGE_SMOOTHING * side for side in windows.side]
-    worth, cost = gaussian(worth, sigmas), gaussian(cost, sigmas)
-    return worth, torch.where(worth < 0, cost, 0)
-
-
 def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     """Return the candidates: one if the floor is given, or if windows have a single pixel."""
     if windows.are_pixels:
@@ -259,78 +283,75 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     return DETAILS
 
 
-def spread(stream: Tensor, detail: Detail, windows: Windows, worth: Tensor) -> Tensor:
-    """Spread the worth of places over their pixels as a stream does, (rows, *size)."""
-    worth = worth.clamp(min=0)
-    if detail.floor == 1:
-        return worth
-    tiny = torch.finfo(stream.dtype).tiny
-    smooth = gaussian(stream, [detail.smoothing * side for side in windows.side])
-    mean = _mean(smooth)
-    if detail.power == 1:
-        mean = (box_mean(smooth, windows.side).clamp(min=0) * mean).sqrt()
-    relative = smooth / mean.clamp(min=tiny)
-    if detail.only_lifts:
-        relative = relative.clamp(min=1)
-    else:
-        relative = detail.floor + (1 - detail.floor) * relative
-    average = _mean(worth).clamp(min=tiny)
-    spread_out = average * (worth / average) ** detail.power * relative
-    largest = worth.flatten(1).amax(1).clamp(min=tiny)
-    shown = (worth / (FADING * _expand(largest, worth))).clamp(max=1)
-    return shown * spread_out + (1 - shown) * worth
+def order_without_colour(places: Places, red_area: Tensor) -> Tensor:
+    """Return the order of pixels that have no colour, from 0 to 1; 0 for red ones.
 
-
-def tie_break(red: Tensor, worth: Tensor) -> Tensor:
-    """Return tiny attributions for places that have no colour, so that pixels have an order.
-
-    The windows there have a negative worth, but not every removal agrees. They get a ten-thousandth
-    of the largest attribution or less, the less the more negative they are.
+    A place is high if it is worth much to the score, and low if it is worth much to the rivals.
     """
-    dims = tuple(range(1, worth.dim()))
-    largest = red.amax(tuple(range(2, red.dim())), keepdim=True)
-    low = worth.clamp(max=0)
-    depth = -low.amin(dims, keepdim=True)
-    order = 1 + low / depth.clamp(min=torch.finfo(worth.dtype).tiny)
-    return TIE_BREAK * order[:, None] * largest
+    own, rivals = (
+        values / mean_of_rows(values.abs()).clamp(min=torch.finfo(values.dtype).tiny)
+        for values in (places.worth, places.rivals)
+    )
+    order = OWN_WEIGHT * own - rivals
+    low, high = (expand_rows(k, order) for k in order.flatten(1).aminmax(dim=1))
+    order = (order - low) / (high - low).clamp(min=torch.finfo(order.dtype).tiny)
+    return torch.where(red_area, 0, order)
 
 
-def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor]:
+def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Choose one of each row's candidates, (rows, candidates, *size).
 
+    The candidate whose strongest pixels alone restore most of the score is taken, if the score
+    falls without its strongest tenth, whichever way that is removed. Otherwise the next best is
+    tried. If the score falls for none, it is the best one.
+
     Returns:
-        The index of each row's candidate, and the row's score without the strongest tenth of that
-        candidate's pixels, (rows, removals).
+        The index of each row's candidate; the candidate, (rows, *size); and the row's score without
+        its strongest tenth, (rows, removals).
     """
-    every, tested = range(len(changed.names)), changed.tested
-    masks = [strongest(candidate) for candidate in candidates.unbind(1)]
-    found = changed.scores(
-        [(k, ~mask) for mask in masks for k in tested]
-        + [(k, mask) for mask in masks for k in every]
-    )
-    alone, without = found.split([len(masks) * len(tested), len(masks) * len(every)], 1)
-    alone = alone.unflatten(1, (len(masks), len(tested)))
-    without = without.unflatten(1, (len(masks), len(every)))
+    rank = restored_scores(changed, candidates).argsort(dim=1, descending=True, stable=True)
+    rows = torch.arange(len(rank), device=rank.device)
+    chosen = rank[:, 0].clone()
+    without = changed.without(strongest(candidates[rows, chosen]))
+    for candidate in rank.T[1:]:
+        is_open = ~(without < changed.score[:, None]).all(1)
+        row = is_open.nonzero()[:, 0]
+        if not len(row):
+            break
+        found = changed.without(strongest(candidates[row, candidate[row]]), row)
+        row, found = (k[(found < changed.score[row, None]).all(1)] for k in (row, found))
+        chosen[row], without[row] = candidate[row], found
+    return chosen, candidates[rows, chosen], without
+
+
+def restored_scores(changed: ChangedImages, candidates: Tensor) -> Tensor:
+    """Return what share of the score the strongest pixels alone restore, (rows, candidates)."""
+    if candidates.shape[1] == 1:
+        return candidates.new_ones(len(candidates), 1)
+    tested = changed.tested
+    masks = [strongest(k, share) for k in candidates.unbind(1) for share in CHOICE_SHARES]
+    found = changed.scores([(k, ~mask) for mask in masks for k in tested])
+    alone = found.unflatten(1, (-1, len(CHOICE_SHARES), len(tested)))
     span = (changed.score[:, None] - changed.empty_score).abs().clamp(min=1e-3)
-    restored = ((alone - changed.empty_score[:, None]) / span[:, None]).clamp(-1, 1)
-    first, others = restored[..., 0], restored[..., 1:]
-    if len(tested) > 1:
-        first = FIRST_REMOVAL * first + (1 - FIRST_REMOVAL) * others.mean(2)
-    falls = (without < changed.score[:, None, None]).all(2)
-    chosen = (first + 2 * falls).argmax(1)
-    return chosen, without[torch.arange(len(chosen), device=chosen.device), chosen]
+    restored = ((alone - changed.empty_score[:, None, None]) / span[:, None, None]).clamp(-1, 1)
+    restored = restored.mean(2)
+    if len(tested) == 1:
+        return restored[..., 0]
+    return FIRST_REMOVAL * restored[..., 0] + (1 - FIRST_REMOVAL) * restored[..., 1:].mean(2)
 
 
 def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
-    """Return a mask of the strongest `share` of pixels, (rows, *size), fewer if fewer are above 0.
+    """Return a mask of the strongest `share` of pixels, (rows, *size).
 
-    Equal pixels are taken from top to bottom, then from left to right.
+    Only pixels above `NEGLIGIBLE` count, so it may have fewer. Equal pixels are taken from top to
+    bottom, then from left to right.
     """
     flat = attribution.flatten(1)
     count = max(1, round(share * flat.shape[1]))
     order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
     mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, order, True)
-    return (mask & (flat > 0)).view_as(attribution)
+    least = NEGLIGIBLE * flat.amax(1, keepdim=True).clamp(min=0)
+    return (mask & (flat > least)).view_as(attribution)
 
 
 def moved_elsewhere(mask: Tensor) -> Tensor:
@@ -351,7 +372,7 @@ def scaled_to(attribution: Tensor, total: Tensor, area: float) -> Tensor:
     """
     found = attribution.flatten(1).sum(1)
     scale = torch.where((total > 0) & (found > 0), total / found.clamp(min=1e-30), 1 / area)
-    return attribution * _expand(scale, attribution)
+    return attribution * expand_rows(scale, attribution)
 
 
 def over_channels(pixels: Tensor, streams: tuple[Tensor, Tensor], inputs: Tensor) -> Tensor:
@@ -367,57 +388,14 @@ def over_channels(pixels: Tensor, streams: tuple[Tensor, Tensor], inputs: Tensor
     return result
 
 
-def box_mean(values: Tensor, side: tuple[int, ...]) -> Tensor:
-    """Return the mean of `values`, (rows, *size), inside a window around each pixel."""
-
-    def along(lines: Tensor, side: int) -> Tensor:
-        half = min(side // 2, lines.shape[-1] - 1)
-        return functional.avg_pool1d(lines, 2 * half + 1, 1, half, count_include_pad=False)
-
-    return _along_each(values, side, along)
-
-
-def gaussian(values: Tensor, sigmas: list[float]) -> Tensor:
-    """Smooth `values`, (rows, *size), by a Gaussian of so many pixels along each dimension."""
-
-    def along(lines: Tensor, sigma: float) -> Tensor:
-        if sigma < 1 / 3:
-            return lines
-        radius = round(3 * sigma)
-        positions = torch.arange(-radius, radius + 1, device=lines.device, dtype=lines.dtype)
-        kernel = torch.exp(-0.5 * (positions / sigma) ** 2)
-        padded = functional.pad(lines, (radius, radius), mode="replicate")
-        return functional.conv1d(padded, (kernel / kernel.sum()).view(1, 1, -1))
-
-    return _along_each(values, sigmas, along)
-
-
-def _along_each(values: Tensor, sizes: Any, function: Callable[[Tensor, Any], Tensor]) -> Tensor:
-    """Apply a function of lines, (lines, 1, length), along each dimension after the first."""
-    for dim, size in enumerate(sizes, 1):
-        lines = values.movedim(dim, -1)
-        result = function(lines.reshape(-1, 1, lines.shape[-1]), size)
-        values = result.view(lines.shape).movedim(-1, dim)
-    return values
-
-
 def _pixels(stream: Tensor) -> Tensor:
     """Sum a stream over channels, and keep what is above zero."""
     return (stream.sum(1) if stream.dim() > 2 else stream).clamp(min=0)
 
 
-def _mean(values: Tensor) -> Tensor:
-    """Return the mean of each row, to be broadcast over its pixels."""
-    return _expand(values.flatten(1).mean(1), values)
-
-
-def _expand(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *(1,) * (like.dim() - 1))
-
-
-def _count_passes(changed: ChangedImages, windows: int, details: int, contexts: int) -> int:
-    """Return how many images the model will be run on."""
+def _count_passes(changed: ChangedImages, runs: list[WindowRun], details: int) -> int:
+    """Return how many images the model will be run on, if every first choice is confirmed."""
     rows, removals, all_removals = len(changed.inputs), len(changed.tested), len(changed.names)
-    of_windows = windows * (removals + contexts - 1)
-    of_rows = details * (removals + all_removals) + all_removals + 2 * removals
-    return changed.images * of_windows + rows * of_rows
+    of_windows = sum(len(k.windows) for k in runs)
+    choices = details * len(CHOICE_SHARES) * removals if details > 1 else 0
+    return changed.images * of_windows + rows * (choices + 2 * all_removals + 2 * removals)

@@ -1,8 +1,9 @@
 """Windows that cover an input, and what the model says each of them is worth.
 
 A window is removed from the image, and it is put alone into an image from which everything else is
-removed. What the score loses, and what it gains, is the window's worth. Windows overlap by half, so
-every pixel is in several of them; `Windows.paint` gives it their mean.
+removed. What the score loses, and what it gains, is the window's worth. Windows overlap, so every
+pixel is in several of them; `Windows.paint` gives it their mean. The same passes of the model say
+what a window is worth to the other classes.
 
 Images have square windows (or their shape, if they are not square), signals have intervals, volumes
 have blocks. The entries of a vector have no neighbours: each is a window of its own.
@@ -22,6 +23,10 @@ from dmbp.errors import InputError
 
 WINDOW_AND_STRIDE = {1: (1 / 20, 1 / 40), 2: (1 / 4, 1 / 8), 3: (2 / 5, 1 / 5)}
 """Default window and stride by the number of dimensions; about 50 windows each."""
+
+FINE_WINDOW_AND_STRIDE = (5 / 28, 0.12)
+"""The same for windows removed from images by the first removal: 64 of them. On VGG16 they gain
+.01 in insertion; finer windows in the other tests gain nothing."""
 
 MAX_FEATURES = 128
 """Vectors with more entries than this are tested in groups of neighbours."""
@@ -60,8 +65,16 @@ class Windows:
         return (values @ masks / masks.sum(0)).view(-1, *self.size)
 
 
-def windows_over(inputs: Tensor, window: float | None, stride: float | None) -> Windows:
+def windows_over(
+    inputs: Tensor, window: float | None, stride: float | None, *, is_fine: bool = False
+) -> Windows:
     """Return windows over inputs of this shape; None takes the default of their dimension.
+
+    Args:
+        inputs: The inputs, (rows, …).
+        window: The side of a window as a share of the input's side.
+        stride: The distance between windows as a share of the input's side.
+        is_fine: Whether images have smaller windows by default.
 
     Raises:
         InputError: If that makes too many windows, or windows with gaps between them.
@@ -71,6 +84,8 @@ def windows_over(inputs: Tensor, window: float | None, stride: float | None) -> 
         groups = min(size[0], MAX_FEATURES)
         default = math.ceil(size[0] / groups) / size[0]
         window, stride = window or default, stride or window or default
+    elif is_fine and len(size) == 2 and window is None and stride is None:
+        window, stride = FINE_WINDOW_AND_STRIDE
     else:
         default_window, default_stride = WINDOW_AND_STRIDE.get(len(size), WINDOW_AND_STRIDE[3])
         scale = 1 if window is None else window / default_window
@@ -108,15 +123,65 @@ def _starts(length: int, side: int, stride: float) -> Sequence[int]:
     return [round(k * (length - side) / gaps) for k in range(gaps + 1)] if gaps else [0]
 
 
-def window_worth(
-    changed: ChangedImages, windows: Windows, *, contexts: int
-) -> tuple[Tensor, Tensor]:
-    """Return what the windows over each pixel are worth, and what they cost, (rows, *size).
+@dataclass(frozen=True)
+class WindowRun:
+    """One way to test windows: which removal is used, and on which windows.
 
-    A window's worth is the mean over its tests (`ChangedImages.window_worth`). It costs something
-    only if every test says so.
+    Attributes:
+        removal: The index of the removal.
+        is_alone: Whether a window is put alone into the image that the removal leaves; otherwise it
+            is removed from the whole image.
+        windows: The windows.
     """
-    tests = changed.window_worth(windows.masks, contexts=contexts)
-    painted = torch.stack([windows.paint(worth) for worth in tests])
-    worth = painted.mean(0)
-    return worth, torch.where((painted < 0).all(0), -worth, 0)
+
+    removal: int
+    is_alone: bool
+    windows: Windows
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the windows over each pixel are worth; all tensors are (rows, *size).
+
+    Attributes:
+        worth: What the score loses without a window around the pixel, the mean over all tests.
+        cost: Minus the worth where every test says that it is negative, otherwise 0.
+        rivals: What the other classes lose without it, on average over the most probable ones; 0 if
+            the target has no rivals.
+        windows: The windows of all tests but the first, whose worth is scaled to their area.
+    """
+
+    worth: Tensor
+    cost: Tensor
+    rivals: Tensor
+    windows: Windows
+
+
+def window_runs(
+    changed: ChangedImages, *, window: float | None, stride: float | None, contexts: int
+) -> list[WindowRun]:
+    """Return how windows are tested.
+
+    They are removed from the image by each tested removal. With two contexts they are also put
+    alone into the image that the first removal leaves.
+    """
+    windows = windows_over(changed.inputs, window, stride)
+    fine = windows_over(changed.inputs, window, stride, is_fine=True)
+    removed = [WindowRun(k, False, windows if k else fine) for k in changed.tested]
+    return removed + [WindowRun(0, True, windows)] * (contexts - 1)
+
+
+def place_worth(changed: ChangedImages, runs: Sequence[WindowRun]) -> Places:
+    """Ask the model what the windows over each pixel are worth."""
+    windows = runs[-1].windows
+    area = float(windows.masks[0].sum())
+    tests = changed.window_worth([(k.removal, k.is_alone, k.windows.masks) for k in runs])
+    painted = [
+        (k.windows.paint(worth), k.windows.paint(rivals), area / float(k.windows.masks[0].sum()))
+        for k, (worth, rivals) in zip(runs, tests, strict=True)
+    ]
+    each = torch.stack([worth * scale for worth, _, scale in painted])
+    worth = each.mean(0)
+    cost = torch.where((each < 0).all(0), -worth, 0)
+    rivals = torch.stack([rivals * scale for _, rivals, scale in painted]).mean(0)
+    return Places(worth, cost, rivals, windows)

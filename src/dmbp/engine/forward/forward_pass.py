@@ -19,6 +19,7 @@ against 7.0 ms for the built-in model; in bfloat16 20 ms and 2.4 ms, with relati
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,6 +121,14 @@ class ForwardPass:
             outputs = self._in_chunks(images, batch_size)
         return outputs
 
+    @full_precision()
+    def with_gradients(self, images: Tensor) -> Tensor:
+        """Return the outputs for images that fit into memory, for autograd to differentiate.
+
+        Only a pass that is neither fused nor recorded can be differentiated.
+        """
+        return self._run(images)
+
     def is_faithful(self, images: Tensor, outputs: Tensor) -> bool:
         """Return whether this still computes the model, whose `outputs` at the images are given."""
         is_current = self._built_from == _versions(self._captured)
@@ -158,7 +167,11 @@ def _versions(captured: CapturedGraph) -> list[Any]:
 
 
 def fast_forward(
-    captured: CapturedGraph, example: Tensor, *, dtypes: Sequence[torch.dtype] | None = None
+    captured: CapturedGraph,
+    example: Tensor,
+    *,
+    dtypes: Sequence[torch.dtype] | None = None,
+    is_differentiable: bool = False,
 ) -> ForwardPass | None:
     """Return a fast forward pass of a captured model, or None if it would not be faster.
 
@@ -170,6 +183,7 @@ def fast_forward(
         example: Inputs like those that will be run, one or more; the forward pass is tried on them.
         dtypes: What to compute in, one after another as they overflow; None takes `DTYPES`. On a
             CPU, bfloat16 needs a CPU with instructions for it.
+        is_differentiable: Whether `ForwardPass.with_gradients` is needed, so that nothing is fused.
 
     Returns:
         The forward pass, not yet compared with the model (`ForwardPass.is_faithful`).
@@ -182,14 +196,20 @@ def fast_forward(
         dtypes = [dtype for dtype in dtypes if has_onednn(device, dtype)]
     for first in range(len(dtypes)):
         try:
-            forward = ForwardPass(captured, device, dtypes=dtypes[first:])
+            forward = ForwardPass(
+                captured,
+                device,
+                dtypes=dtypes[first:],
+                is_fused=not is_differentiable,
+                is_recorded=not is_differentiable,
+            )
             forward(example[:1])
         except torch.OutOfMemoryError:
             raise
         except Exception:  # an operation without a kernel for this dtype or memory order
             continue
         is_faster = forward.dtype != torch.float32 or forward.fused_convolutions > 0
-        return forward if is_faster else None
+        return forward if is_faster or is_differentiable else None
     return None
 
 
@@ -198,10 +218,14 @@ class ForwardPasses:
 
     Args:
         dtypes: What to compute in; see `fast_forward`.
+        is_differentiable: Whether they can be differentiated; see `fast_forward`.
     """
 
-    def __init__(self, dtypes: Sequence[torch.dtype] | None = None) -> None:
+    def __init__(
+        self, dtypes: Sequence[torch.dtype] | None = None, *, is_differentiable: bool = False
+    ) -> None:
         self._dtypes = dtypes
+        self._is_differentiable = is_differentiable
         self._kept: dict[Graph, ForwardPass | None] = {}
 
     def find(self, captured: CapturedGraph, images: Tensor, outputs: Tensor) -> ForwardPass | None:
@@ -221,7 +245,9 @@ class ForwardPasses:
             if kept is None or kept.is_faithful(images, outputs):
                 return kept
             del self._kept[graph]
-        built = fast_forward(captured, images, dtypes=self._dtypes)
+        built = fast_forward(
+            captured, images, dtypes=self._dtypes, is_differentiable=self._is_differentiable
+        )
         if built is not None and not built.is_faithful(images, outputs):
             built = None
         self._kept[graph] = built
@@ -229,6 +255,7 @@ class ForwardPasses:
             del self._kept[next(iter(self._kept))]
         return built
 
-    def __reduce__(self) -> tuple[type["ForwardPasses"], tuple[Any]]:
+    def __reduce__(self) -> Any:
         """Leave forward passes out of copies and pickles; they are built again when needed."""
-        return ForwardPasses, (self._dtypes,)
+        make = partial(ForwardPasses, is_differentiable=self._is_differentiable)
+        return make, (self._dtypes,)
