@@ -344,15 +344,16 @@ class DMBP(Method):
         """Return the fastest ways to run the model on any number of images."""
         runner, inputs, outputs = question.runner, question.inputs, question.outputs
         captured = self.linearizer.captured_graph(inputs)
+        run = Run(runner.outputs, runner.run)
         if captured is None:
-            return Run(runner.outputs)
+            return run
         if captured.batch is not None:
-            padded = (partial(_run_padded, k, captured.batch) for k in (runner.outputs, runner.run))
-            return Run(next(padded), differentiable=next(padded))
+            padded = partial(_run_padded, captured.batch)
+            return Run(partial(padded, runner.outputs), partial(padded, runner.run))
         forward = self._forward_passes.find(captured, inputs, outputs)
         if forward is None:
-            return Run(runner.outputs)
-        run = Run(forward, forward.dtype)
+            return run
+        run = replace(run, outputs=forward, dtype=forward.dtype)
         differentiable = self._differentiable_passes.find(captured, inputs, outputs)
         if differentiable is not None:
             run = replace(run, differentiable=differentiable.with_gradients)
@@ -370,7 +371,7 @@ class DMBP(Method):
         return question.baseline_of_rows(self.settings.reference)
 
 
-def _run_padded(run: Callable[[Tensor], Tensor], size: int, images: Tensor) -> Tensor:
+def _run_padded(size: int, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """Run a model that takes batches of one size; the last one repeats its last image."""
     outputs: list[Tensor] = []
     for part in images.split(size):

@@ -16,6 +16,7 @@ to .03 in insertion over either on ResNet50 and VGG16 (docs/quality.md).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -80,7 +81,8 @@ def mixture_stream(
             if not outputs.requires_grad:
                 return None
             score = changed.scores_of(outputs, row).sum()
-        gradient = torch.autograd.grad(score, images, allow_unused=True)[0]
+        found = torch.autograd.grad(score, images, allow_unused=True)
+        gradient = cast("Tensor | None", found[0])
         if gradient is None:
             return None
         total.index_add_(0, row, gradient.to(inputs.dtype))

@@ -124,18 +124,20 @@ class Run:
     """Ways to run the model on images, (images, …); each returns outputs, (images, classes).
 
     Attributes:
-        outputs: Runs the model.
+        model: Runs the model itself.
+        differentiable: Runs it so that autograd can differentiate.
+        outputs: Runs it faster; None takes `model`.
         dtype: What `outputs` computes in, so that images are converted once; None leaves them.
-        rough_outputs: Runs it faster, in fewer bits, for windows; None takes `outputs`.
+        rough_outputs: Runs it faster still, in fewer bits, for windows; None takes `outputs`.
         rough_dtype: What `rough_outputs` computes in.
-        differentiable: Runs it so that autograd can differentiate; None takes the model itself.
     """
 
-    outputs: Callable[[Tensor], Tensor]
+    model: Callable[[Tensor], Tensor]
+    differentiable: Callable[[Tensor], Tensor]
+    outputs: Callable[[Tensor], Tensor] | None = None
     dtype: torch.dtype | None = None
     rough_outputs: Callable[[Tensor], Tensor] | None = None
     rough_dtype: torch.dtype | None = None
-    differentiable: Callable[[Tensor], Tensor] | None = None
 
 
 @torch.no_grad()
@@ -166,8 +168,8 @@ def confirm_colours(
     inputs, runner = question.inputs, question.runner
     used = removals or default_removals(inputs)
     checks = () if removals else default_checks(inputs)
-    run = run or Run(runner.outputs)
-    changed = ChangedImages(question, used, checks, run=run.outputs, dtype=run.dtype)
+    run = run or Run(runner.outputs, runner.run)
+    changed = ChangedImages(question, used, checks, run=run.outputs or run.model, dtype=run.dtype)
     for_windows = changed
     if run.rough_outputs is not None:
         for_windows = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
@@ -179,10 +181,12 @@ def confirm_colours(
     places = smooth_places(place_worth(for_windows, runs))
     stream = None
     if test.mixtures and len(details) > 1:
-        differentiable = run.differentiable or runner.run
-        generator = question.generator()
         stream = mixture_stream(
-            changed, differentiable, count=test.mixtures, generator=generator, side=windows.side
+            changed,
+            run.differentiable,
+            count=test.mixtures,
+            generator=question.generator(),
+            side=windows.side,
         )
     red_area = places.worth > significance(places)
     red, blue = propose(places, red_area, streams, stream, details)
@@ -198,10 +202,10 @@ def confirm_colours(
     ordered = red + torch.where(blue > 0, 0, TIE_BREAK * largest * order)
     signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
     masks = strongest(red), strongest(blue), moved_elsewhere(strongest(red))
-    outputs = [
-        runner.outputs(changed.remove(0, mask)) if with_outputs else inputs.new_empty(len(red), 0)
-        for mask in masks
-    ]
+    outputs = [inputs.new_empty(len(red), 0)] * len(masks)
+    if with_outputs:
+        shown = torch.cat([changed.remove(0, mask) for mask in masks])
+        outputs = [k.clone() for k in run.model(shown).split(len(red))]
     return Tested(
         attribution=over_channels(signed, streams, inputs),
         worth_for=loss,
