@@ -19,6 +19,7 @@ Every byte is read once, so that the file cannot change between the check and th
 import json
 import re
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -153,17 +154,18 @@ class _Members:
 
     def pickled_tensors(self, name: str) -> dict[str, Tensor]:
         """Return the tensors in a member that `torch.save` wrote."""
-        content = self.read(name)
-        if not content:
+        pickled = self.read(name)
+        if not pickled:
             return {}
-        with zipfile.ZipFile(BytesIO(content)) as inner:
+        with zipfile.ZipFile(BytesIO(pickled)) as inner:
             if any(info.compress_type != zipfile.ZIP_STORED for info in inner.infolist()):
                 raise Refused(f"holds {name!r} compressed")
         try:
-            tensors: Any = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+            tensors: Any = torch.load(BytesIO(pickled), map_location="cpu", weights_only=True)
         except Exception as error:
             raise Refused(f"holds Python objects in {name!r}, not only tensors") from error
-        return mapping(module_path, _plain_tensor)(tensors)
+        content = dict(tensors) if isinstance(tensors, OrderedDict) else tensors
+        return mapping(module_path, _plain_tensor)(content)
 
     def tensors(self, kind: str, file_name: str) -> dict[str, Tensor]:
         """Return the weights or constants by name. Those that shared memory still do."""

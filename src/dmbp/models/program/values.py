@@ -49,7 +49,7 @@ def expect(kind: type, value: Any) -> Any:
 
 def quote(value: Any) -> str:
     """Return a short form of a value for messages."""
-    shown = repr(value)
+    shown = " ".join(repr(value).split())
     return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
