@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import ModelError
+from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.program.file import load_program
@@ -34,7 +34,13 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
     user_inputs = program.graph_signature.user_inputs
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
-    return classifier_from_module(program.module(), check_input_shape(shapes, source), source)
+    images = check_input_shape(shapes, source)
+    try:
+        module = program.module()
+    except Exception as error:  # whatever torch raises about a graph that does not fit together
+        reason = first_line(error)[:200]
+        raise ModelError(f"{source} is not a program that runs: {reason}") from error
+    return classifier_from_module(module, images, source)
 
 
 def _shape(value: Any) -> list[int | None]:
