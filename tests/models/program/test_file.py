@@ -1,5 +1,6 @@
 """A `.pt2` file is read as data: ordinary ones open, and code in one is not run."""
 
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -183,10 +184,8 @@ def test_archives_that_torch_does_not_write(
     name: str, compression: int, sentence: str, ordinary: Path, tmp_path: Path
 ) -> None:
     path = tamper(ordinary, lambda members, mark: None, tmp_path / "mark")
-    with (
-        zipfile.ZipFile(path, "a") as archive,
-        pytest.warns() if "models" in name else (zipfile.ZipFile(path)),
-    ):
+    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a repeated name
         archive.writestr(name, bytes(1000), compression)
     with pytest.raises(ModelError, match=sentence):
         load_model(str(path))
@@ -240,7 +239,7 @@ def vision_transformer() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "side", "dynamic"),
     [
-        (lambda: models.resnet50(weights=None), 64, None),
+        (lambda: models.resnet50(weights=None), 32, None),
         (vision_transformer, 32, {0: Dim.AUTO}),
         (AnySize, 32, {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}),
     ],
