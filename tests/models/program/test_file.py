@@ -162,6 +162,12 @@ def deeply_nested(members: Members, _: Path) -> None:
         (weight_of_shape([10**6, 10**6], [0, 0]), "gives '0.weight' a shape"),
         (weight_of_shape([2, 2], [-1, 1]), "gives '0.weight' an impossible shape"),
         (deeply_nested, "is not JSON"),
+        (
+            program_with(lambda program: program["graph_module"]["graph"]["nodes"][0].update(
+                metadata={"nn_module_stack": "a,\x1b[2J,b"}
+            )),
+            "which cannot be printed",
+        ),
         (program_with(lambda program: program.update(hooks=["x"])), "has the field 'hooks'"),
         (program_with(lambda program: program["schema_version"].update(major=9)), "major is 9"),
     ],

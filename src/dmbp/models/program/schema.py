@@ -24,6 +24,7 @@ from dmbp.models.program.values import (
     module_path,
     name,
     operation,
+    printable,
     quote,
     real,
     release,
@@ -212,7 +213,7 @@ _NODE = record(
         ),
         "outputs": list_of(_ARGUMENT),
         "metadata": lambda value: {
-            key: text(part)
+            key: printable(part)
             for key, part in expect(dict, value).items()
             if key == "nn_module_stack"  # the modules' paths, which messages name
         },

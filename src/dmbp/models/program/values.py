@@ -80,6 +80,13 @@ def text(value: Any) -> str:
     return value
 
 
+def printable(value: Any) -> str:
+    """Check a string that messages repeat, in which control codes could take over the terminal."""
+    if not text(value).isprintable():
+        raise Refused(f"is {quote(value)}, which cannot be printed")
+    return value
+
+
 def name(value: Any) -> str:
     """Check a name that torch writes into Python source as a variable."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,999}", expect(str, value)):
