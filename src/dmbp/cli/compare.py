@@ -21,6 +21,7 @@ from dmbp.cli.options import (
     SitesOption,
     SmoothOption,
     TargetOption,
+    TrustOption,
     WeightsOption,
     given_options,
     predict_photo,
@@ -46,6 +47,7 @@ def compare(
     model: ModelOption = None,
     weights: WeightsOption = None,
     classes: ClassesOption = None,
+    trust_model_file: TrustOption = False,
     target: TargetOption = None,
     rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
@@ -72,7 +74,7 @@ def compare(
         settings = with_dmbp_settings(parse_settings(setting or [], names), names, freezing)
         prediction = predict_photo(
             photo,
-            ModelSpec(model, weights, classes, device),
+            ModelSpec(model, weights, classes, device, trust_model_file=trust_model_file),
             target,
             rather_than,
             out=out,

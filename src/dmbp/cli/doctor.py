@@ -8,6 +8,7 @@ from dmbp.cli.options import (
     DeviceOption,
     SitesOption,
     SmoothOption,
+    TrustOption,
     WeightsOption,
     given_options,
     report_errors,
@@ -25,6 +26,7 @@ def doctor(
         ),
     ],
     weights: WeightsOption = None,
+    trust_model_file: TrustOption = False,
     size: Annotated[
         int | None,
         typer.Option(min=1, help="Side of the test image in pixels. Default: the model's own."),
@@ -48,7 +50,9 @@ def doctor(
     from dmbp.workflows.prediction import ModelSpec
 
     with report_errors():
-        spec = ModelSpec(model, weights, None, device, untrained=True)
+        spec = ModelSpec(
+            model, weights, None, device, untrained=True, trust_model_file=trust_model_file
+        )
         freezing = given_options(smooth=smooth, sites=sites)
         diagnosis = diagnose(spec, size=size, freezing=freezing)
     if as_json:

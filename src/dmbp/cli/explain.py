@@ -22,6 +22,7 @@ from dmbp.cli.options import (
     RemovalName,
     SitesOption,
     SmoothOption,
+    TrustOption,
     WeightsOption,
     given_options,
     print_default_model,
@@ -35,6 +36,7 @@ def explain(
     model: ModelOption = None,
     weights: WeightsOption = None,
     classes: ClassesOption = None,
+    trust_model_file: TrustOption = False,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -160,7 +162,7 @@ def explain(
     with report_errors():
         explain_photos(
             photos,
-            ModelSpec(model, weights, classes, device),
+            ModelSpec(model, weights, classes, device, trust_model_file=trust_model_file),
             output,
             targets=target or [],
             rather_than=rather_than or [],

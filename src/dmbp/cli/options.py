@@ -106,6 +106,14 @@ WeightsOption = Annotated[
         "torchvision publishes, such as IMAGENET1K_V1."
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-model-file",
+        help="Open a .pt2 file that dmbp cannot read as plain data. Such a file may run any code, "
+        "so use this only for files of people you trust.",
+    ),
+]
 ClassesOption = Annotated[
     Path | None,
     typer.Option(help="A text file with the names of the classes, one per line."),

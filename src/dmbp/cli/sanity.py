@@ -21,6 +21,7 @@ from dmbp.cli.options import (
     SitesOption,
     SmoothOption,
     TargetOption,
+    TrustOption,
     WeightsOption,
     given_options,
     predict_photo,
@@ -44,6 +45,7 @@ def sanity(
     model: ModelOption = None,
     weights: WeightsOption = None,
     classes: ClassesOption = None,
+    trust_model_file: TrustOption = False,
     target: TargetOption = None,
     rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
@@ -69,7 +71,7 @@ def sanity(
         settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
         prediction = predict_photo(
             photo,
-            ModelSpec(model, weights, classes, device),
+            ModelSpec(model, weights, classes, device, trust_model_file=trust_model_file),
             target,
             rather_than,
             out=out,

@@ -8,6 +8,7 @@
     torchvision_models.py  torchvision's architectures, with published weights or a file's
     timm_models.py         timm's architectures, `timm:NAME`
     exported_program.py    programs of `torch.export`, `net.pt2`
+    program/               reads the file of such a program without running code in it
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
     factory.py             a user's model, `package.module:factory`, or one of `transformers`
     state_dict.py          loads weights from a file into a module

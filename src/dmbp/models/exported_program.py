@@ -3,7 +3,8 @@
     torch.export.save(torch.export.export(model.eval(), (images,)), "net.pt2")
     dmbp explain photo.jpg --model net.pt2
 
-A program contains its weights and takes what it was exported for: images of its example's size, and
+`program/file.py` reads the file without running code that it may contain. A program contains its
+weights and takes what it was exported for: images of its example's size, and
 batches of any size if the batch was a dynamic dimension (`dynamic_shapes=({0: Dim.AUTO},)`);
 otherwise it is run on one image after the other. ONNX files are subject to the same limits, so
 `InputShape` and the functions that check it are used for both.
@@ -14,19 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import ModelError
+from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.process import silence_output
+from dmbp.models.program.file import load_program
 
 
-def program_file_classifier(path: Path) -> Classifier:
-    """Return the classifier in a `.pt2` file."""
-    return program_classifier(_load_program(path), str(path))
+def program_file_classifier(path: Path, *, trust: bool = False) -> Classifier:
+    """Return the classifier in a `.pt2` file; `trust` is that of `load_program`."""
+    return program_classifier(load_program(path, trust=trust), str(path))
 
 
 def program_classifier(program: ExportedProgram, source: str) -> Classifier:
@@ -34,17 +34,13 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
     user_inputs = program.graph_signature.user_inputs
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
-    return classifier_from_module(program.module(), check_input_shape(shapes, source), source)
-
-
-def _load_program(path: Path) -> ExportedProgram:
+    images = check_input_shape(shapes, source)
     try:
-        with silence_output():  # torch logs remarks about the format
-            return torch.export.load(path)
-    except Exception as error:  # the reader raises almost anything for a foreign file
-        raise ModelError(
-            f"{path} is damaged, or not a program that torch.export.save wrote"
-        ) from error
+        module = program.module()
+    except Exception as error:  # whatever torch raises about a graph that does not fit together
+        reason = first_line(error)[:200]
+        raise ModelError(f"{source} is not a program that runs: {reason}") from error
+    return classifier_from_module(module, images, source)
 
 
 def _shape(value: Any) -> list[int | None]:

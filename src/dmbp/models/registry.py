@@ -51,11 +51,11 @@ MODELS: Mapping[str, Loader] = {
 }
 """dmbp's models by name. To add one, write a `Loader` in this folder and add a line here."""
 
-FILES: Mapping[str, Callable[[Path], Classifier]] = {
-    ".pt2": program_file_classifier,
-    ".onnx": onnx_file_classifier,
+FILES: Mapping[str, Callable[[Path, bool], Classifier]] = {
+    ".pt2": lambda path, trust: program_file_classifier(path, trust=trust),
+    ".onnx": lambda path, _: onnx_file_classifier(path),  # ONNX files cannot contain code
 }
-"""Readers of files with a whole model, by suffix."""
+"""Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`."""
 
 PUBLISHED = ("IMAGENET", "DEFAULT")
 """Prefixes of the names of torchvision's weights. torchvision is imported only for a name with one
@@ -63,7 +63,11 @@ of them, because a user's factory may run without it."""
 
 
 def load_model(
-    name: str, *, weights: Path | None = None, classes: Path | None = None
+    name: str,
+    *,
+    weights: Path | None = None,
+    classes: Path | None = None,
+    trust_model_file: bool = False,
 ) -> Classifier:
     """Load a model by name, like the option `--model` of every command.
 
@@ -74,6 +78,8 @@ def load_model(
         weights: A file of weights, or a folder for models that need several files. By default the
             model's published weights are used, and downloaded if necessary.
         classes: A text file of class names, one per line, in the order of the outputs.
+        trust_model_file: Let torch load a `.pt2` file that dmbp cannot read as plain data. Such a
+            file may run any code.
 
     Returns:
         The model in evaluation mode, with its preprocessing and class names.
@@ -84,7 +90,7 @@ def load_model(
     """
     architecture, _, published = name.partition(":")
     if Path(name).suffix in FILES:
-        classifier = _load_file(Path(name), weights)
+        classifier = _load_file(Path(name), weights, trust_model_file)
     elif architecture == PREFIX and published:
         classifier = timm_classifier(published, weights)
     elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
@@ -136,12 +142,12 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines)
 
 
-def _load_file(path: Path, weights: Path | None) -> Classifier:
+def _load_file(path: Path, weights: Path | None, trust: bool) -> Classifier:
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
     if not path.is_file():
         raise ModelError(f"there is no model file {path}")
-    return FILES[path.suffix](path)
+    return FILES[path.suffix](path, trust)
 
 
 def _weights_file_hint(name: str) -> str | None:

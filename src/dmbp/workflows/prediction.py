@@ -32,6 +32,7 @@ class ModelSpec:
 
     `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
     With `untrained`, an architecture without a weights file gets random weights.
+    With `trust_model_file`, a `.pt2` file may run code.
     """
 
     model: str | None = None
@@ -39,6 +40,7 @@ class ModelSpec:
     classes: Path | None = None
     device: str = "cpu"
     untrained: bool = False
+    trust_model_file: bool = False
 
     def load(self) -> Classifier:
         """Load the model onto its device."""
@@ -47,7 +49,12 @@ class ModelSpec:
         if self.has_random_weights:
             classifier = untrained_model(name)
         else:
-            classifier = load_model(name, weights=self.weights, classes=self.classes)
+            classifier = load_model(
+                name,
+                weights=self.weights,
+                classes=self.classes,
+                trust_model_file=self.trust_model_file,
+            )
         classifier.module.to(device)
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
 
