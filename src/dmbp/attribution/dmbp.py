@@ -48,7 +48,7 @@ from dmbp.decompose import (
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
 from dmbp.decompose.tested import Run
-from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, prepare
+from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, input_gradients, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -344,19 +344,20 @@ class DMBP(Method):
         """Return the fastest ways to run the model on any number of images."""
         runner, inputs, outputs = question.runner, question.inputs, question.outputs
         captured = self.linearizer.captured_graph(inputs)
-        run = Run(runner.outputs, runner.run)
+        run = Run(runner.outputs, partial(input_gradients, runner.run))
         if captured is None:
             return run
         if captured.batch is not None:
             padded = partial(_run_padded, captured.batch)
-            return Run(partial(padded, runner.outputs), partial(padded, runner.run))
+            gradients = partial(input_gradients, partial(padded, runner.run))
+            return Run(partial(padded, runner.outputs), gradients)
         forward = self._forward_passes.find(captured, inputs, outputs)
         if forward is None:
             return run
         run = replace(run, outputs=forward, dtype=forward.dtype)
         differentiable = self._differentiable_passes.find(captured, inputs, outputs)
         if differentiable is not None:
-            run = replace(run, differentiable=differentiable.with_gradients)
+            run = replace(run, gradients=differentiable.gradients)
         if inputs.device.type == "cpu":
             rough = self._rough_passes.find(captured, inputs, outputs)
             if rough is not None:

@@ -16,7 +16,6 @@ to .03 in insertion over either on ResNet50 and VGG16 (docs/quality.md).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ INTERPOLATION = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 def mixture_stream(
     changed: ChangedImages,
-    run: Callable[[Tensor], Tensor],
+    gradients: Callable[[Tensor, Tensor], Tensor | None],
     *,
     count: int,
     generator: torch.Generator,
@@ -51,7 +50,8 @@ def mixture_stream(
 
     Args:
         changed: The images and scores; what the first removal leaves of them is e.
-        run: Runs the model on images so that autograd can differentiate its outputs.
+        gradients: Returns the gradient of a weighted sum of the model's outputs with respect to
+            images, or None if the model passes no gradient to them.
         count: The number of mixtures, an even number.
         generator: Draws the shares, the same for every row.
         side: The side of a window along each dimension.
@@ -75,14 +75,8 @@ def mixture_stream(
         row = part % rows
         share = shares[part // rows]
         share = share[:, None] if inputs.dim() > 2 else share
-        with torch.enable_grad():
-            images = (empty[row] + share * difference[row]).requires_grad_()
-            outputs = run(images)
-            if not outputs.requires_grad:
-                return None
-            score = changed.scores_of(outputs, row).sum()
-        found = torch.autograd.grad(score, images, allow_unused=True)
-        gradient = cast("Tensor | None", found[0])
+        images = empty[row] + share * difference[row]
+        gradient = gradients(images, changed.output_weights(images, row))
         if gradient is None:
             return None
         total.index_add_(0, row, gradient.to(inputs.dtype))

@@ -196,6 +196,15 @@ class ChangedImages:
             return (outputs * self._weights[rows]).sum(1)
         return self._rows.pick(rows.tolist()).scores(outputs)
 
+    def output_weights(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return how much each output of an image counts in its row's score, (images, classes).
+
+        A target function counts outputs differently at each image, so the model is run on them.
+        """
+        if self._weights is not None:
+            return self._weights[rows]
+        return self._rows.pick(rows.tolist()).tangent(self._run_model(images))[0]
+
     def _rival_scores(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """Return the scores of these rows' rivals, 0 if they have none."""
         if self._rivals is None:

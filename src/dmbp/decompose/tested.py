@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ from dmbp.decompose.mixtures import mean_stream, mixture_stream
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
 from dmbp.decompose.windows import Places, WindowRun, Windows, place_worth, window_runs
+from dmbp.engine import input_gradients
 from dmbp.linear import Question
 
 SHARE = 0.1
@@ -125,7 +127,8 @@ class Run:
 
     Attributes:
         model: Runs the model itself.
-        differentiable: Runs it so that autograd can differentiate.
+        gradients: Returns the gradient of a weighted sum of outputs, from images and weights, or
+            None if the model passes no gradient to its inputs.
         outputs: Runs it faster; None takes `model`.
         dtype: What `outputs` computes in, so that images are converted once; None leaves them.
         rough_outputs: Runs it faster still, in fewer bits, for windows; None takes `outputs`.
@@ -133,7 +136,7 @@ class Run:
     """
 
     model: Callable[[Tensor], Tensor]
-    differentiable: Callable[[Tensor], Tensor]
+    gradients: Callable[[Tensor, Tensor], Tensor | None]
     outputs: Callable[[Tensor], Tensor] | None = None
     dtype: torch.dtype | None = None
     rough_outputs: Callable[[Tensor], Tensor] | None = None
@@ -168,7 +171,7 @@ def confirm_colours(
     inputs, runner = question.inputs, question.runner
     used = removals or default_removals(inputs)
     checks = () if removals else default_checks(inputs)
-    run = run or Run(runner.outputs, runner.run)
+    run = run or Run(runner.outputs, partial(input_gradients, runner.run))
     changed = ChangedImages(question, used, checks, run=run.outputs or run.model, dtype=run.dtype)
     for_windows = changed
     if run.rough_outputs is not None:
@@ -183,7 +186,7 @@ def confirm_colours(
     if test.mixtures and len(details) > 1:
         stream = mixture_stream(
             changed,
-            run.differentiable,
+            run.gradients,
             count=test.mixtures,
             generator=question.generator(),
             side=windows.side,

@@ -32,7 +32,12 @@ Glossary:
 from dmbp.engine.autograd import AutogradEngine
 from dmbp.engine.base import Engine, Logits, Loss, OnIteration, Readout, Terms
 from dmbp.engine.cpu.engine import CpuEngine
-from dmbp.engine.forward.forward_pass import ForwardPass, ForwardPasses, fast_forward
+from dmbp.engine.forward.forward_pass import (
+    ForwardPass,
+    ForwardPasses,
+    fast_forward,
+    input_gradients,
+)
 from dmbp.engine.select import (
     MAX_BYTES_PER_ELEMENT,
     PRECISIONS,
@@ -60,6 +65,7 @@ __all__ = [
     "engine_for",
     "fast_forward",
     "has_gpu_engine",
+    "input_gradients",
     "plan_for",
     "prepare",
 ]

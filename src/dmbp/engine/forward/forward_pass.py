@@ -20,7 +20,7 @@ against 7.0 ms for the built-in model; in bfloat16 20 ms and 2.4 ms, with relati
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class ForwardPass:
             finite, because it exceeded the range of the one before.
         is_fused: Whether convolutions are fused with what follows them.
         is_recorded: Whether small batches on a GPU are recorded as CUDA graphs.
+        is_differentiable: Whether `gradients` is needed; such a pass must not be fused.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class ForwardPass:
         dtypes: Sequence[torch.dtype],
         is_fused: bool = True,
         is_recorded: bool = True,
+        is_differentiable: bool = False,
     ) -> None:
         self._captured = captured
         self._device = device
         self._later_dtypes = list(dtypes[1:])
-        self._is_fused = is_fused
+        self._is_fused = is_fused and not is_differentiable
         self._is_recorded = is_recorded and device.type == "cuda"
         self._build(dtypes[0])
 
@@ -92,7 +94,9 @@ class ForwardPass:
             fuse = fuse_cudnn if kind == "cuda" else fuse_onednn
             self.fused_convolutions = forward_graph.fuse_convolutions(fuse, batch=BATCH_SIZE[kind])
         run = _in_dtype(forward_graph.compiled(), dtype)
+        gradients = partial(input_gradients, run)
         self._run = Recorder(run) if self._is_recorded else run
+        self._gradients = Recorder(gradients) if self._is_recorded else gradients
 
     @property
     def tolerance(self) -> float:
@@ -122,12 +126,13 @@ class ForwardPass:
         return outputs
 
     @full_precision()
-    def with_gradients(self, images: Tensor) -> Tensor:
-        """Return the outputs for images that fit into memory, for autograd to differentiate.
+    @torch.inference_mode(False)
+    def gradients(self, images: Tensor, weights: Tensor) -> Tensor | None:
+        """Return the gradient of a weighted sum of the outputs, as `input_gradients` does.
 
-        Only a pass that is neither fused nor recorded can be differentiated.
+        Only a pass that is built for it can be differentiated. The images must fit into memory.
         """
-        return self._run(images)
+        return self._gradients(images, weights)
 
     def is_faithful(self, images: Tensor, outputs: Tensor) -> bool:
         """Return whether this still computes the model, whose `outputs` at the images are given."""
@@ -148,6 +153,26 @@ class ForwardPass:
         parts = [self._run(images[k : k + size]) for k in range(0, last, size)]
         done = size * len(parts)
         return torch.cat([*parts, self._run(images[last:])[done - last :]])
+
+
+def input_gradients(run: Function, images: Tensor, weights: Tensor) -> Tensor | None:
+    """Return the gradient of a weighted sum of outputs with respect to the images.
+
+    Args:
+        run: Runs a model on images so that autograd can differentiate its outputs.
+        images: The images, (images, …).
+        weights: The weight of each output, (images, classes).
+
+    Returns:
+        The gradient, shaped like the images, or None if the model passes no gradient to them.
+    """
+    with torch.enable_grad():
+        images = images.detach().requires_grad_()
+        outputs = run(images)
+    if not outputs.requires_grad:
+        return None
+    found = torch.autograd.grad(outputs, images, weights.to(outputs), allow_unused=True)
+    return cast("Tensor | None", found[0])
 
 
 def _in_dtype(run: Function, dtype: torch.dtype) -> Function:
@@ -183,7 +208,7 @@ def fast_forward(
         example: Inputs like those that will be run, one or more; the forward pass is tried on them.
         dtypes: What to compute in, one after another as they overflow; None takes `DTYPES`. On a
             CPU, bfloat16 needs a CPU with instructions for it.
-        is_differentiable: Whether `ForwardPass.with_gradients` is needed, so that nothing is fused.
+        is_differentiable: Whether `ForwardPass.gradients` is needed, so that nothing is fused.
 
     Returns:
         The forward pass, not yet compared with the model (`ForwardPass.is_faithful`).
@@ -197,11 +222,7 @@ def fast_forward(
     for first in range(len(dtypes)):
         try:
             forward = ForwardPass(
-                captured,
-                device,
-                dtypes=dtypes[first:],
-                is_fused=not is_differentiable,
-                is_recorded=not is_differentiable,
+                captured, device, dtypes=dtypes[first:], is_differentiable=is_differentiable
             )
             forward(example[:1])
         except torch.OutOfMemoryError:

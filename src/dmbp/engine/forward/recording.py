@@ -1,4 +1,4 @@
-"""Records a function of images as CUDA graphs, one for each batch size that comes again.
+"""Records functions of images as CUDA graphs, one for each batch size that comes again.
 
 A small batch takes the GPU less time than Python needs to start its kernels. A recording starts
 them all at once.
@@ -17,7 +17,10 @@ MAX_RECORDINGS = 4
 
 
 class Recorder:
-    """Runs a function of images, and records it the second time that a shape is met."""
+    """Runs a function of images, and records it the second time that a shape is met.
+
+    Further arguments are tensors whose shapes follow from the images'.
+    """
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -25,23 +28,23 @@ class Recorder:
         self._recordings: dict[torch.Size, RecordedBatch] = {}
         self._can_record = True
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, *others: Tensor) -> Tensor:
         """Return the function's result; replay a recording if there is one."""
         shape = images.shape
         if shape not in self._recordings and self._is_worth_recording(shape):
-            self._record(images)
+            self._record(images, *others)
         self._met.add(shape)
-        recording = self._recordings.get(shape)
-        return self._function(images) if recording is None else recording(images)
+        run = self._recordings.get(shape, self._function)
+        return run(images, *others)
 
     def _is_worth_recording(self, shape: torch.Size) -> bool:
         has_room = len(self._recordings) < MAX_RECORDINGS and shape[0] <= MAX_BATCH
         return self._can_record and has_room and shape in self._met
 
-    def _record(self, images: Tensor) -> None:
+    def _record(self, images: Tensor, *others: Tensor) -> None:
         """Record the function, unless one of its operations cannot be recorded."""
         try:
-            self._recordings[images.shape] = RecordedBatch(self._function, images)
+            self._recordings[images.shape] = RecordedBatch(self._function, images, *others)
         except RuntimeError:
             self._can_record = False
 
@@ -49,24 +52,25 @@ class Recorder:
 class RecordedBatch:
     """A CUDA graph of a function of images of one shape."""
 
-    def __init__(self, function: Function, images: Tensor) -> None:
-        with torch.cuda.device(images.device):
-            self._record(function, images)
+    def __init__(self, function: Function, *arguments: Tensor) -> None:
+        with torch.cuda.device(arguments[0].device):
+            self._record(function, arguments)
 
-    def _record(self, function: Function, images: Tensor) -> None:
-        self._images = images.clone()
+    def _record(self, function: Function, arguments: tuple[Tensor, ...]) -> None:
+        self._arguments = [argument.detach().clone() for argument in arguments]
         stream, outside = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(outside)
         with torch.cuda.stream(stream):
-            function(self._images)  # cuDNN and cuBLAS select their kernels before the recording
+            function(*self._arguments)  # cuDNN and cuBLAS select their kernels before the recording
         outside.wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         # Thread-local, because other threads may use CUDA meanwhile.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._result: Tensor = function(self._images)
+            self._result: Tensor = function(*self._arguments)
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, *arguments: Tensor) -> Tensor:
         """Replay the recording on other images."""
-        self._images.copy_(images)
+        for kept, argument in zip(self._arguments, arguments, strict=True):
+            kept.copy_(argument)
         self._graph.replay()
         return self._result.clone()
