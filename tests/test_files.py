@@ -47,6 +47,11 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: Path) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
+    (tmp_path / "secret").write_text("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(InputError, match="secret cannot be read: permission denied"):
+            check(tmp_path / "secret")
     monkeypatch.setattr(Path, "stat", denied)
     with pytest.raises(InputError, match="locked cannot be read: permission denied"):
         check(tmp_path / "locked")

@@ -70,6 +70,8 @@ def check_file(
         kind = next((name for name, is_kind in KINDS.items() if is_kind(status.st_mode)), None)
         found = kind or "a device"
         raise error(f"{shown(path)} cannot be read: it is {found}, not a {what}")
+    if not os.access(path, os.R_OK):
+        raise error(f"{shown(path)} cannot be read: {REASONS[errno.EACCES]}")
     if most_bytes is not None and status.st_size > most_bytes:
         raise error(
             f"{shown(path)} cannot be read: it has {status.st_size:,} bytes, more than the "

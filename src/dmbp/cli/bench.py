@@ -31,7 +31,7 @@ class Format(StrEnum):
     csv = "csv"
 
 
-PlanFile = Annotated[Path, typer.Argument(help="The plan, a .toml file.")]
+PlanFile = Annotated[Path, typer.Argument(readable=False, help="The plan, a .toml file.")]
 StoreFile = Annotated[Path, typer.Option("--store", help="The file of results.")]
 STORE = Path("dmbp-bench.sqlite")
 BATCH = 32

@@ -188,13 +188,14 @@ ModelOption = Annotated[
 WeightsOption = Annotated[
     Path | None,
     typer.Option(
+        readable=False,  # dmbp has its own words for a file that cannot be read
         help="The model's weights: a .safetensors or .pth file, or the name of weights that "
-        "torchvision publishes, such as IMAGENET1K_V1."
+        "torchvision publishes, such as IMAGENET1K_V1.",
     ),
 ]
 ClassesOption = Annotated[
     Path | None,
-    typer.Option(help="A text file with the names of the classes, one per line."),
+    typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
@@ -222,7 +223,7 @@ ColoursOption = Annotated[
     PaletteName, typer.Option(help="Colours of evidence for the class and against it.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-PhotoArgument = Annotated[Path, typer.Argument(help="A photo.")]
+PhotoArgument = Annotated[Path, typer.Argument(readable=False, help="A photo.")]
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
