@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "dmbp"
 # list. A package's own `__init__` comes after all of its modules.
 LAYERS = (
     "errors",
+    "files",
     "validation",
     "process",
     "precision",

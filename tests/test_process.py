@@ -1,5 +1,8 @@
 """Threads explain one at a time, each as if it were alone."""
 
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +11,9 @@ import torch
 
 from dmbp import DMBP
 from dmbp.precision import full_precision, reduced_precision
+from dmbp.process import defer_interrupts
 from tests import nets
+from tests.conftest import ROOT
 
 
 def tf32() -> tuple[bool, bool]:
@@ -52,3 +57,49 @@ def test_switches_are_one_threads_at_a_time() -> None:
             assert tf32() == (False, False)
         assert other.result(timeout=10) == (True, True)
     assert tf32() == before
+
+
+def test_an_interrupt_waits_for_what_is_deferred() -> None:
+    steps: list[str] = []
+
+    def interrupted() -> None:
+        with defer_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("inside")
+        steps.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert steps == ["inside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with ThreadPoolExecutor(1) as threads:  # which interrupts do not reach
+        threads.submit(lambda: defer_interrupts().__enter__()).result()
+
+
+INTERRUPTED = """
+import os, signal, sys
+import torch
+from dmbp import DMBP
+from tests import nets
+
+class InterruptingFinder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sympy.printing":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, InterruptingFinder())
+model, images = nets.ResidualNet().eval(), torch.randn(1, 3, 16, 16)
+try:
+    DMBP(model, iterations=2).attribute(images, target=1)
+except KeyboardInterrupt:
+    print("interrupted")
+sys.meta_path.pop(0)
+print(tuple(DMBP(model, iterations=2).attribute(images, target=1).shape))
+"""
+
+
+def test_an_interrupt_in_the_first_explanation_does_not_poison_later_ones() -> None:
+    """It comes while PyTorch imports its exporter, in a process of its own."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "interrupted\n(1, 3, 16, 16)\n", done.stderr

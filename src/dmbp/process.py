@@ -20,6 +20,8 @@ import ctypes
 import gc
 import io
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stderr, suppress
@@ -54,11 +56,11 @@ def _current_value(owner: Any, name: str) -> Any:
 
 
 @contextmanager
-def silence_logging() -> Generator[None]:
-    """Suppress log messages below errors inside."""
+def silence_logging(level: int = logging.WARNING) -> Generator[None]:
+    """Suppress log messages up to a level inside, by default those below errors."""
     with PROCESS_LOCK:
         before = logging.root.manager.disable
-        logging.disable(max(before, logging.WARNING))
+        logging.disable(max(before, level))
         try:
             yield
         finally:
@@ -68,9 +70,34 @@ def silence_logging() -> Generator[None]:
 @contextmanager
 def silence_output() -> Generator[None]:
     """Suppress logs, warnings and everything printed to standard error inside."""
-    with silence_logging(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+    with (
+        silence_logging(logging.ERROR),
+        warnings.catch_warnings(),
+        redirect_stderr(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def defer_interrupts() -> Generator[None]:
+    """Let an interrupt (Ctrl-C) wait until the code inside has finished.
+
+    An import that is interrupted leaves modules behind that no later import repairs. Interrupts
+    reach the main thread only, so in other threads there is nothing to defer.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            signal.raise_signal(signal.SIGINT)
 
 
 CUDA_ALLOCATED = "allocated by torch.cuda"

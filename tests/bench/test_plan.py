@@ -91,11 +91,11 @@ def test_wrong_settings_get_one_sentence(tmp_path: Path, settings: str, sentence
         (('"IM"', '"MI"'), "task 'VOC/RN50' in .*plan.toml: there is no metric 'MI'; there are IM"),
         (
             ("steps = 4", "steps = 0"),
-            "'steps' of task 'VOC/RN50' in .*plan.toml must be a whole number from 1, not 0",
+            "'steps' of task .* in .*plan.toml must be a whole number from 1 to 10,000, not 0",
         ),
         (
             ("steps = 4", 'steps = "four"'),
-            "'steps' of task 'VOC/RN50' in .* must be a whole number from 1, not 'four'",
+            "'steps' of task 'VOC/RN50' in .* must be a whole number from 1 to 10,000, not 'four'",
         ),
         (("steps = 4", "colour = 4"), "task 'VOC/RN50' in .* takes no entry 'colour'"),
         (('name = "VOC/RN50"', ""), "task 1 in .* needs 'name'"),
@@ -139,3 +139,29 @@ def test_wrong_plans_get_one_sentence(plan: Path, change: tuple[str, str], said:
     plan.write_text(PLAN.replace(*change))
     with pytest.raises(InputError, match=said):
         read_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "is not a plan: its lists are nested too deeply"),
+        ("a = " + "{a = " * 3000 + "1" + "}" * 3000, "is not a plan: its lists are nested too"),
+        ("a = " + "9" * 5000, "is not a plan: .*4300 digits"),
+        ("methods = [07:32:00]", "an item of 'methods' of the plan .* must be a table, not a time"),
+        ("[[tasks]]\nname = 1979-05-27", "'name' of task 1 .* a date"),
+        ("methods = [{name = 'rise', settings = {masks = 07:32:00}}]", "rise.masks .* not a time"),
+        ("#" + " " * 2**20, "it has 1,048,577 bytes, more than the 1,048,576 that a plan may have"),
+    ],
+)
+def test_plans_that_are_no_plans(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_plan(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "p" * 300, "a\0.toml"])
+def test_paths_that_are_no_plans(name: str) -> None:
+    with pytest.raises(
+        InputError, match=r"cannot be read: its? (is a device|name is|name contains)"
+    ):
+        read_plan(Path(name))

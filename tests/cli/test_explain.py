@@ -409,7 +409,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "truncated photo": (["cut.jpg"], "tests.cli.networks:good", "cut.jpg cannot be read"),
     "no photo": (["names.txt"], "tests.cli.networks:good", "is not an image"),
     "tiny photo": (["dot.png"], "tests.cli.networks:good", "1×1 pixels"),
-    "huge photo": (["huge.png"], "tests.cli.networks:good", "more than 150 megapixels"),
+    "huge photo": (["huge.png"], "tests.cli.networks:good", "more than 64 megapixels"),
     "one bad of two": (["photo.jpg", "dot.png"], "tests.cli.networks:good", "1×1 pixels"),
     "nan weights": (
         ["photo.jpg"],

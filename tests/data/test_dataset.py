@@ -14,7 +14,7 @@ EMPTY = {
     "voc": "is not a VOC folder: there are no files in .*/Annotations",
     "voc-not-difficult": "is not a VOC folder: there are no files in .*/Annotations",
     "folder": "has no folders with photos, one folder for each class",
-    "manifest": "cannot read .*: .*Is a directory",
+    "manifest": "cannot be read: it is a folder, not a manifest",
 }
 
 

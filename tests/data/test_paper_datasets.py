@@ -65,7 +65,7 @@ def test_voc_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "Annotations" / "a.xml").write_text(VOC.format(0))
     (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
     (tmp_path / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PhotoError, match=r"cannot read .*val\.txt"):
+    with pytest.raises(PhotoError, match=r"val\.txt cannot be read"):
         read_dataset("voc", tmp_path)
 
 

@@ -1,12 +1,15 @@
 """Photos of every kind become upright RGB images; broken ones are refused with a message."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
-from dmbp.data import read_photo
+from dmbp.data import photo_paths, read_photo
+from dmbp.data.photo import FORMATS, MAX_BYTES
 from dmbp.errors import PhotoError
 
 RAMP = numpy.linspace(0, 255, 32 * 24).reshape(24, 32)
@@ -78,8 +81,79 @@ def test_broken_photos(tmp_path: Path) -> None:
         ("text.jpg", "not an image"),
         ("empty.png", "not an image"),
         ("dot.png", "1×1 pixels; a photo needs at least 16"),
-        ("huge.png", "more than 150 megapixels"),
+        ("huge.png", "more than 64 megapixels"),
         (".", "cannot be read"),
     ]:
         with pytest.raises(PhotoError, match=sentence):
             read_photo(tmp_path / name)
+
+
+def test_sizes_are_limited_before_pixels_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scaling the short side of such a photo up would take gigabytes."""
+    long = saved(tmp_path, Image.new("1", (16, 16 * 50 + 1)), "long.png")
+    allowed = saved(tmp_path, Image.new("1", (16, 16 * 50)), "allowed.png")
+    fat = saved(tmp_path, Image.new("1", (20, 20)), "fat.png")
+    with fat.open("ab") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert read_photo(allowed).size == (16, 800)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", None)
+    with pytest.raises(PhotoError, match="16×801 pixels; one side may be at most 50 times as long"):
+        read_photo(long)
+    with pytest.raises(PhotoError, match="it has 536,870,913 bytes, more than the 536,870,912"):
+        read_photo(fat)
+
+
+@pytest.mark.parametrize("name", ["pipe.jpg", "/dev/zero"])
+def test_only_regular_files_are_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(PhotoError, match=r"cannot be read: it is a (pipe|device), not a file"):
+        read_photo(tmp_path / name)
+
+
+@pytest.mark.parametrize("format", ["PPM", "ICO", "PDF", "EPS", "JPEG2000", "TGA"])
+def test_formats_are_told_by_content(tmp_path: Path, format: str) -> None:
+    image = Image.new("RGB", (32, 32))
+    image.save(tmp_path / "a.jpg", format)
+    with pytest.raises(PhotoError, match="its content is not JPEG, PNG, BMP, GIF, TIFF or WEBP"):
+        read_photo(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_names_do_not_matter(tmp_path: Path, format: str) -> None:
+    Image.new("RGB", (32, 24)).save(tmp_path / "photo", format)
+    assert read_photo(tmp_path / "photo").size == (32, 24)
+
+
+@pytest.mark.parametrize("error", [IndexError("x"), KeyError(1), RecursionError(), MemoryError()])
+def test_whatever_a_decoder_raises_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    path = saved(tmp_path, Image.new("RGB", (32, 32)), "a.png")
+    monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
+    with pytest.raises(PhotoError, match=r"a\.png cannot be read: ."):
+        read_photo(path)
+
+
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf, -numpy.inf])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    pixels = RAMP.astype(numpy.float32)
+    pixels[3, 4] = value
+    path = saved(tmp_path, Image.fromarray(pixels), "a.tif")
+    with pytest.raises(
+        PhotoError, match=r"a\.tif cannot be read: it has pixels that are NaN or inf"
+    ):
+        read_photo(path)
+
+
+def test_folders_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", denied)
+    with pytest.raises(PhotoError, match=r"the folder .* cannot be read: permission denied"):
+        photo_paths([tmp_path])

@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dmbp.errors import InputError, TargetError
+from dmbp.errors import InputError, ModelError, PhotoError, TargetError
 from dmbp.models import Classifier, Preprocessing
-from dmbp.models.classifier import Fit, run_classifier
+from dmbp.models.classifier import Fit, move_module, run_classifier
 
 PHOTO = Image.new("RGB", (300, 200))
 
@@ -69,6 +69,7 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
     ("given", "sentence"),
     [
         ({"crop": (224, 160)}, "'crop' of a Preprocessing must be a number of pixels"),
+        ({"crop": 10**6}, "'crop' of a Preprocessing must be a number of pixels.*at most 4096"),
         ({"resize": -5}, "'resize' of a Preprocessing must be a number of pixels"),
         ({"interpolation": "bicubic"}, "one of Pillow's"),
         ({"std": (0.0, 0.0, 0.0)}, "above zero in every channel"),
@@ -172,3 +173,26 @@ def test_outputs_that_are_probabilities_are_recognised(last: nn.Module, activati
     outputs, classifier = run_classifier(Classifier("a model", module), inputs)
     assert torch.equal(outputs, module(inputs))
     assert classifier.activation == activation
+
+
+@pytest.mark.parametrize("fit", ["crop", "whole"])
+def test_photos_are_not_scaled_to_gigabytes(fit: Fit) -> None:
+    preprocessing = Preprocessing(resize=2000, crop=2000, fit=fit)
+    assert preprocessing.scaled_size((100, 200)) == (2000, 4000)
+    with pytest.raises(PhotoError, match="200×10000 pixels would be scaled to 2000×100000 for the"):
+        preprocessing.view(Image.new("RGB", (200, 10_000)))
+
+
+def test_a_model_without_data_is_not_moved() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].to("meta")
+    with pytest.raises(ModelError, match=r"'1\.weight' is on the meta device and has no data"):
+        move_module(module, "cpu")
+
+
+def test_numbers_of_thousands_of_digits_are_out_of_range() -> None:
+    classifier = Classifier("a", nn.Identity())
+    with pytest.raises(
+        TargetError, match=r"class 9+…9+ is out of range: the model has classes 0 to"
+    ):
+        classifier.class_index("9" * 5000, torch.zeros(3))

@@ -6,6 +6,7 @@ import pytest
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models import MODELS, is_architecture, load_model, model_names
+from dmbp.models.registry import read_classes
 
 
 def test_unknown_models_get_the_nearest_names() -> None:
@@ -35,5 +36,22 @@ def test_a_file_of_weights_is_not_a_model() -> None:
 
 
 def test_class_names_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="cannot read class names from"):
+    with pytest.raises(WeightsError, match="there is no file of classes"):
         load_model("voc160", classes=tmp_path / "missing.txt")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name(name: str) -> None:
+    with pytest.raises(ModelError, match="the model's name is empty; give one, or none at all"):
+        load_model(name)
+
+
+def test_class_names_are_printable_and_short(tmp_path: Path) -> None:
+    path = tmp_path / "classes.txt"
+    path.write_text("a\x1b[31mb\ncafé\u00a0au lait\n")
+    assert read_classes(path) == ("a\\x1b[31mb", "café\u00a0au lait")
+    path.write_text("cat\n" + "x" * 2000)
+    with pytest.raises(WeightsError, match=r"line 2 of .* has 2,000 characters, which is no class"):
+        read_classes(path)
+    with pytest.raises(WeightsError, match="it is a device, not a file of classes"):
+        read_classes(Path("/dev/zero"))

@@ -107,3 +107,38 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
     ]:
         with pytest.raises(WeightsError, match=sentence):
             read_state_dict(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda weight: weight.to_sparse(), "is a sparse tensor"),
+        (lambda weight: weight.flatten(1).to_sparse_csr(), "is a sparse tensor"),
+        (lambda weight: weight.to("meta"), "is on the meta device and has no data"),
+        (lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8), "is quantised"),
+        (lambda _: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "is a nested"),
+        (lambda weight: weight.to(torch.complex64), "has complex numbers"),
+    ],
+)
+def test_tensors_that_are_no_weights(
+    tmp_path: Path, make: Callable[[Tensor], Tensor], sentence: str
+) -> None:
+    state = make_network().state_dict()
+    torch.save({**state, "0.weight": make(state["0.weight"])}, tmp_path / "a.pth")
+    with pytest.raises(WeightsError, match=rf"a\.pth cannot be used: '0\.weight' {sentence}"):
+        read_state_dict(tmp_path / "a.pth")
+
+
+def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path: Path) -> None:
+    """torch.load would unpack a few kilobytes to gigabytes."""
+    torch.save({"weight": torch.zeros(100_000)}, tmp_path / "a.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pth") as plain,
+        zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    assert read_state_dict(tmp_path / "a.pth")["weight"].shape == (100_000,)
+    with pytest.raises(WeightsError, match="is a compressed archive that unpacks to 40"):
+        read_state_dict(tmp_path / "b.pth")

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from dmbp.errors import OutputError
-from dmbp.render.pictures import parse_photo, write_all_or_none
+from dmbp.render.pictures import encode_figure, parse_photo, write_all_or_none
 
 
 def test_photos_as_they_come() -> None:
@@ -38,3 +39,24 @@ def test_files_are_written_together_or_not_at_all(
     with pytest.raises(OutputError, match="No space left on device"):
         write_all_or_none({tmp_path / "first": b"1", tmp_path / "second": b"2"})
     assert not list(tmp_path.iterdir())
+
+
+def test_names_are_no_formulas() -> None:
+    """matplotlib would refuse the first name; the powers of ten of an axis stay formulas."""
+    figure = Figure()
+    axis = figure.add_subplot()
+    axis.set_title(r"$\nosuch$")
+    axis.set_xscale("log")
+    axis.plot([1, 1000], [0, 1], label="$x$")
+    axis.legend()
+    assert encode_figure(figure, ".png").startswith(b"\x89PNG")
+    assert not axis.title.get_parse_math()
+    assert all(label.get_parse_math() for label in axis.get_xticklabels())
+
+
+def test_names_that_are_too_long_after_their_ending(tmp_path: Path) -> None:
+    fits = tmp_path / ("a" * 251 + ".png")
+    write_all_or_none({fits: b"x"})
+    assert [path.name for path in tmp_path.iterdir()] == [fits.name]
+    with pytest.raises(OutputError, match=r"cannot write .*\.json: its name is too long"):
+        write_all_or_none({tmp_path / ("a" * 251 + ".json"): b"x"})

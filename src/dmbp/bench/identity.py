@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 from dmbp.bench.plan import Task
 from dmbp.errors import DMBPError
 from dmbp.models import Classifier, Preprocessing, load_model
-from dmbp.models.classifier import run_classifier
+from dmbp.models.classifier import move_module, run_classifier
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def load_task_model(task: Task, device: str) -> TaskModel:
 
 def _classifier(task: Task, device: str) -> Classifier:
     classifier = load_model(task.model, weights=task.weights, classes=task.classes)
-    classifier.module.to(device).requires_grad_(False)
+    move_module(classifier.module, device)
+    classifier.module.requires_grad_(False)
     noise = classifier.move_inputs(_noise(classifier.preprocessing))
     outputs, classifier = run_classifier(classifier, noise)
     if task.classes is not None:  # only names from a file may not match

@@ -42,7 +42,8 @@ from dmbp.attribution import METHODS
 from dmbp.attribution.settings import check_settings
 from dmbp.bench.paper import TABLES
 from dmbp.data.dataset import READERS
-from dmbp.errors import InputError, require_known
+from dmbp.errors import InputError, first_line, require_known
+from dmbp.files import read_text, shown
 from dmbp.metrics.insertion import STEPS
 from dmbp.models.classifier import Fit
 from dmbp.validation import (
@@ -69,7 +70,14 @@ METRICS = (
 explained in `dmbp.metrics.removal`.
 """
 
+MAX_BYTES = 2**20
+"""The largest plan that is read."""
+
 Count = Annotated[int, Constraint("a whole number from 1", lambda number: number >= 1)]
+
+Steps = Annotated[
+    int, Constraint("a whole number from 1 to 10,000", lambda number: 1 <= number <= 10_000)
+]
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Task:
     classes: Path | None = None
     fit: Annotated[str, OneOf("fit", get_args(Fit))] | None = None
     first: Count | None = None
-    steps: Count = STEPS
+    steps: Steps = STEPS
 
     __pydantic_config__ = FORBID_UNKNOWN
 
@@ -218,13 +226,13 @@ def read_plan(path: Path) -> Plan:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path, what="plan", error=InputError, most_bytes=MAX_BYTES)
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"cannot read the plan {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a plan: {error}") from error
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{shown(path)} is not a plan: its lists are nested too deeply") from error
+    except ValueError as error:  # also a number of thousands of digits
+        raise InputError(f"{shown(path)} is not a plan: {first_line(error)}") from error
 
 
 def _error_context(location: Location, table: Mapping[str, Any], path: Path) -> ErrorContext:
@@ -239,8 +247,9 @@ def _error_context(location: Location, table: Mapping[str, Any], path: Path) -> 
     entry = table[str(location[0])][index]
     if not isinstance(entry, dict):
         return ErrorContext(f"the plan {path}")
-    name: Any = cast("dict[str, Any]", entry).get("name", index + 1)
-    return ErrorContext(f"{kind} {name!r} in {path}")
+    name: Any = cast("dict[str, Any]", entry).get("name")
+    called = repr(name) if isinstance(name, str) else index + 1
+    return ErrorContext(f"{kind} {called} in {path}")
 
 
 def _variant(entry: MethodEntry, settings: Mapping[str, Any], path: Path) -> Variant:

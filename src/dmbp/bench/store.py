@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dmbp.errors import InputError, OutputError
+from dmbp.files import printable
 
 __all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DigestCache", "ResultRow", "Store"]
 
@@ -262,7 +263,7 @@ class DigestCache:
             return None
         query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?"
         return next(
-            (digest for (digest,) in self._database.read(query, (str(path), *version))), None
+            (digest for (digest,) in self._database.read(query, (_key(path), *version))), None
         )
 
     def put(self, digests: Mapping[Path, str]) -> None:
@@ -275,8 +276,17 @@ class DigestCache:
         versions = {path: _file_version(path) for path in digests}
         self._database.write(
             "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)",
-            [(str(path), *version, digests[path]) for path, version in versions.items() if version],
+            [
+                (_key(path), *version, digests[path])
+                for path, version in versions.items()
+                if version
+            ],
         )
+
+
+def _key(path: Path) -> str:
+    """Return a path as text that SQLite can store."""
+    return printable(str(path))
 
 
 def _file_version(path: Path) -> tuple[int, int] | None:

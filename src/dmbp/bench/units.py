@@ -20,8 +20,10 @@ from dmbp.bench.identity import ModelIdentity, load_task_model
 from dmbp.bench.plan import Plan, Task, Variant
 from dmbp.bench.store import Cell, DigestCache, ResultRow, Store
 from dmbp.data.dataset import read_dataset
+from dmbp.data.photo import MAX_BYTES
 from dmbp.data.sample import Label, Sample
-from dmbp.errors import DMBPError, TargetError, one_line
+from dmbp.errors import DMBPError, PhotoError, TargetError, one_line
+from dmbp.files import check_file, reason, shown
 
 PHOTOS_AT_ONCE = 256
 """Photos whose questions are looked up in the store together."""
@@ -96,9 +98,13 @@ def _digests(paths: Sequence[Path], cache: DigestCache) -> dict[Path, tuple[str,
 
 def _digest(path: Path) -> tuple[str, str | None]:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16], None
+        check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16], None
+    except PhotoError as error:
+        return "unreadable", str(error)
     except OSError as error:
-        return "unreadable", f"cannot read {path}: {error.strerror}"
+        return "unreadable", f"{shown(path)} cannot be read: {reason(error)}"
 
 
 def class_index(label: Label, identity: ModelIdentity, sample: Sample) -> int:

@@ -2,12 +2,14 @@
 
 A command parses its options and calls a function of `dmbp.workflows` (or `dmbp.bench`). Exit codes:
 0 for success, 2 for an error that the user can correct (one sentence says how), 1 for a bug in dmbp
-or a benchmark with failures, 130 for an interrupt.
+or a benchmark with failures, 130 for an interrupt. `dmbp --debug COMMAND` also prints tracebacks.
 
 Slow imports are inside the commands, so that `dmbp --help` does not wait for PyTorch.
 """
 
 import os
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 # PyTorch's threads spin for milliseconds while they wait for each other, which slows an explanation
@@ -22,10 +24,11 @@ from dmbp.cli.compare import compare
 from dmbp.cli.demo import demo
 from dmbp.cli.doctor import doctor
 from dmbp.cli.explain import explain
-from dmbp.cli.options import stdout
+from dmbp.cli.options import CommandGroup, set_debugging, stdout
 from dmbp.cli.sanity import sanity
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Explain what an image classifier saw.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
@@ -39,8 +42,15 @@ app.add_typer(bench_app, name="bench")
 @app.callback(invoke_without_command=True)
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Also print the traceback of an error.")
+    ] = False,
 ) -> None:
     """Explain what an image classifier saw."""
+    set_debugging(debug)
+    # A file's name need not be text that the terminal can show.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if version:
         stdout.print(f"dmbp {__version__}")
         raise typer.Exit

@@ -1,5 +1,6 @@
 """The commands `dmbp bench run`, `status`, `table`, `plot`, `export` and `merge`."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,6 +11,7 @@ import typer
 
 from dmbp.cli.options import report_errors, stdout
 from dmbp.errors import InputError
+from dmbp.files import check_file, shown
 
 if TYPE_CHECKING:
     from dmbp.bench.store import Store
@@ -29,7 +31,7 @@ class Format(StrEnum):
     csv = "csv"
 
 
-PlanFile = Annotated[Path, typer.Argument(help="The plan, a .toml file.")]
+PlanFile = Annotated[Path, typer.Argument(readable=False, help="The plan, a .toml file.")]
 StoreFile = Annotated[Path, typer.Option("--store", help="The file of results.")]
 STORE = Path("dmbp-bench.sqlite")
 BATCH = 32
@@ -192,12 +194,16 @@ def merge(
 
 
 def _check_exists(store: Path) -> None:
-    if not store.is_file():
-        raise InputError(f"there is no file of results {store}; `dmbp bench run` creates one")
+    if not os.path.exists(store):
+        raise InputError(
+            f"there is no file of results {shown(store)}; `dmbp bench run` creates one"
+        )
+    check_file(store, what="file of results", error=InputError)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
     part, slash, parts = text.partition("/")
-    if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise InputError(f"a shard is written as 1/4 to 4/4, not {text!r}")
+    are_numbers = slash and part.isdecimal() and parts.isdecimal() and len(text) <= 20
+    if not (are_numbers and 1 <= int(part) <= int(parts)):
+        raise InputError(f"a shard is written as 1/4 to 4/4, not {shown(text)!r}")
     return int(part) - 1, int(parts)

@@ -65,6 +65,7 @@ def compare(
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import parse_settings, with_dmbp_settings
     from dmbp.workflows.compare import compare as compare_methods
+    from dmbp.workflows.explain import result_stem
     from dmbp.workflows.prediction import ModelSpec
 
     console = None if quiet else stdout
@@ -81,4 +82,4 @@ def compare(
             quiet=quiet,
         )
         comparison = compare_methods(prediction, names, settings=settings, console=console)
-        write_result(comparison, out / photo.stem, picture, colours, quiet)
+        write_result(comparison, out / result_stem(photo), picture, colours, quiet)

@@ -29,7 +29,9 @@ def doctor(
     trust_model_file: TrustOption = False,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Side of the test image in pixels. Default: the model's own."),
+        typer.Option(
+            min=1, max=4096, help="Side of the test image in pixels. Default: the model's own."
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     smooth: SmoothOption = None,

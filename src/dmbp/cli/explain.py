@@ -32,7 +32,9 @@ from dmbp.cli.options import (
 
 
 def explain(
-    photos: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
+    photos: Annotated[
+        list[Path], typer.Argument(readable=False, help="Photos, or folders of photos.")
+    ],
     model: ModelOption = None,
     weights: WeightsOption = None,
     classes: ClassesOption = None,

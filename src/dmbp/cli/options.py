@@ -1,21 +1,28 @@
 """What the commands share: the terminal, options with their help, and common steps.
 
 Commands print to `stdout`, and run inside `report_errors`, which turns an error that the user can
-correct into one sentence on `stderr`. An option that several commands take is defined here once.
+correct into one sentence on `stderr`. `CommandGroup` runs every command inside `report_bugs`, which
+does the same with any other exception. An option that several commands take is defined here once.
 """
 
+import errno
+import os
+import traceback
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
-from dmbp.errors import DMBPError, PhotoError, TargetError, one_line
+from dmbp.errors import DMBPError, PhotoError, TargetError, first_line, one_line
+from dmbp.files import is_folder, printable, reason, shown
 
 if TYPE_CHECKING:
     from dmbp.workflows.compare import Comparison
@@ -24,6 +31,18 @@ if TYPE_CHECKING:
 
 stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 stdout = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Typer's exception for a command line that it cannot parse, which it reports itself."""
+
+_debugging = False
+
+
+def set_debugging(on: bool) -> None:
+    """Say whether errors also print their traceback."""
+    global _debugging
+    _debugging = on
 
 
 @contextmanager
@@ -39,16 +58,83 @@ def report_errors(*, interrupted: str = "interrupted") -> Generator[None]:
             warnings.showwarning = _print_warning
             yield
     except DMBPError as error:
-        stderr.print(Text("dmbp: ", "red") + Text(one_line(error)))
-        raise typer.Exit(2) from None
+        raise _exit_with(one_line(error), 2) from None
     except KeyboardInterrupt:
-        stderr.print(Text("dmbp: ", "red") + Text(interrupted))
-        raise typer.Exit(130) from None
+        raise _exit_with(interrupted, 130) from None
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that never end with a traceback, unless `--debug` asks for it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the user named."""
+        with report_errors(), report_bugs():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def report_bugs() -> Generator[None]:
+    """Print one sentence about an exception that is not dmbp's own, and exit.
+
+    Lack of memory or a file that cannot be used (exit code 2) is nobody's bug; anything else is
+    dmbp's (exit code 1).
+    """
+    try:
+        yield
+    except (DMBPError, typer.Exit, typer.Abort, _USAGE_ERROR):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # the program that reads the output has ended
+        if _is_out_of_memory(error):
+            raise _exit_with(OUT_OF_MEMORY, 2) from None
+        if isinstance(error, OSError) and error.filename is not None:
+            path = os.fsdecode(error.filename)
+            raise _exit_with(f"{shown(path)} cannot be used: {reason(error)}", 2) from None
+        what = f"{type(error).__name__}: {printable(first_line(error))}"
+        raise _exit_with(
+            f"this is a bug in dmbp, please report it{_issue_tracker()} with the output of "
+            f"`dmbp --debug …`: {what}",
+            1,
+        ) from None
+
+
+OUT_OF_MEMORY = (
+    "there is not enough memory: use a smaller photo, model or batch, or a machine with more memory"
+)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out: PyTorch raises a plain `RuntimeError` for that on a CPU."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and any(
+            words in str(error) for words in ("not enough memory", "out of memory", "alloc_cpu")
+        )
+    )
+
+
+def _issue_tracker() -> str:
+    """Return the address of the project's issues as part of a sentence, if the package has one."""
+    with suppress(PackageNotFoundError):
+        for url in metadata("dmbp").get_all("Project-URL") or []:
+            name, _, address = url.partition(", ")
+            if name == "Issues":
+                return f" at {address}"
+    return ""
+
+
+def _exit_with(sentence: str, code: int) -> typer.Exit:
+    """Print a sentence, after the traceback if the user asked for it, and return an exit."""
+    if _debugging:
+        traceback.print_exc()
+    stderr.print(Text("dmbp: ", "red") + Text(printable(sentence)))
+    return typer.Exit(code)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as one line, without its location in the code."""
-    stderr.print(Text("note: ", "yellow") + Text(" ".join(str(message).split())))
+    stderr.print(Text("note: ", "yellow") + Text(printable(" ".join(str(message).split()))))
 
 
 class Preset(StrEnum):
@@ -102,8 +188,9 @@ ModelOption = Annotated[
 WeightsOption = Annotated[
     Path | None,
     typer.Option(
+        readable=False,  # dmbp has its own words for a file that cannot be read
         help="The model's weights: a .safetensors or .pth file, or the name of weights that "
-        "torchvision publishes, such as IMAGENET1K_V1."
+        "torchvision publishes, such as IMAGENET1K_V1.",
     ),
 ]
 TrustOption = Annotated[
@@ -116,7 +203,7 @@ TrustOption = Annotated[
 ]
 ClassesOption = Annotated[
     Path | None,
-    typer.Option(help="A text file with the names of the classes, one per line."),
+    typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
@@ -144,7 +231,7 @@ ColoursOption = Annotated[
     PaletteName, typer.Option(help="Colours of evidence for the class and against it.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-PhotoArgument = Annotated[Path, typer.Argument(help="A photo.")]
+PhotoArgument = Annotated[Path, typer.Argument(readable=False, help="A photo.")]
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -185,8 +272,8 @@ def predict_photo(
     from dmbp.workflows.explain import check_folder
     from dmbp.workflows.prediction import predict
 
-    if photo.is_dir():
-        raise PhotoError(f"{photo} is a folder; this command takes one photo")
+    if is_folder(photo):
+        raise PhotoError(f"{shown(photo)} is a folder; this command takes one photo")
     if len(targets or []) > 1:
         raise TargetError("this command is about one class: give --target once")
     image = read_photo(photo)
@@ -216,4 +303,4 @@ def write_result(
     style = PanelStyle(palette=PALETTES[colours.value])
     paths = result.write(path.parent, path.name, style, suffix=f".{picture.value}")
     if not quiet:
-        stdout.print("→ " + ", ".join(str(path) for path in paths))
+        stdout.print("→ " + ", ".join(shown(path) for path in paths))

@@ -62,6 +62,7 @@ def sanity(
     """
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import with_dmbp_settings
+    from dmbp.workflows.explain import result_stem
     from dmbp.workflows.prediction import ModelSpec
     from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
 
@@ -78,4 +79,4 @@ def sanity(
             quiet=quiet,
         )
         check = check_sanity(prediction, names, settings=settings, draws=draws, console=console)
-        write_result(check, out / photo.stem, picture, colours, quiet)
+        write_result(check, out / result_stem(photo), picture, colours, quiet)

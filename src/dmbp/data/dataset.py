@@ -4,6 +4,7 @@ No photo is opened. A sample is a name and its labels, so fifty thousand samples
 and a broken photo raises an error only in the code that opens it.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from dmbp.data.paper_datasets import read_imagenet, read_imagenet_5k, read_voc_samples
 from dmbp.data.sample import Sample, read_folder, read_manifest
 from dmbp.errors import PhotoError, require_known
+from dmbp.files import shown
 
 Reader = Callable[[Path], list[Sample]]
 """Returns the samples of the dataset in a folder or file."""
@@ -60,6 +62,6 @@ def read_dataset(kind: str, root: Path) -> Dataset:
         PhotoError: If `root` does not exist or is not laid out as the kind requires.
     """
     require_known("kind of dataset", kind, READERS)
-    if not root.exists():
-        raise PhotoError(f"there is no folder or file {root}")
+    if not os.path.exists(root):
+        raise PhotoError(f"there is no folder or file {shown(root)}")
     return Dataset(kind, root, tuple(READERS[kind](root)))

@@ -24,8 +24,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dmbp.data.photo import photo_names
-from dmbp.data.sample import Label, Sample, VocImage, VocObject, samples_in
+from dmbp.data.sample import Label, Sample, VocImage, VocObject, samples_in, subfolders
 from dmbp.errors import PhotoError
+from dmbp.files import check_file, printable, read_text
+
+MAX_BYTES = 2**25
+"""The largest list or annotation that is read; ImageNet's are below 2 MB."""
 
 
 def read_voc_samples(root: Path, *, difficult: bool = True) -> list[Sample]:
@@ -38,7 +42,7 @@ def read_voc_samples(root: Path, *, difficult: bool = True) -> list[Sample]:
     images = _validation_images(root, read_voc(root))
     samples = [
         Sample(
-            image.path.stem,
+            printable(image.path.stem),
             image.path.parent,
             image.path.name,
             tuple(image.classes(difficult=difficult)),
@@ -74,10 +78,7 @@ def _validation_images(root: Path, images: list[VocImage]) -> list[VocImage]:
     path = root / "ImageSets" / "Main" / "val.txt"
     if not path.is_file():
         return images
-    try:
-        names = set(path.read_text(encoding="utf-8").split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhotoError(f"cannot read {path}: {error}") from error
+    names = set(_read_text(path).split())
     listed = [image for image in images if image.path.stem in names]
     if not listed:
         raise PhotoError(f"none of the photos that {path} lists is annotated in {root}")
@@ -85,6 +86,7 @@ def _validation_images(root: Path, images: list[VocImage]) -> list[VocImage]:
 
 
 def _read_annotation(annotation: Path, photos: Path) -> VocImage:
+    check_file(annotation, what="file", error=PhotoError, most_bytes=MAX_BYTES)
     try:
         tree = ElementTree.parse(annotation).getroot()
         size = (int(_text(tree, "size/width")), int(_text(tree, "size/height")))
@@ -116,9 +118,7 @@ GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 def read_imagenet(root: Path) -> list[Sample]:
     """Return every photo of the validation set with its class."""
-    if not root.is_dir():
-        raise PhotoError(f"{root} is not a folder")
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and SYNSET.fullmatch(p.name))
+    folders = [folder for folder in subfolders(root) if SYNSET.fullmatch(folder.name)]
     if folders:
         return _read_by_synset(root, folders)
     photos = photo_names(root)
@@ -170,13 +170,18 @@ def _read_val_list(root: Path, photos: list[str]) -> list[Sample]:
     classes: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
         parts = line.split()
-        if len(parts) != 2 or not parts[1].isdecimal() or int(parts[1]) >= CLASSES:
+        if (
+            len(parts) != 2
+            or not parts[1].isdecimal()
+            or len(parts[1]) > 4
+            or int(parts[1]) >= CLASSES
+        ):
             raise PhotoError(f"line {number} of {path} is not a file and a class: {line!r}")
         classes[Path(parts[0]).name] = int(parts[1])
     missing = [photo for photo in photos if photo not in classes]
     if missing:
         raise PhotoError(f"{path} does not have {missing[0]}")
-    return [Sample(photo, root, photo, (classes[photo],)) for photo in photos]
+    return [Sample(printable(photo), root, photo, (classes[photo],)) for photo in photos]
 
 
 def _read_ground_truth(root: Path, photos: list[str]) -> list[Sample]:
@@ -196,9 +201,9 @@ def _read_ground_truth(root: Path, photos: list[str]) -> list[Sample]:
     number = {name: index for index, name in enumerate(sorted(order))}
     samples: list[Sample] = []
     for photo, line in zip(photos, truth, strict=True):
-        if not line.isdecimal() or not 1 <= int(line) <= len(order):
+        if not line.isdecimal() or len(line) > 4 or not 1 <= int(line) <= len(order):
             raise PhotoError(f"{root / GROUND_TRUTH} has {line!r} for {photo}, not a class")
-        samples.append(Sample(photo, root, photo, (number[order[int(line) - 1]],)))
+        samples.append(Sample(printable(photo), root, photo, (number[order[int(line) - 1]],)))
     return samples
 
 
@@ -214,7 +219,8 @@ def _read_synsets(path: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhotoError(f"cannot read {path}: {error}") from error
+    return [line.strip() for line in _read_text(path).splitlines() if line.strip()]
+
+
+def _read_text(path: Path) -> str:
+    return read_text(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)

@@ -1,9 +1,10 @@
 """Reads photo files as upright RGB images, whatever their mode, size or orientation flag.
 
-`read_photo` raises a `PhotoError` for a file that is broken, tiny or huge. `sample_photos` takes
-its photos from scikit-image at run time (the `demo` extra), because dmbp does not include any:
-the cat (Stefan van der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the
-motorcycle (Daniel Scharstein, Middlebury stereo data).
+`read_photo` raises a `PhotoError` for a file that is broken, tiny, huge or of another format than
+those of `FORMATS`; its content decides, not its name. `sample_photos` takes its photos from
+scikit-image at run time (the `demo` extra), because dmbp does not include any: the cat (Stefan van
+der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the motorcycle (Daniel
+Scharstein, Middlebury stereo data).
 """
 
 import os
@@ -17,11 +18,24 @@ from typing import Any
 import numpy
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dmbp.errors import PhotoError
+from dmbp.errors import PhotoError, first_line
+from dmbp.files import check_file, is_folder, printable, reason, shown
 
 MIN_SIDE = 16
-MAX_PIXELS = 150_000_000
-"""More than a camera's; a larger file is a mistake or an attack, and would take gigabytes."""
+MAX_PIXELS = 64_000_000
+"""Decoding takes up to 20 bytes for each pixel, so the largest photo and PyTorch need 1.7 GB."""
+
+MAX_RATIO = 50
+"""How many times as long as the other a side may be: models scale the short side to hundreds of
+pixels, and the long side grows with it."""
+
+MAX_BYTES = 2**29
+"""More than an uncompressed photo of `MAX_PIXELS` takes at 16 bits for each of four channels; some
+decoders read the whole file at once."""
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP")
+"""Pillow's names of the formats that are read. Its other decoders are rarely used, and some run
+other programs."""
 
 SAMPLE_SIDE = 320
 """Height and width of the collage among the sample photos."""
@@ -30,8 +44,16 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 def photo_names(folder: Path) -> list[str]:
-    """Return the names of the photos in a folder, sorted."""
-    return sorted(name for name in os.listdir(folder) if name.lower().endswith(SUFFIXES))
+    """Return the names of the photos in a folder, sorted.
+
+    Raises:
+        PhotoError: If the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise PhotoError(f"the folder {shown(folder)} cannot be read: {reason(error)}") from error
+    return sorted(name for name in names if name.lower().endswith(SUFFIXES))
 
 
 def photo_paths(paths: Sequence[Path]) -> list[Path]:
@@ -44,16 +66,16 @@ def photo_paths(paths: Sequence[Path]) -> list[Path]:
         The files in the same order; the photos of a folder are sorted by name.
 
     Raises:
-        PhotoError: If a folder has no photos. Folders inside it are not searched.
+        PhotoError: If a folder cannot be read or has no photos. Folders inside it are not searched.
     """
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if is_folder(path):
             inside = [path / name for name in photo_names(path)]
             if not inside:
                 raise PhotoError(
-                    f"there are no photos in the folder {path} itself; folders inside it are not "
-                    "searched"
+                    f"there are no photos in the folder {shown(path)} itself; folders inside it "
+                    "are not searched"
                 )
             files += inside
         else:
@@ -74,8 +96,10 @@ def read_photo(path: Path) -> Image.Image:
         An upright RGB image.
 
     Raises:
-        PhotoError: If there is no such file, it cannot be decoded, a side is shorter than 16
-            pixels, or it has more than 150 megapixels.
+        PhotoError: If there is no such file, it is not a regular file of at most 512 MiB, its
+            content is not of one of the formats `FORMATS` or cannot be decoded, a value is NaN or
+            infinite, a side is shorter than 16 pixels or 50 times as long as the other, or it has
+            more than 64 megapixels.
     """
     with without_size_warnings():
         return decode_photo(path)
@@ -112,39 +136,58 @@ def check_photo(path: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Generator[Image.Image]:
     """Open a photo and check its size; errors, also inside, are raised as a `PhotoError`."""
+    check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
     try:
-        if not path.exists():
-            raise PhotoError(f"there is no file {path}")
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             _check_size(path, *image.size)
             yield image
+    except PhotoError:
+        raise
     except UnidentifiedImageError as error:
-        raise PhotoError(f"{path} is not an image that can be read") from error
+        *names, last = FORMATS
+        raise PhotoError(
+            f"{shown(path)} is not an image that can be read: its content is not "
+            f"{', '.join(names)} or {last}"
+        ) from error
     except Image.DecompressionBombError as error:
         raise PhotoError(_too_large(path)) from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise PhotoError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        why = reason(error) if error.errno else first_line(error)
+        raise PhotoError(f"{shown(path)} cannot be read: {why}") from error
+    except Exception as error:  # decoders raise almost anything for a damaged file
+        why = "there is not enough memory" if isinstance(error, MemoryError) else first_line(error)
+        raise PhotoError(f"{shown(path)} cannot be read: {printable(why)}") from error
 
 
 def _check_size(path: Path, width: int, height: int) -> None:
     if min(width, height) < MIN_SIDE:
         raise PhotoError(
-            f"{path} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
+            f"{shown(path)} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
+        )
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise PhotoError(
+            f"{shown(path)} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
+            "as long as the other: crop it first"
         )
     if width * height > MAX_PIXELS:
         raise PhotoError(_too_large(path))
 
 
 def _too_large(path: Path) -> str:
-    return f"{path} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
+    return (
+        f"{shown(path)} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
+    )
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
-        return _from_grey(numpy.asarray(image).astype(numpy.float64) / 65535)
+        values = numpy.asarray(image).astype(numpy.float64)
+        return _from_grey(values, darkest=0, brightest=65535)
     if image.mode in ("I", "F"):  # without a fixed range, the darkest pixel becomes black
         values = numpy.asarray(image).astype(numpy.float64)
-        return _from_grey((values - values.min()) / max(float(numpy.ptp(values)), 1e-12))
+        if not numpy.isfinite(values).all():
+            raise ValueError("it has pixels that are NaN or infinite")
+        return _from_grey(values, darkest=float(values.min()), brightest=float(values.max()))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -152,8 +195,13 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _from_grey(brightness: numpy.ndarray) -> Image.Image:
-    return Image.fromarray(numpy.round(brightness * 255).astype(numpy.uint8)).convert("RGB")
+def _from_grey(values: numpy.ndarray, *, darkest: float, brightest: float) -> Image.Image:
+    """Return values as a grey picture; they are scaled in place, since a copy takes 0.5 GB."""
+    values -= darkest
+    values /= max(brightest - darkest, 1e-12)
+    values *= 255
+    pixels = numpy.round(values, out=values).astype(numpy.uint8)
+    return Image.fromarray(pixels).convert("RGB")
 
 
 def sample_photos() -> dict[str, tuple[Image.Image, tuple[str, ...]]]:

@@ -11,6 +11,13 @@ from pathlib import Path
 
 from dmbp.data.photo import photo_names
 from dmbp.errors import PhotoError
+from dmbp.files import check_file, is_folder, printable, reason, shown
+
+MAX_BYTES = 2**27
+"""The largest manifest: two million lines, which take about a gigabyte of memory."""
+
+MAX_DIGITS = 18
+"""The most digits of a class's number; it has to fit into 64 bits."""
 
 Label = int | str
 """A class: its number in the model's outputs, or its name."""
@@ -82,16 +89,28 @@ class Sample:
 
 def samples_in(folder: Path, label: Label) -> list[Sample]:
     """Return the photos in a folder, all with the same label."""
-    labels = (label,)
-    return [Sample(f"{folder.name}/{file}", folder, file, labels) for file in photo_names(folder)]
+    labels, files = (label,), photo_names(folder)
+    return [Sample(printable(f"{folder.name}/{file}"), folder, file, labels) for file in files]
+
+
+def subfolders(root: Path) -> list[Path]:
+    """Return the folders in a folder, sorted.
+
+    Raises:
+        PhotoError: If `root` is not a folder that can be read.
+    """
+    if not is_folder(root):
+        raise PhotoError(f"{shown(root)} is not a folder")
+    try:
+        return sorted(path for path in root.iterdir() if is_folder(path))
+    except OSError as error:
+        raise PhotoError(f"the folder {shown(root)} cannot be read: {reason(error)}") from error
 
 
 def read_folder(root: Path) -> list[Sample]:
     """Return the photos in the subfolders of `root`, labelled with the subfolders' names."""
-    if not root.is_dir():
-        raise PhotoError(f"{root} is not a folder")
-    classes = sorted(path for path in root.iterdir() if path.is_dir())
-    samples = [sample for folder in classes for sample in samples_in(folder, folder.name)]
+    classes = [(folder, printable(folder.name)) for folder in subfolders(root)]
+    samples = [sample for folder, name in classes for sample in samples_in(folder, name)]
     if not samples:
         raise PhotoError(f"{root} has no folders with photos, one folder for each class")
     return samples
@@ -99,6 +118,7 @@ def read_folder(root: Path) -> list[Sample]:
 
 def read_manifest(path: Path) -> list[Sample]:
     """Return the photos that a CSV manifest lists, in its order."""
+    check_file(path, what="manifest", error=PhotoError, most_bytes=MAX_BYTES)
     labels: dict[str, list[Label]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -113,9 +133,15 @@ def read_manifest(path: Path) -> list[Sample]:
                 texts = [text.strip() for text in (row["label"] or "").split(";")]
                 if not row["file"] or not all(texts):
                     raise PhotoError(f"line {reader.line_num} of {path} lacks a file or a label")
-                labels.setdefault(row["file"], []).extend(_parse_label(text) for text in texts)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PhotoError(f"cannot read {path}: {error}") from error
+                if "\0" in row["file"] + row["label"]:
+                    raise PhotoError(f"line {reader.line_num} of {path} contains a NUL character")
+                where = f"line {reader.line_num} of {path}"
+                parsed = [_parse_label(text, where) for text in texts]
+                labels.setdefault(row["file"], []).extend(parsed)
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhotoError(f"{shown(path)} cannot be read: {reason(error)}") from error
+    except csv.Error as error:
+        raise PhotoError(f"{shown(path)} is not a CSV file: {error}") from error
     if not labels:
         raise PhotoError(f"{path} lists no photos")
     folder = path.parent
@@ -125,5 +151,9 @@ def read_manifest(path: Path) -> list[Sample]:
     ]
 
 
-def _parse_label(text: str) -> Label:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+def _parse_label(text: str, where: str) -> Label:
+    if not text.removeprefix("-").isdecimal():
+        return text
+    if len(text) > MAX_DIGITS:
+        raise PhotoError(f"{where} has a number of {len(text):,} digits, which is no class")
+    return int(text)

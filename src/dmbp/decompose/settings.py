@@ -5,7 +5,6 @@ An objective is a loss over the terms: the paper's (Eq. 10) or one of its two ab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -31,6 +30,9 @@ OneRemoval = Baseline | Literal["noise"] | ReplaceFunction
 """What replaces removed pixels: a name, a tensor, or a function."""
 
 Removal = OneRemoval | Sequence[OneRemoval]
+
+MAX_LEARNING_RATE = 1000
+"""A step of 1 already takes a mask from one end of its range to the other."""
 
 NAMED_REMOVALS = ("blur", "mean", "zero", "noise")
 
@@ -158,8 +160,11 @@ class Settings:
         require_known("precision", self.precision, PRECISIONS)
         if not isinstance(self.iterations, int) or self.iterations < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"iterations must be a whole number from 0, not {self.iterations}")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
+            raise InputError(
+                f"learning_rate must be above 0 and at most {MAX_LEARNING_RATE:,}, not "
+                f"{self.learning_rate}"
+            )
 
     def described(self) -> dict[str, str | int | float]:
         """Return the settings as plain values, for a file or a report."""

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import InputError, TargetError, suggestion
+from dmbp.errors import InputError, ModelError, PhotoError, TargetError, suggestion
+from dmbp.files import shown
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.probabilities import ProbabilityTracker, activation_function
 from dmbp.validation import Constraint, check_fields
@@ -23,7 +24,20 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 GREY_MEAN = (0.449,)
 GREY_STD = (0.226,)
 
+MAX_SIDE = 4096
+"""The longest side of a model's input in pixels: such an image alone takes 0.2 GB."""
+
+MAX_SCALED_PIXELS = 64_000_000
+"""The most pixels that a photo is scaled to before it is cropped, as many as a photo may have."""
+
 Pixels = Annotated[
+    int,
+    Constraint(
+        "a number of pixels, because photos are made square, and at most 4096",
+        lambda side: 1 <= side <= MAX_SIDE,
+    ),
+]
+ResizedPixels = Annotated[
     int, Constraint("a number of pixels, because photos are made square", lambda side: side >= 1)
 ]
 PerChannel = Annotated[tuple[float, ...], Constraint("a number for each channel")]
@@ -43,7 +57,7 @@ class Preprocessing:
 
     Args:
         resize: Length in pixels to which a photo is resized before it is cropped.
-        crop: Side length of the input in pixels.
+        crop: Side length of the input in pixels, at most 4096.
         fit: Which part of the photo the model sees. "crop" makes the short side `resize` pixels
             long and takes the central `crop` × `crop` of it; "squeeze" resizes the whole photo to
             `crop` × `crop`; "squeeze-crop" resizes it to `resize` × `resize` and takes the centre;
@@ -56,7 +70,7 @@ class Preprocessing:
         InputError: If a setting has another value.
     """
 
-    resize: Pixels = 256
+    resize: ResizedPixels = 256
     crop: Pixels = 224
     fit: Fit = "crop"
     mean: PerChannel = IMAGENET_MEAN
@@ -107,19 +121,38 @@ class Preprocessing:
         return view.convert("L").convert("RGB") if len(self.mean) == 1 else view
 
     def _resize_and_crop(self, photo: Image.Image) -> Image.Image:
-        if self.fit == "squeeze":
-            return photo.resize((self.crop, self.crop), self.interpolation)
-        if self.fit == "whole":
-            sides = [max(1, round(side * self.crop / min(photo.size))) for side in photo.size]
-            return photo.resize((sides[0], sides[1]), self.interpolation)
-        # Rounded as torchvision does: a pixel more or less shifts the whole photo.
-        divisors = photo.size if self.fit == "squeeze-crop" else [min(photo.size)] * 2
-        scales = zip(photo.size, divisors, strict=True)
-        sides = [int(self.resize * side / divisor) for side, divisor in scales]
-        width, height = (max(self.crop, side) for side in sides)
+        width, height = self.scaled_size(photo.size)
         resized = photo.resize((width, height), self.interpolation)
+        if self.fit in ("squeeze", "whole"):
+            return resized
         left, top = (round((side - self.crop) / 2) for side in (width, height))
         return resized.crop((left, top, left + self.crop, top + self.crop))
+
+    def scaled_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the width and height that a photo is resized to before it is cropped.
+
+        Args:
+            size: The photo's width and height.
+
+        Raises:
+            PhotoError: If these are more than 64 megapixels.
+        """
+        if self.fit == "squeeze":
+            return self.crop, self.crop
+        if self.fit == "whole":
+            sides = [max(1, round(side * self.crop / min(size))) for side in size]
+        else:
+            # Rounded as torchvision does: a pixel more or less shifts the whole photo.
+            divisors = size if self.fit == "squeeze-crop" else [min(size)] * 2
+            scales = zip(size, divisors, strict=True)
+            sides = [max(self.crop, int(self.resize * side / by)) for side, by in scales]
+        width, height = sides
+        if width * height > MAX_SCALED_PIXELS:
+            raise PhotoError(
+                f"the photo of {size[0]}×{size[1]} pixels would be scaled to {width}×{height} for "
+                f"the model, more than {MAX_SCALED_PIXELS // 1_000_000} megapixels: crop it first"
+            )
+        return width, height
 
     def tensor(self, view: Image.Image) -> Tensor:
         """Return a view as the model's input.
@@ -226,7 +259,7 @@ class Classifier:
         """
         count = len(outputs)
         if text.strip().removeprefix("-").isdecimal():
-            return _check_range(int(text), count)
+            return _check_range(text.strip(), count)
         if self.classes is None:
             raise TargetError(
                 f"the model's classes have no names, so {text!r} cannot be looked up: give a "
@@ -247,10 +280,28 @@ class Classifier:
         return max(matching, key=lambda k: float(outputs[k]))
 
 
-def _check_range(index: int, count: int) -> int:
-    if not 0 <= index < count:
-        raise TargetError(f"class {index} is out of range: the model has classes 0 to {count - 1}")
-    return index
+def _check_range(number: str, count: int) -> int:
+    # More digits than Python reads as a number are out of any range.
+    if len(number) > 18 or not 0 <= int(number) < count:
+        raise TargetError(
+            f"class {shown(number)} is out of range: the model has classes 0 to {count - 1}"
+        )
+    return int(number)
+
+
+def move_module(module: nn.Module, device: torch.device | str) -> None:
+    """Move a model to a device.
+
+    Raises:
+        ModelError: If a parameter or buffer of the model has no data.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise ModelError(
+                f"the model's {name!r} is on the meta device and has no data: load its weights "
+                "first"
+            )
+    module.to(device)
 
 
 def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:

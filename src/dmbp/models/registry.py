@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dmbp.errors import ModelError, WeightsError, suggestion
+from dmbp.files import check_file, printable, read_text, shown
 from dmbp.models import voc160
 from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import program_file_classifier
@@ -57,6 +58,12 @@ FILES: Mapping[str, Callable[[Path, bool], Classifier]] = {
 }
 """Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`."""
 
+MAX_CLASSES_BYTES = 2**24
+"""The largest file of class names; ImageNet's 21 841 names are 0.5 MB."""
+
+LONGEST_CLASS = 1000
+"""The most characters of a class's name; drawing longer ones takes minutes."""
+
 PUBLISHED = ("IMAGENET", "DEFAULT")
 """Prefixes of the names of torchvision's weights. torchvision is imported only for a name with one
 of them, because a user's factory may run without it."""
@@ -88,6 +95,8 @@ def load_model(
         ModelError: If there is no such model, or it cannot be built.
         WeightsError: If weights are missing, unreadable, or do not fit the model.
     """
+    if not name.strip():
+        raise ModelError(f"the model's name is empty; give one, or none at all for {DEFAULT}")
     architecture, _, published = name.partition(":")
     if Path(name).suffix in FILES:
         classifier = _load_file(Path(name), weights, trust_model_file)
@@ -105,7 +114,7 @@ def load_model(
         classifier = torchvision_classifier(name, weights)
     else:
         hint = _weights_file_hint(name) or suggestion(name, model_names())
-        raise ModelError(f"there is no model {name!r}; {hint}")
+        raise ModelError(f"there is no model {shown(name)!r}; {hint}")
     return classifier if classes is None else replace(classifier, classes=read_classes(classes))
 
 
@@ -135,18 +144,21 @@ def untrained_model(name: str) -> Classifier:
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """Read class names from a text file with one per line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"cannot read class names from {path}: {error}") from error
-    return tuple(line.strip() for line in lines)
+    text = read_text(path, what="file of classes", error=WeightsError, most_bytes=MAX_CLASSES_BYTES)
+    names = tuple(printable(line.strip()) for line in text.rstrip().splitlines())
+    for number, name in enumerate(names, 1):
+        if len(name) > LONGEST_CLASS:
+            raise WeightsError(
+                f"line {number} of {shown(path)} has {len(name):,} characters, which is no class's "
+                "name"
+            )
+    return names
 
 
 def _load_file(path: Path, weights: Path | None, trust: bool) -> Classifier:
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
-    if not path.is_file():
-        raise ModelError(f"there is no model file {path}")
+    check_file(path, what="model file", error=ModelError)
     return FILES[path.suffix](path, trust)
 
 
@@ -156,6 +168,6 @@ def _weights_file_hint(name: str) -> str | None:
         return None
     return (
         "a file of weights does not say which network they belong to: give its architecture with "
-        f"--model, such as resnet50 or my_module:make_model, and --weights {name}; or export the "
-        "network to a .pt2 or .onnx file"
+        f"--model, such as resnet50 or my_module:make_model, and --weights {shown(name)}; or "
+        "export the network to a .pt2 or .onnx file"
     )

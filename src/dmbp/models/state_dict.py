@@ -1,7 +1,8 @@
 """Loads weights from a file into a module, or raises an error that says why they do not fit."""
 
 import pickle
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
+from dmbp.files import check_file
 from dmbp.process import silence_output
 
 StateDict = Mapping[str, Tensor]
@@ -27,16 +29,16 @@ def read_state_dict(path: Path) -> StateDict:
     Raises:
         WeightsError: If there is no such file, or it does not hold a state dict.
     """
-    if path.is_dir():
-        raise WeightsError(f"{path} is a folder, not a weights file")
-    if not path.is_file():
-        raise WeightsError(f"there is no weights file {path}")
+    check_file(path, what="weights file", error=WeightsError)
     try:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
         else:
+            _check_not_compressed(path)
             with silence_output():  # torch warns about a file that has no weights
                 content = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightsError:
+        raise
     except Exception as error:  # the readers raise almost anything for a foreign file
         if "TorchScript" in str(error):
             raise WeightsError(
@@ -50,6 +52,22 @@ def read_state_dict(path: Path) -> StateDict:
             "torch.save(model.state_dict(), ...)"
         ) from error
     return _unwrap(content, path)
+
+
+def _check_not_compressed(path: Path) -> None:
+    """Raise a `WeightsError` for an archive that unpacks to more than its own size.
+
+    `torch.save` does not compress, but `torch.load` unpacks: megabytes may become gigabytes.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > path.stat().st_size:
+        raise WeightsError(
+            f"{path} is a compressed archive that unpacks to {unpacked:,} bytes; save the weights "
+            "with torch.save, which does not compress"
+        )
 
 
 def _unwrap(content: Any, path: Path) -> StateDict:
@@ -67,7 +85,28 @@ def _unwrap(content: Any, path: Path) -> StateDict:
         (p for p in _PREFIXES if state and all(k.startswith(p) for k in state)), ""
     ):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
+    _check_dense(state, path)
     return state
+
+
+UNUSABLE: Mapping[str, Callable[[Tensor], bool]] = {
+    "is a nested tensor": lambda tensor: tensor.is_nested,
+    "is quantised": lambda tensor: tensor.is_quantized,
+    "is on the meta device and has no data": lambda tensor: tensor.is_meta,
+    "is a sparse tensor": lambda tensor: tensor.layout is not torch.strided,
+    "has complex numbers": lambda tensor: tensor.is_complex(),
+}
+"""Tensors that cannot be a model's weights here, by what is said about them."""
+
+
+def _check_dense(state: StateDict, path: Path) -> None:
+    for key, tensor in state.items():
+        found = next((words for words, is_kind in UNUSABLE.items() if is_kind(tensor)), None)
+        if found is not None:
+            raise WeightsError(
+                f"{path} cannot be used: {key!r} {found}; save the model with dense floating-point "
+                "weights"
+            )
 
 
 def load_state_dict(

@@ -5,6 +5,7 @@ are used. torchvision must be imported with `import_torchvision`: its wheel is b
 build of torch, so a plain import fails with a CPU build.
 """
 
+import os
 import pickle
 import sys
 import warnings
@@ -74,7 +75,7 @@ def _published_weights(published: Any, weights: Path | None) -> Any:
     if weights is None:
         return published.DEFAULT
     # A benchmark plan prepends its folder to the weights, so only the last part is the name.
-    if weights.suffix or weights.exists() or weights.name != weights.name.upper():
+    if weights.suffix or os.path.exists(weights) or weights.name != weights.name.upper():
         return None
     require_known(
         "weights of torchvision", weights.name, list(published.__members__), error=WeightsError

@@ -31,6 +31,7 @@ from dmbp.render.panel import (
     title_height,
     write_note,
 )
+from dmbp.render.pictures import draw_names_literally
 
 
 @dataclass(frozen=True)
@@ -308,6 +309,7 @@ def _draw_frame(photo: Array, so_far: Sequence[float], count: int, title: str) -
     right.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="fraction of pixels")
     right.set_title(f"probability of {title}: {so_far[-1]:.0%}", fontsize=10)
     right.spines[["top", "right"]].set_visible(False)
+    draw_names_literally(figure)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(numpy.asarray(canvas.buffer_rgba())).convert("RGB")

@@ -3,16 +3,19 @@
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from torch import Tensor
 
 from dmbp.errors import InputError, OutputError
+from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, is_folder, reason, shown
 from dmbp.render.colour import Array
 
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
@@ -23,9 +26,25 @@ def encode_figure(figure: Figure, suffix: str) -> bytes:
     """Return a figure as the content of a file with the ending `suffix`."""
     if suffix not in FORMATS:
         raise OutputError(f"pictures are written as {', '.join(FORMATS)}, not {suffix!r}")
+    draw_names_literally(figure)
     buffer = BytesIO()
     figure.savefig(buffer, format=FORMATS[suffix], dpi=DOTS_PER_INCH, facecolor="white")
     return buffer.getvalue()
+
+
+def draw_names_literally(figure: Figure) -> None:
+    """Keep a figure's texts from being read as formulas: a class may be called `$x$`."""
+    axes: list[Any] = [axis for part in figure.axes for axis in (part.xaxis, part.yaxis)]
+    powers = {  # matplotlib writes the powers of ten along a logarithmic axis as formulas
+        label
+        for axis in axes
+        if axis.get_scale() == "log"
+        for label in axis.get_ticklabels(which="both")
+    }
+    texts: list[Any] = figure.findobj(Text)
+    for text in texts:
+        if text not in powers:
+            text.set_parse_math(False)
 
 
 def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
@@ -35,9 +54,11 @@ def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
         OutputError: If a file cannot be written.
     """
     for path in contents:
-        if path.is_dir():
-            raise OutputError(f"cannot write {path}: a folder has that name")
-    parts = {path: path.with_name(f".{path.name}.part") for path in contents}
+        if is_folder(path):
+            raise OutputError(f"cannot write {shown(path)}: a folder has that name")
+        if len(os.fsencode(path.name)) > LONGEST_NAME:
+            raise OutputError(f"cannot write {shown(path)}: {NAME_TOO_LONG}")
+    parts = {path: _temporary_name(path) for path in contents}
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +70,15 @@ def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
             with suppress(OSError):
                 part.unlink()
         where = next(iter(contents)).parent
-        raise OutputError(f"cannot write to {where}: {error.strerror or error}") from error
+        raise OutputError(f"cannot write to {shown(where)}: {reason(error)}") from error
+
+
+def _temporary_name(path: Path) -> Path:
+    """Return a hidden file beside the path; it differs from those of other paths."""
+    name = f".{path.name}.part"
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        name = f".{sha256(os.fsencode(path.name)).hexdigest()}.part"
+    return path.with_name(name)
 
 
 def check_drawable(inputs: Tensor) -> None:

@@ -153,7 +153,7 @@ def report_html(
         smoothing=style.smoothing,
         notes=[tint_note(tests), SCORE_MEANING, *[INDEPENDENT_CLASSES] * independent],
     )
-    return page.encode()
+    return page.encode(errors="replace")  # names of files need not be UTF-8
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:

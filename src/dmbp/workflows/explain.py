@@ -6,6 +6,7 @@ explains them one at a time. Each gives an `Explanation`, from which all files a
 """
 
 import os
+import stat
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from dmbp.baseline import baseline_for
 from dmbp.data import check_photo, photo_paths, read_photo
 from dmbp.decompose import Decomposition
 from dmbp.errors import OutputError, PhotoError
+from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, reason, shown
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
@@ -50,6 +52,9 @@ from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, pred
 from dmbp.workflows.removal import PixelRemoval, remove_pixels
 
 REPORT_NAME = "report.html"
+
+LONGEST_STEM = 110
+"""The most bytes of the photo's name in the names of its results."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +279,7 @@ def explain_photos(
     _check_no_overwrite(paths, [output.picture(stem) for stem in stems])
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
-    photos = _decode_photos(stems, targets, rather_than, damaged)
+    photos = _decode_photos(stems, classifier, targets, rather_than, damaged)
     explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
     _report_unreadable(damaged, paths, arguments=files)
 
@@ -302,34 +307,53 @@ def _report_unreadable(
     warnings.warn(f"left out: {'; '.join(errors.values())}", stacklevel=2)
 
 
+def result_stem(photo: Path) -> str:
+    """Return how the names of a photo's results begin: with its own, at most `LONGEST_STEM` long.
+
+    Classes and endings are added to it, and no name may have more than 255 bytes.
+    """
+    name = os.fsencode(photo.stem)
+    if len(name) <= LONGEST_STEM:
+        return photo.stem
+    return name[:LONGEST_STEM].decode(errors="ignore") or "photo"
+
+
 def _unique_stems(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """Yield each file's name without its ending, numbered if it is taken, and the file's path."""
     taken: set[str] = set()
     for path in paths:
-        numbered = (f"{path.stem}-{number}" for number in count(2))
-        stem = next(name for name in chain([path.stem], numbered) if name not in taken)
+        first = result_stem(path)
+        numbered = (f"{first}-{number}" for number in count(2))
+        stem = next(name for name in chain([first], numbered) if name not in taken)
         taken.add(stem)
         yield stem, path
 
 
 def check_folder(path: Path) -> None:
     """Raise an `OutputError` if results cannot be written to a folder, before any work is done."""
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"cannot write to {path}: it is a file, not a folder")
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise OutputError(f"cannot write to {path}: {existing} is a file, not a folder")
-    if not os.access(existing, os.W_OK):
-        raise OutputError(f"cannot write to {path}: {existing} is not writable")
+    where = shown(path)
+    try:
+        # Unlike `Path.exists`, this also finds links that lead nowhere, or back to themselves.
+        existing = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
+        is_folder = stat.S_ISDIR(existing.stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot write to {where}: {reason(error)}") from error
+    if not is_folder:
+        it = "it" if existing == path else shown(existing)
+        raise OutputError(f"cannot write to {where}: {it} is a file, not a folder")
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts):
+        raise OutputError(f"cannot write to {where}: {NAME_TOO_LONG}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write to {where}: {shown(existing)} is not writable")
 
 
 def _check_no_overwrite(photos: Sequence[Path], pictures: Sequence[Path]) -> None:
     """Raise an `OutputError` if a picture would overwrite a photo."""
-    originals = {photo.resolve() for photo in photos}
+    originals = {os.path.realpath(photo) for photo in photos}
     for picture in pictures:
-        if picture.resolve() in originals:
+        if os.path.realpath(picture) in originals:
             raise OutputError(
-                f"{picture} would be written over the photo itself; use another --out"
+                f"{shown(picture)} would be written over the photo itself; use another --out"
             )
 
 
@@ -343,6 +367,7 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
 
 def _decode_photos(
     stems: Mapping[str, Path],
+    classifier: Classifier,
     targets: Sequence[str],
     rather_than: Sequence[str],
     damaged: dict[Path, str],
@@ -350,9 +375,12 @@ def _decode_photos(
     """Yield one decoded photo at a time; add those that cannot be decoded to `damaged`."""
     for stem, path in stems.items():
         try:
-            yield Photo(str(path), stem, read_photo(path), targets, rather_than)
+            image = read_photo(path)
+            classifier.preprocessing.scaled_size(image.size)
         except PhotoError as error:
             damaged[path] = str(error)
+        else:
+            yield Photo(str(path), stem, image, targets, rather_than)
 
 
 def explain_all(
@@ -376,7 +404,7 @@ def explain_all(
             if output.report:
                 explanations.append(explanation)
             if console is not None:
-                console.print(f"{photo.name}: {explanation.summary()} → {picture}")
+                console.print(f"{shown(photo.name)}: {explanation.summary()} → {shown(picture)}")
     if explanations:
         _write_report(explanations, classifier, explainer, output)
         if console is not None:

@@ -18,9 +18,11 @@ from PIL import Image
 from torch import Tensor
 
 from dmbp import __version__
-from dmbp.errors import InputError
+from dmbp.errors import InputError, first_line
+from dmbp.files import shown
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
-from dmbp.models.classifier import run_classifier
+from dmbp.models.classifier import move_module, run_classifier
+from dmbp.process import silence_output
 from dmbp.render.colour import Array
 from dmbp.render.pictures import to_picture
 from dmbp.workflows.class_target import ClassTarget, NamedClass, class_targets
@@ -45,7 +47,7 @@ class ModelSpec:
     def load(self) -> Classifier:
         """Load the model onto its device."""
         device = self.torch_device
-        name = self.model or DEFAULT
+        name = self._name
         if self.has_random_weights:
             classifier = untrained_model(name)
         else:
@@ -55,23 +57,30 @@ class ModelSpec:
                 classes=self.classes,
                 trust_model_file=self.trust_model_file,
             )
-        classifier.module.to(device)
+        move_module(classifier.module, device)
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
+
+    @property
+    def _name(self) -> str:
+        return DEFAULT if self.model is None else self.model
 
     @property
     def has_random_weights(self) -> bool:
         """Whether the model gets random weights."""
-        return self.untrained and self.weights is None and is_architecture(self.model or DEFAULT)
+        return self.untrained and self.weights is None and is_architecture(self._name)
 
     @cached_property
     def torch_device(self) -> torch.device:
         """The device, after a check that it is available."""
         try:
-            device = torch.device(self.device)
-            torch.zeros(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0].partition(". ")[0][:100]
-            raise InputError(f"device {self.device!r} is not available: {reason}") from error
+            with silence_output():  # torch warns about kinds of devices that it knows by name only
+                device = torch.device(self.device)
+                torch.zeros(1, device=device)
+        except Exception as error:  # torch raises almost anything for a device that it lacks
+            reason = first_line(error).partition(". ")[0][:100]
+            is_plain = isinstance(error, AssertionError | RuntimeError) and "ASSERT" not in reason
+            why = reason if is_plain else "this PyTorch was built without it"
+            raise InputError(f"device {shown(self.device)!r} is not available: {why}") from error
         if device.type == "meta":
             raise InputError("device 'meta' computes nothing; use cpu or cuda")
         return device
@@ -152,4 +161,5 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
     """Return a record as the content of a JSON file, with the versions of dmbp and torch."""
     versions = {"dmbp": __version__, "torch": torch.__version__}
     text = json.dumps({**record, **versions}, indent=2, ensure_ascii=False)
-    return f"{text}\n".encode()
+    # Bytes of file names that are not UTF-8 become JSON's escapes, from which Python restores them.
+    return f"{text}\n".encode(errors="backslashreplace")

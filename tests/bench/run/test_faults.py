@@ -205,3 +205,22 @@ def test_units_are_made_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.M
 
     run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=1), look)
     assert len(taken) == 12
+
+
+def test_pipes_devices_and_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    """A pipe would wait forever and a device never end; a name has to be text to be stored."""
+    plan, store = make_plan(tmp_path, photos=2), tmp_path / "s.sqlite"
+    os.mkfifo(tmp_path / "photos" / "cat" / "pipe.jpg")
+    (tmp_path / "photos" / "cat" / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "photos" / "dog" / "00001.png").rename(
+        tmp_path / "photos" / "dog" / os.fsdecode(b"caf\xe9.png")
+    )
+    tally = run_plan(read_plan(plan), store, RunOptions())
+    assert (tally.done, tally.failed) == (4, 4)
+    failures = [failure for failure, _ in Store(store).failures()]
+    assert sorted(failure.rpartition("/")[2] for failure in failures) == [
+        "pipe.jpg cannot be read: it is a pipe, not a file",
+        "zero.png cannot be read: it is a device, not a file",
+    ]
+    with closing(Store(store)) as results:
+        assert "dog/caf\\udce9.png" in {row.cell.image for row in results.rows()}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import CaptureError, InputError, ModelError
+from dmbp.linear.model.checks import check_fit
 from tests import nets
 
 IMAGES = (2, 3, 16, 16)
@@ -46,8 +47,17 @@ def test_inputs_of_another_dtype() -> None:
 
 
 def test_inputs_on_another_device() -> None:
-    with pytest.raises(InputError, match=r"on cpu but the model's 'a.weight' is on meta; use"):
-        dmbp.linearize(nets.FunctionalNet().eval().to("meta"), torch.randn(IMAGES), target=1)
+    with pytest.raises(InputError, match=r"on meta but the model's 'a' is on cpu; use .*'cpu'"):
+        check_fit(torch.empty(IMAGES, device="meta"), [("a", torch.ones(1))])
+
+
+def test_a_model_or_inputs_without_data() -> None:
+    """`inputs.to("meta")` would not help."""
+    model = nets.FunctionalNet().eval()
+    with pytest.raises(InputError, match="inputs on the meta device have no data"):
+        dmbp.linearize(model, torch.empty(IMAGES, device="meta"), target=1)
+    with pytest.raises(ModelError, match=r"'a.weight' is on the meta device and has no data"):
+        dmbp.linearize(model.to("meta"), torch.randn(IMAGES), target=1)
 
 
 def test_a_model_made_in_inference_mode() -> None:

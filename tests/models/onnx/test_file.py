@@ -1,8 +1,10 @@
 """ONNX files: an export is explained as the module it was made from; unusable files are refused."""
 
+import random
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dmbp.errors import ModelError, WeightsError
+from dmbp.errors import DMBPError, ModelError, WeightsError
 from dmbp.linear.model.wrappers import OneAtATime
 from dmbp.metrics.reinitialisation import with_reinitialised_layer
 from dmbp.models import load_model
 from dmbp.models.onnx.file import read_classifier
 from dmbp.models.torchvision_models import import_torchvision
+from dmbp.workflows.doctor import diagnose
+from dmbp.workflows.prediction import ModelSpec
 from tests import nets
 from tests.models.networks import assert_same_map, export_onnx, small_network
 from tests.real import photographs
@@ -312,3 +316,70 @@ def test_onnx_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ModelError, match=r"needs the extra onnx: pip install dmbp\[onnx\]"):
         load_model(str(path))
+
+
+def constant(name: str, *numbers: int, scalar: bool = False) -> Any:
+    array = torch.tensor(numbers[0] if scalar else numbers).numpy()
+    return onnx.numpy_helper.from_array(array, name)
+
+
+def written(path: Path, nodes: list[Any], constants: list[Any], side: int = 8) -> Path:
+    """An ONNX file that averages its input, `x`, or what `nodes` make of it, `wide`."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    source = "wide" if any("wide" in node.output for node in nodes) else "x"
+    pool = helper.make_node("GlobalAveragePool", [source], ["pooled"])
+    nodes = [*nodes, pool, helper.make_node("Flatten", ["pooled"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", kind, [1, 3, side, side])]
+    outputs = [helper.make_tensor_value_info("y", kind, [1, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    onnx.save(model, path)
+    return path
+
+
+def test_declared_sizes_are_limited(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.onnx", [], [], side=10**6)
+    assert path.stat().st_size < 200
+    with pytest.raises(
+        ModelError, match=r"takes inputs of 1×3×1000000×1000000; .* up to 4096×4096"
+    ):
+        load_model(str(path))
+
+
+def test_computed_sizes_are_limited(tmp_path: Path) -> None:
+    """A file of 200 bytes may ask for any amount of memory, as constants or when it is run."""
+    node = onnx.helper.make_node
+    large = [constant("s", 10**5, 10**5)]
+    numbers = [constant(n, k, scalar=True) for n, k in (("a", 0), ("b", 10**10), ("c", 1))]
+    squares = [node("Mul", [f"n{k}"] * 2, [f"n{k + 1}"]) for k in range(60)]
+    doubled = [node("Concat", [f"n{k}"] * 2, [f"n{k + 1}"], axis=0) for k in range(60)]
+    halves = [node("ConstantOfShape", ["s"], [f"c{k}"]) for k in range(5)]
+    cases: list[tuple[list[Any], list[Any], str]] = [
+        ([node("ConstantOfShape", ["s"], ["c"])], large, "tensor of 100000×100000 numbers"),
+        ([node("Range", ["a", "b", "c"], ["d"])], numbers, "tensor of 10000000000 numbers"),
+        (halves, [constant("s", 2**14, 2**13)], "constants have more than 268,435,456 numbers"),
+        (
+            [node("Tile", ["x", "s"], ["wide"])],
+            [constant("s", 1, 1, 10**4, 10**4)],
+            "tensor of 1×3×80000×80000 numbers",
+        ),
+        ([node("Pow", ["b", "b"], ["d"])], numbers, "Pow with an exponent of 10000000000"),
+        (squares, [constant("n0", 10**9)], "integers beyond 64 bits"),
+        (doubled, [constant("n0", 1, 2)], "shape is computed from 131,072 numbers"),
+    ]
+    for nodes, constants, sentence in cases:
+        with pytest.raises(ModelError, match=sentence):
+            load_model(str(written(tmp_path / "a.onnx", nodes, constants)))
+
+
+def test_flipped_bytes_are_one_sentence(tmp_path: Path) -> None:
+    """Whatever a damaged file says, loading and running it raises nothing but dmbp's errors."""
+    path = export_onnx(small_network(), tmp_path / "net.onnx", 16, dynamic=False)
+    whole, draw = path.read_bytes(), random.Random(0)
+    for _ in range(20):
+        content = bytearray(whole)
+        for _ in range(draw.choice((1, 2, 8))):
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        with suppress(DMBPError):
+            diagnose(ModelSpec(str(path)))

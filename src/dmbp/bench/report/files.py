@@ -20,6 +20,7 @@ from dmbp.bench.report.lines import RunningMean
 from dmbp.bench.store import CELL_COLUMNS, JSON_COLUMNS, ResultRow, Store
 from dmbp.bench.units import SkippedTasks, results
 from dmbp.errors import InputError, OutputError
+from dmbp.files import reason, shown
 from dmbp.render import encode_figure, write_all_or_none
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
 
@@ -43,12 +44,12 @@ def export(store: Store, path: Path) -> int:
     """
     if path.suffix not in WRITERS:
         kinds = " or ".join(WRITERS)
-        raise InputError(f"results are exported to a {kinds} file, not {path}")
+        raise InputError(f"results are exported to a {kinds} file, not {shown(path)}")
     metrics = store.metrics()
     try:
         return WRITERS[path.suffix](path, metrics, _lines(store.rows(), metrics))
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise OutputError(f"cannot write {shown(path)}: {reason(error)}") from error
 
 
 def _lines(rows: Iterable[ResultRow], metrics: Sequence[str]) -> Iterator[tuple[Any, ...]]:

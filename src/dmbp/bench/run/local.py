@@ -31,6 +31,7 @@ from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings
 from dmbp.errors import InputError, WorkerError
+from dmbp.files import shown
 
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 
@@ -52,10 +53,12 @@ def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
 def _check_device(name: str) -> str:
     """Return the name of a device that exists; nothing is allocated on it."""
     kind, _, index = name.partition(":")
-    if kind not in DEVICE_TYPES or not (index.isdecimal() or name == kind):
-        raise InputError(f"there is no device {name!r}; devices are cpu, cuda, cuda:1 or mps")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    is_number = index.isdecimal() and len(index) <= 3  # PyTorch numbers devices to 127
+    if kind not in DEVICE_TYPES or not (is_number or name == kind):
+        raise InputError(
+            f"there is no device {shown(name)!r}; devices are cpu, cuda, cuda:1 or mps"
+        )
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"there is no device {name!r}: PyTorch finds {torch.cuda.device_count()} GPUs"
         )

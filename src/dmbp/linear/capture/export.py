@@ -14,7 +14,9 @@ are decomposed into smaller ones (`decompose_unknown`), or refused.
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NoReturn, cast
 
 import torch
@@ -29,7 +31,7 @@ from dmbp.linear.model.runner import SingleOutputModel, with_own_names
 from dmbp.linear.model.signature import ExtraInputs
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.table import RULES, operation_name, unsupported_errors
-from dmbp.process import silence_output
+from dmbp.process import defer_interrupts, silence_output
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _capture_program(program: ExportedProgram, images: int) -> CapturedGraph:
 def _export(
     model: nn.Module, example: Tensor, extra_inputs: ExtraInputs, *, is_dynamic: bool
 ) -> ExportedProgram:
+    import_exporter()
     arguments = extra_inputs.arguments(len(example))
     tensors = (example, *(arguments[k] for k in extra_inputs.tensor_positions))
     shapes = _dynamic_shapes(model, extra_inputs) if is_dynamic else None
@@ -119,6 +122,20 @@ def _export(
             return remove_inplace(program, may_modify=True)
         except Exception as error:
             _raise_export_failure(model, tensors, error)
+
+
+@cache
+def import_exporter() -> None:
+    """Import the thousand modules that `torch.export` imports on its first use, in one piece.
+
+    If an interrupt left them half imported, every later export in the process would fail, and the
+    model would be blamed. A tiny export imports them all, whatever the release of torch.
+    """
+    with defer_interrupts(), silence_output(), torch.no_grad(), suppress(Exception):
+        shapes = ({0: Dim.AUTO},)
+        example = (torch.zeros(2, 1),)
+        program = torch.export.export(nn.ReLU(), example, dynamic_shapes=shapes, strict=False)
+        program.run_decompositions({})
 
 
 def _dynamic_shapes(model: nn.Module, extra_inputs: ExtraInputs) -> Any:

@@ -36,6 +36,8 @@ def check_batch(inputs: Tensor) -> None:
             f"inputs must be floating point, not {inputs.dtype}: integers have no gradient; if "
             "forward() converts them itself, pass inputs.float()"
         )
+    if inputs.is_meta:
+        raise InputError("inputs on the meta device have no data; create them on a real device")
     if not torch.isfinite(inputs).all():
         raise InputError("the inputs contain NaN or infinity")
 
@@ -45,12 +47,17 @@ def check_fit(inputs: Tensor, tensors: NamedTensors) -> None:
 
     Raises:
         InputError: If the inputs' dtype or device is not the model's.
-        ModelError: If the model is not initialised, or was created in inference mode.
+        ModelError: If the model is not initialised, has no data, or was created in inference mode.
     """
     for name, tensor in tensors:
         if is_lazy(tensor):
             raise ModelError(
                 f"the model's {name!r} is not initialised yet: run the model once first"
+            )
+        if tensor.is_meta:
+            raise ModelError(
+                f"the model's {name!r} is on the meta device and has no data: load its weights "
+                "first"
             )
         if tensor.is_inference():
             raise ModelError(

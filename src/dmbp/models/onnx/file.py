@@ -13,26 +13,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dmbp.errors import ModelError
-from dmbp.models.classifier import Classifier
+from dmbp.errors import ModelError, first_line
+from dmbp.files import check_file
+from dmbp.models.classifier import MAX_SIDE, Classifier
 from dmbp.models.exported_program import (
     ChannelsLast,
     InputShape,
     check_input_shape,
     classifier_from_module,
 )
-from dmbp.models.onnx.graph import OnnxGraph, OnnxModule, operator_name, read_graph
+from dmbp.models.onnx.graph import (
+    OnnxGraph,
+    OnnxModule,
+    SizeLimit,
+    TooLarge,
+    operator_name,
+    read_graph,
+)
 from dmbp.models.onnx.operators import OPERATORS
 from dmbp.models.onnx.operators.call import FLOAT_TYPES
+from dmbp.process import silence_output
 
 SCORES = "logits"
 """The name of the output to explain if there are several."""
 
 QUANTISED = ("Quantize", "Dequantize", "QLinear", "DynamicQuantize", "ConvInteger", "MatMulInteger")
 """Prefixes of the names of quantised operators."""
+
+MAX_BYTES = 2**31
+"""The largest ONNX file; the format itself allows no more, larger weights are in other files."""
 
 
 def onnx_file_classifier(path: Path) -> Classifier:
@@ -43,7 +55,20 @@ def onnx_file_classifier(path: Path) -> Classifier:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """Return the classifier in the file's precision, with half precision converted to single."""
+    """Return the classifier in the file's precision, with half precision converted to single.
+
+    Raises:
+        ModelError: If the file is damaged or cannot be explained.
+    """
+    try:
+        return _read_classifier(path)
+    except ModelError:
+        raise
+    except Exception as error:  # a damaged file may hold anything, such as names that are not text
+        raise ModelError(f"{path} is damaged: {first_line(error)}") from error
+
+
+def _read_classifier(path: Path) -> Classifier:
     model = read_model(path)
     images, shape = find_input(model, str(path))
     graph = _read_graph(model, images, find_output(model, str(path)), path)
@@ -51,6 +76,7 @@ def read_classifier(path: Path) -> Classifier:
     if _has_channels_last(shape):
         module, shape = ChannelsLast(module), [shape[0], shape[3], *shape[1:3]]
     expected = check_input_shape([shape], str(path))
+    _check_sizes(module, expected, path)
     if expected.batch is None and not _takes_batches(module, expected):
         expected = replace(expected, batch=1)
     return classifier_from_module(module, expected, str(path))
@@ -61,6 +87,8 @@ def _read_graph(model: Any, images: str, scores: str, path: Path) -> OnnxGraph:
         return read_graph(model, images, scores)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
+    except StopIteration as error:
+        raise ModelError(f"{path} does not state a version of ONNX's operators") from error
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"constants of {path} cannot be computed: {reason}") from error
@@ -70,13 +98,33 @@ def _has_channels_last(shape: Sequence[int | None]) -> bool:
     return len(shape) == 4 and shape[3] == 3 and shape[1] != 3
 
 
+def _check_sizes(module: nn.Module, expected: InputShape, path: Path) -> None:
+    """Raise a `ModelError` if a tensor would be too large, by propagating shapes only."""
+    try:
+        with silence_output(), torch.no_grad(), _shapes_only(), SizeLimit():
+            module(_fake_images(module, expected, count=expected.batch or 1))
+    except TooLarge as error:
+        raise ModelError(f"{path}: {error}") from error
+    except Exception:  # whatever torch raises is said when the model is run
+        return
+
+
+def _shapes_only() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _fake_images(module: nn.Module, expected: InputShape, *, count: int) -> Tensor:
+    preprocessing = expected.preprocessing()
+    dtype = next((weight.dtype for weight in module.parameters()), None)
+    side = preprocessing.crop
+    return torch.empty(count, len(preprocessing.mean), side, side, dtype=dtype)
+
+
 def _takes_batches(module: nn.Module, expected: InputShape) -> bool:
     """Return whether two images give two rows of scores, by propagating shapes only."""
-    side = expected.preprocessing().crop
-    dtype = next((weight.dtype for weight in module.parameters()), None)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            return len(module(torch.empty(2, 3, side, side, dtype=dtype))) == 2
+        with silence_output(), torch.no_grad(), _shapes_only():
+            return len(module(_fake_images(module, expected, count=2))) == 2
     except Exception:  # whatever torch raises about sizes that do not fit
         return False
 
@@ -92,6 +140,7 @@ def read_model(path: Path) -> Any:
         import onnx
     except ImportError as error:
         raise ModelError(f"{path} needs the extra onnx: pip install dmbp[onnx]") from error
+    check_file(path, what="model file", error=ModelError, most_bytes=MAX_BYTES)
     try:
         model: Any = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf raises its own exceptions
@@ -161,7 +210,14 @@ def find_input(model: Any, source: str) -> tuple[str, list[int | None]]:
             f"{source} takes {_type_name(kind.elem_type)} at {images.name!r}, not floating point: "
             "export the network without its preprocessing"
         )
-    return images.name, [d.dim_value or None for d in kind.shape.dim]
+    shape = [d.dim_value or None for d in kind.shape.dim]
+    if any(size is not None and not 1 <= size <= MAX_SIDE for size in shape):
+        sizes = "×".join("any" if size is None else str(size) for size in shape)
+        raise ModelError(
+            f"{source} takes inputs of {sizes}; dmbp explains models of images up to "
+            f"{MAX_SIDE}×{MAX_SIDE} pixels"
+        )
+    return images.name, shape
 
 
 def find_output(model: Any, source: str) -> str:

@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dmbp.errors import ModelError
 from dmbp.models.onnx.operators import compute
 from dmbp.models.onnx.operators.call import NodeCall, OnnxValue, as_numbers, as_numbers_if_shape
+from dmbp.process import silence_output
 
 
 @dataclass(frozen=True)
@@ -127,15 +130,59 @@ def _with_constants_folded(graph: OnnxGraph) -> OnnxGraph:
     float_dtypes = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
     widest = max(float_dtypes, key=_bits, default=None)
     no_images = torch.empty(0, dtype=widest)
+    left = MAX_ELEMENTS + 2 * sum(tensor.numel() for tensor in tensors)
     for node in graph.nodes:
         if node.operator == "Constant":
             constants[node.outputs[0]] = as_numbers_if_shape(next(iter(node.attributes.values())))
         elif all(name in constants for name in node.inputs if name):
-            results = node.outputs_by_name(compute(node.call(constants, no_images)))
+            call = node.call(constants, no_images)
+            _check_result_size(call)
+            results = node.outputs_by_name(compute(call))
             constants |= {name: as_numbers_if_shape(value) for name, value in results.items()}
+            left -= sum(value.numel() for value in results.values() if isinstance(value, Tensor))
+            if left < 0:  # many constants of an allowed size take all memory, too
+                raise TooLarge(f"its constants have more than {MAX_ELEMENTS:,} numbers")
         else:
             kept.append(node)
     return replace(graph, nodes=tuple(kept), constants=constants)
+
+
+MAX_ELEMENTS = 2**28
+"""The largest tensor that a file's network may compute: a gigabyte in single precision."""
+
+
+class TooLarge(ModelError):
+    """A tensor of the network would be too large."""
+
+
+class SizeLimit(TorchDispatchMode):
+    """Raises a `TooLarge` for a result with more than `MAX_ELEMENTS` elements.
+
+    It is used inside of a `FakeTensorMode`, in which results have a shape but no data.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and check its results."""
+        results = func(*args, **(kwargs or {}))
+        for result in results if isinstance(results, list | tuple) else [results]:
+            if isinstance(result, Tensor) and result.numel() > MAX_ELEMENTS:
+                shape = "×".join(map(str, result.shape))
+                raise TooLarge(
+                    f"{func} would compute a tensor of {shape} numbers; dmbp computes at most "
+                    f"{MAX_ELEMENTS:,}"
+                )
+        return results
+
+
+def _check_result_size(call: NodeCall) -> None:
+    """Raise a `TooLarge` if the results of a node would be too large; nothing is computed."""
+    try:
+        with silence_output(), FakeTensorMode(allow_non_fake_inputs=True), SizeLimit():
+            compute(replace(call, attributes_read=set()))
+    except TooLarge:
+        raise
+    except Exception:  # what is wrong with the node is said when it is computed
+        return
 
 
 def _without_unused(graph: OnnxGraph) -> OnnxGraph:

@@ -28,7 +28,7 @@ from dmbp.models.onnx.operators.elementwise import ELEMENTWISE
 from dmbp.models.onnx.operators.layers import LAYERS, NORMALISATIONS
 from dmbp.models.onnx.operators.pooling import POOLINGS, REDUCTIONS, RESIZINGS
 from dmbp.models.onnx.operators.shape import SHAPE_OPERATORS
-from dmbp.models.onnx.operators.shape_arithmetic import SHAPE_ARITHMETIC
+from dmbp.models.onnx.operators.shape_arithmetic import SHAPE_ARITHMETIC, check_numbers
 
 OPERATORS: Mapping[str, Implementation] = {
     **ELEMENTWISE,
@@ -62,6 +62,7 @@ def compute(call: NodeCall) -> Any:
     if arithmetic is not None and not any(isinstance(value, Tensor) for value in call.inputs):
         numbers = arithmetic(call)
         if numbers is not NotImplemented:
+            check_numbers(numbers)
             return numbers
     result = OPERATORS[call.operator](call)
     for name, value in call.attributes.items():

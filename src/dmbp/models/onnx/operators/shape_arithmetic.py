@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dmbp.errors import ModelError
 from dmbp.models.onnx.operators.call import (
     FLOAT_TYPES,
     MAX_SHAPE_LENGTH,
@@ -21,6 +22,12 @@ from dmbp.models.onnx.operators.call import (
 
 PAIRS = [-1, 2]
 """The only matrix shape that occurs: exporters use it to reverse the order of paddings."""
+
+LARGEST_EXPONENT = 64
+"""Python's integers have no bound: a power of a large one would take all memory."""
+
+MAX_NUMBERS = 65_536
+"""The most numbers that a file computes shapes with."""
 
 _INTEGERS = (int, torch.SymInt)
 
@@ -42,6 +49,18 @@ def _elementwise(function: Callable[..., Any]) -> Implementation:
 def _repeated(value: OnnxValue, length: int) -> list[Any]:
     listed = value if isinstance(value, list) else [value]
     return listed * length if len(listed) == 1 else listed
+
+
+def _times(first: Any, second: Any) -> Any:
+    if isinstance(first, list) or isinstance(second, list):  # Python would repeat the list
+        raise ModelError("Mul of matrices of sizes is not supported in ONNX files")
+    return first * second
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if exponent > LARGEST_EXPONENT:
+        raise ModelError(f"Pow with an exponent of {exponent} is not supported in ONNX files")
+    return base**exponent
 
 
 def _quotient(first: Any, second: Any) -> Any:
@@ -132,14 +151,23 @@ def _product(call: NodeCall) -> OnnxValue:
     return [product] if call.attribute("keepdims", 1) else product
 
 
+def check_numbers(value: OnnxValue) -> None:
+    """Raise a `ModelError` for an integer beyond 64 bits or a list that is too long for a shape."""
+    numbers: list[Any] = value if isinstance(value, list) else [value]
+    if len(numbers) > MAX_NUMBERS:
+        raise ModelError(f"a shape is computed from {len(numbers):,} numbers")
+    if any(isinstance(number, int) and abs(number) >= 2**63 for number in numbers):
+        raise ModelError("a shape is computed from integers beyond 64 bits")
+
+
 SHAPE_ARITHMETIC: Mapping[str, Implementation] = {
     "Identity": _elementwise(lambda number: number),
     "Add": _elementwise(operator.add),
     "Sub": _elementwise(operator.sub),
-    "Mul": _elementwise(operator.mul),
+    "Mul": _elementwise(_times),
     "Div": _elementwise(_quotient),
     "Mod": _modulo,
-    "Pow": _elementwise(operator.pow),
+    "Pow": _elementwise(_power),
     "Neg": _elementwise(operator.neg),
     "Abs": _elementwise(abs),
     "Sqrt": _elementwise(math.sqrt),

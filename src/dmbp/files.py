@@ -1,0 +1,126 @@
+"""Checks the files that a user names before they are read, and words for what is wrong with them.
+
+Only regular files of a bounded size are read: reading a pipe waits forever, and a device such as
+`/dev/zero` never ends.
+
+    >>> check_file(Path("/dev/zero"), what="photo", error=DMBPError)
+    Traceback (most recent call last):
+    ...
+    dmbp.errors.DMBPError: /dev/zero cannot be read: it is a device, not a photo
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dmbp.errors import DMBPError
+
+LONGEST_SHOWN = 120
+"""Longer paths are shortened in messages."""
+
+LONGEST_NAME = 255
+"""The most bytes of a file's or folder's name on all usual file systems."""
+
+NAME_TOO_LONG = f"its name is too long, file systems allow {LONGEST_NAME} bytes"
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+REASONS: Mapping[int | None, str] = {
+    errno.ENAMETOOLONG: NAME_TOO_LONG,
+    errno.ELOOP: "it is a symbolic link that leads back to itself",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+}
+"""What an error of the operating system means for a file, by its number."""
+
+KINDS: Mapping[str, Callable[[int], bool]] = {
+    "a folder": stat.S_ISDIR,
+    "a pipe": stat.S_ISFIFO,
+    "a socket": stat.S_ISSOCK,
+}
+"""What is not a regular file; anything else is a device."""
+
+
+def check_file(
+    path: Path, *, what: str, error: type[DMBPError], most_bytes: int | None = None
+) -> None:
+    """Check that a path is a regular file that is not too large; it is not opened.
+
+    Args:
+        path: The path that a user named.
+        what: What the file should be, such as "photo".
+        error: The exception to raise.
+        most_bytes: The largest size that is read, if there is one.
+
+    Raises:
+        DMBPError: An `error`, if there is no such file, or it should not be read.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as problem:
+        if getattr(problem, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
+            raise error(f"there is no {what} {shown(path)}") from problem
+        raise error(f"{shown(path)} cannot be read: {reason(problem)}") from problem
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for name, is_kind in KINDS.items() if is_kind(status.st_mode)), None)
+        found = kind or "a device"
+        raise error(f"{shown(path)} cannot be read: it is {found}, not a {what}")
+    if not os.access(path, os.R_OK):
+        raise error(f"{shown(path)} cannot be read: {REASONS[errno.EACCES]}")
+    if most_bytes is not None and status.st_size > most_bytes:
+        raise error(
+            f"{shown(path)} cannot be read: it has {status.st_size:,} bytes, more than the "
+            f"{most_bytes:,} that a {what} may have"
+        )
+
+
+def read_text(path: Path, *, what: str, error: type[DMBPError], most_bytes: int) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark, after `check_file`.
+
+    Raises:
+        DMBPError: An `error`, if the file should not or cannot be read.
+    """
+    check_file(path, what=what, error=error, most_bytes=most_bytes)
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes)  # files of /proc do not tell their size
+        return content.decode("utf-8-sig")
+    except (OSError, ValueError) as problem:
+        raise error(f"{shown(path)} cannot be read: {reason(problem)}") from problem
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder; a path that cannot exist is none."""
+    return os.path.isdir(path)
+
+
+def reason(problem: OSError | ValueError) -> str:
+    """Return why a file cannot be used, as the end of a sentence."""
+    if isinstance(problem, OSError):
+        text = problem.strerror or str(problem) or type(problem).__name__
+        return REASONS.get(problem.errno, text)
+    if isinstance(problem, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {problem.start})"
+    if "null" in str(problem):  # Python's word for NUL
+        return "its name contains a NUL character"
+    return str(problem)
+
+
+def shown(path: Path | str) -> str:
+    """Return a path as messages show it: printable, and shortened in the middle if it is long."""
+    text = printable(str(path))
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    half = LONGEST_SHOWN // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def printable(name: str) -> str:
+    """Return a name with bytes that are not UTF-8, and control characters, as escapes."""
+    escaped = name.encode(errors="backslashreplace").decode()
+    return CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], escaped)
