@@ -8,10 +8,21 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.details import DETAILS, box_mean, gaussian
-from dmbp.decompose.removal import PROGRESS_STEPS
-from dmbp.decompose.tested import moved_elsewhere, scaled_to, strongest
+from dmbp.decompose.removal import PROGRESS_STEPS, rival_weights
+from dmbp.decompose.settings import WindowTest
+from dmbp.decompose.tested import (
+    NEGLIGIBLE,
+    Run,
+    choose,
+    confirm_colours,
+    moved_elsewhere,
+    scaled_to,
+    strongest,
+)
 from dmbp.decompose.windows import windows_over
+from dmbp.engine import input_gradients
 from dmbp.errors import InputError
+from dmbp.linear import Linearizer, Question
 from tests import nets
 from tests.tolerance import BATCH, relative
 
@@ -226,6 +237,8 @@ def test_bad_settings_are_one_sentence() -> None:
         ({"window": 1.5}, "window is a share of the input's side, above 0 and at most 1"),
         ({"contexts": 3}, "contexts must be 1 or 2, not 3"),
         ({"floor": 2}, "floor must be from 0 to 1"),
+        ({"mixtures": 3}, "mixtures must be an even number from 0, not 3"),
+        ({"mixtures": -2}, "mixtures must be an even number from 0, not -2"),
         ({"removal": "blurr"}, "removal must be 'blur', 'mean', 'zero', 'noise', a tensor"),
         ({"removal": 3}, "removal must be 'blur', 'mean', 'zero', 'noise', a tensor"),
         ({"preset": "fast", "window": 0.5}, "window belong to the preset 'tested'"),
@@ -319,3 +332,97 @@ def test_unconfirmed_colours_keep_the_scale_of_windows() -> None:
     pixels = torch.tensor([[1.0, 3.0], [1.0, 3.0]])
     scaled = scaled_to(pixels, torch.tensor([8.0, -1.0]), area=2.0)
     assert scaled.tolist() == [[2.0, 6.0], [0.5, 1.5]]
+
+
+def test_places_worth_little_have_no_colour() -> None:
+    """A quarter that is worth a hundredth of another one is not red."""
+    model = Planted(negative=0.01)
+    d = explain(model, bright(), removal="zero", window=0.125)
+    _, faint, _ = quarters(d)
+    assert faint.abs().max() < NEGLIGIBLE * d.attribution.max()
+    significant = explain(Planted(negative=0.5), bright(), removal="zero", window=0.125)
+    assert quarters(significant)[1].min() > 0
+
+
+def test_pixels_without_a_colour_are_ordered_by_what_they_are_worth_to_the_rivals() -> None:
+    class TwoClasses(nn.Module):
+        """The left half speaks for one class, the last quarter for another."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            columns = torch.relu(x).mean((1, 2))
+            left, right = columns[:, : SIZE // 2].mean(1), columns[:, -SIZE // 4 :].mean(1)
+            return torch.stack([left, right, 0 * left], 1)
+
+    pixels = explain(TwoClasses(), bright(), removal="zero").attribution.sum(1)[0]
+    assert (pixels >= 0).all()  # nothing speaks against the first class
+    neutral, rival = pixels[:, SIZE // 2 + 5 : SIZE // 2 + 7], pixels[:, -4:]
+    assert max(neutral.max(), rival.max()) < NEGLIGIBLE * pixels.max()
+    assert rival.max() < 0.5 * neutral.min()
+
+
+def test_rivals_are_the_classes_that_the_target_does_not_name() -> None:
+    outputs = torch.tensor([[5.0, 2.0, 2.0], [0.0, 1.0, -1.0]]).double()
+    weights = torch.tensor([[1.0, 0.0, 0.0], [1.0, -1.0, 0.0]]).double()
+    assert rival_weights(outputs, weights).tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]  # type: ignore[union-attr]
+    assert rival_weights(outputs, None) is None
+    assert rival_weights(outputs[:, :1], weights[:, :1]) is None  # no other class
+
+
+class Scores:
+    """Known scores: shown alone, the left pixel restores most; removed, it raises the first one."""
+
+    def __init__(self) -> None:
+        self.score = torch.tensor([4.0, 4.0])
+        self.empty_score = torch.tensor([[0.0], [0.0]])
+        self.tested = range(1)
+        self.worth = torch.tensor([[[-3.0, 1.0, 0.5]], [[3.0, 1.0, 0.5]]])
+
+    def scores(self, changes: list[tuple[int, Tensor]]) -> Tensor:
+        shown = torch.tensor([[3.0, 2.0, 1.0]])
+        return torch.stack([(shown * ~mask).sum((1, 2)) for _, mask in changes], 1)
+
+    def without(self, mask: Tensor, rows: Tensor | None = None) -> Tensor:
+        rows = torch.arange(2) if rows is None else rows
+        return (self.score[rows] - (self.worth[rows] * mask).sum((1, 2)))[:, None]
+
+
+def test_a_detail_without_whose_pixels_the_score_does_not_fall_is_not_chosen() -> None:
+    candidates = torch.eye(3).view(1, 3, 1, 3).repeat(2, 1, 1, 1)
+    chosen, taken, without = choose(Scores(), candidates)  # type: ignore[arg-type]
+    assert chosen.tolist() == [1, 0]
+    assert taken.tolist() == [[[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]]]
+    assert without.tolist() == [[3.0], [1.0]]
+
+
+def test_windows_may_be_run_in_fewer_bits_but_nothing_else() -> None:
+    model, inputs = Planted().double().eval(), bright()
+    linearizer = Linearizer(model)
+    inputs, outputs, rows = linearizer.runner.target_rows(inputs, 0)
+    question = Question(linearizer, inputs, rows, images=1, known_outputs=outputs)
+    streams = inputs.clone(), -inputs.clone()
+    counts = {"rough": 0, "exact": 0}
+
+    def run(name: str, images: Tensor) -> Tensor:
+        counts[name] += len(images)
+        return linearizer.runner.outputs(images)
+
+    def rough(images: Tensor) -> Tensor:
+        return 1.01 * run("rough", images)  # a score that is too high, as rounding may make it
+
+    found = [
+        confirm_colours(
+            question,
+            streams,
+            WindowTest(),
+            removals=("zero",),
+            run=Run(
+                lambda images: run("exact", images),
+                lambda images, weights: input_gradients(linearizer.runner.run, images, weights),
+                rough_outputs=rough if is_rough else None,
+            ),
+        )
+        for is_rough in (False, True)
+    ]
+    assert counts["rough"] == 2 + 64 + 49  # the whole image, nothing of it, and the windows
+    assert relative(found[1].worth_for, found[0].worth_for) < 1e-12
+    assert relative(found[1].attribution, found[0].attribution) < 1e-9

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from dmbp.engine.forward import convolution, recording
 from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn
-from dmbp.engine.forward.forward_pass import ForwardPass, ForwardPasses, fast_forward
+from dmbp.engine.forward.forward_pass import (
+    ForwardPass,
+    ForwardPasses,
+    fast_forward,
+    input_gradients,
+)
 from dmbp.engine.forward.graph import ForwardGraph
 from dmbp.linear import Linearizer
 from dmbp.linear.capture.export import CapturedGraph
@@ -132,6 +137,33 @@ def test_small_networks(network: type[nn.Module]) -> None:
     forward = fast_forward(captured_graph(model, images), images)
     assert forward is not None
     assert_agrees(forward, model, images, ROUNDING)
+
+
+@pytest.mark.parametrize("network", [*CONVOLUTIONAL, *WITHOUT_CONVOLUTIONS, ReadTwice, Heads])
+def test_gradients_are_those_of_the_model(network: type[nn.Module]) -> None:
+    if network is networks.Overwritten:
+        pytest.skip("autograd cannot differentiate this module, only its captured graph")
+    model, images = network(), torch.randn(2, 3, 12, 12)
+    forward = fast_forward(captured_graph(model, images), images, is_differentiable=True)
+    assert forward is not None
+    images = torch.randn(3, 3, 12, 12)
+    weights = torch.randn_like(outputs(model, images))
+    expected = input_gradients(model, images, weights)
+    found = forward.gradients(images, weights)
+    assert expected is not None
+    assert found is not None
+    assert relative_error(found, expected) <= ROUNDING
+    assert relative_error(forward(images), outputs(model, images)) <= ROUNDING
+
+
+def test_a_model_that_detaches_its_input_has_no_gradients() -> None:
+    layer = nn.Linear(4, 2)
+    images, weights = torch.randn(3, 4), torch.ones(3, 2)
+    assert input_gradients(lambda x: layer(x.detach()), images, weights) is None
+    with torch.no_grad():
+        assert input_gradients(layer, images, weights) is not None
+    frozen = layer.requires_grad_(False)
+    assert input_gradients(lambda x: frozen(x.detach()), images, weights) is None
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
@@ -461,18 +493,18 @@ class Replay:
 
     replays = 0
 
-    def __init__(self, function, images: Tensor) -> None:
+    def __init__(self, function, *arguments: Tensor) -> None:
         self._function = function
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, *arguments: Tensor) -> Tensor:
         type(self).replays += 1
-        return self._function(images)
+        return self._function(*arguments)
 
 
 class NotRecordable:
     """Stands for a CUDA graph of an operation that cannot be recorded."""
 
-    def __init__(self, function, images: Tensor) -> None:
+    def __init__(self, function, *arguments: Tensor) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
 
@@ -493,6 +525,21 @@ def test_what_cannot_be_recorded_runs_every_time(monkeypatch: pytest.MonkeyPatch
     recorder, images = recording.Recorder(torch.sin), torch.randn(2, 3)
     for _ in range(3):
         assert torch.equal(recorder(images), torch.sin(images))
+
+
+@CUDA
+def test_recorded_gradients_are_the_same() -> None:
+    model, images = nets.ResidualNet().cuda(), torch.randn(8, 3, 16, 16, device="cuda")
+    captured = captured_graph(model, images)
+    settings = {"dtypes": [torch.bfloat16], "is_differentiable": True}
+    eager = ForwardPass(captured, images.device, **settings, is_recorded=False)
+    recorded = ForwardPass(captured, images.device, **settings)
+    weights = torch.randn_like(outputs(model, images))
+    expected = [eager.gradients(scale * images, weights / scale) for scale in (1, 2, 3, 4)]
+    found = [recorded.gradients(scale * images, weights / scale) for scale in (1, 2, 3, 4)]
+    assert recorded._gradients._recordings
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 @CUDA

@@ -97,7 +97,7 @@ def mean_stream(stream: Tensor, other: Tensor | None) -> Tensor:
     """Return the mean of two streams, (rows, *size), each of which counts the same in every row."""
     if other is None:
         return stream
-    return _unit(stream) + _unit(other)
+    return (_unit(stream) + _unit(other)) / 2
 
 
 def _unit(stream: Tensor) -> Tensor:

@@ -164,14 +164,20 @@ def input_gradients(run: Function, images: Tensor, weights: Tensor) -> Tensor | 
         weights: The weight of each output, (images, classes).
 
     Returns:
-        The gradient, shaped like the images, or None if the model passes no gradient to them.
+        The gradient, shaped like the images, or None if the model passes no gradient to them, or
+        overwrites activations that autograd needs.
     """
     with torch.enable_grad():
         images = images.detach().requires_grad_()
         outputs = run(images)
     if not outputs.requires_grad:
         return None
-    found = torch.autograd.grad(outputs, images, weights.to(outputs), allow_unused=True)
+    try:
+        found = torch.autograd.grad(outputs, images, weights.to(outputs), allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
     return cast("Tensor | None", found[0])
 
 

@@ -4,6 +4,8 @@ A small batch takes the GPU less time than Python needs to start its kernels. A 
 them all at once.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class Recorder:
         self._recordings: dict[torch.Size, RecordedBatch] = {}
         self._can_record = True
 
-    def __call__(self, images: Tensor, *others: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, *others: Tensor) -> Any:
         """Return the function's result; replay a recording if there is one."""
         shape = images.shape
         if shape not in self._recordings and self._is_worth_recording(shape):
@@ -66,7 +68,10 @@ class RecordedBatch:
         self._graph = torch.cuda.CUDAGraph()
         # Thread-local, because other threads may use CUDA meanwhile.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._result: Tensor = function(*self._arguments)
+            result: Tensor | None = function(*self._arguments)
+        if result is None:
+            raise RuntimeError("there is nothing to record")
+        self._result = result
 
     def __call__(self, *arguments: Tensor) -> Tensor:
         """Replay the recording on other images."""
