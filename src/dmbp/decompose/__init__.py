@@ -4,8 +4,9 @@
 - `learn`: initial masks, learning and read-out for one linear network (Algorithm 1);
 - `decomposer`: explains questions one after the other; on GPUs it replays them as CUDA graphs;
 - `decomposition`: the result, its attributions, and how it is saved;
-- `tested`: asks the model whether the colours of a map are true, window by window (`windows`), on
-  images with pixels removed (`removal`).
+- `tested`: asks the model whether the colours of a map are true. `windows` cover the input,
+  `removal` runs the model on images without some pixels, `places` are what it says about them,
+  `mixtures` are gradients in partly removed images, and `details` spread worth over pixels.
 """
 
 from dmbp.baseline import Baseline

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dmbp.baseline import ReplaceFunction, baseline_for, noise, replaced_by
 from dmbp.decompose.settings import OneRemoval
+from dmbp.decompose.windows import WindowRun, pixel_size
 from dmbp.errors import InputError
 from dmbp.linear import Question
 
@@ -26,11 +27,6 @@ MOST_PASSES_ON_GPU = 512
 
 PROGRESS_STEPS = 10
 """How often the progress of all passes is reported."""
-
-
-def pixel_size(inputs: Tensor) -> tuple[int, ...]:
-    """Return the size of an input without its channels; a vector has none."""
-    return tuple(inputs.shape[2:]) if inputs.dim() > 2 else tuple(inputs.shape[1:])
 
 
 def default_removals(inputs: Tensor) -> tuple[OneRemoval, ...]:
@@ -121,45 +117,44 @@ class ChangedImages:
         """Return each row's score without the pixels in its mask, (rows, removals)."""
         return self.scores([(removal, mask) for removal in range(len(self.names))], rows)
 
-    def window_worth(
-        self, tests: Sequence[tuple[int, bool, Tensor]]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return what each test says about each window, to the score and to its rivals.
+    def window_worth(self, runs: Sequence[WindowRun]) -> list[tuple[Tensor, Tensor]]:
+        """Return what each run says about each window, to the score and to its rivals.
 
-        Args:
-            tests: For each test the index of a removal, whether windows are put alone into the
-                image that it leaves, and the windows' masks, (windows, *size). Windows with nothing
-                to remove are not run.
+        Windows with nothing to remove are not run.
 
         Returns:
-            For each test two tensors (rows, windows): what the score loses without the window, or
+            For each run two tensors (rows, windows): what the score loses without the window, or
             gains with the window alone, and the same for the rivals.
         """
-        jobs = [self._changing(k, masks).flatten().nonzero()[:, 0] for k, _, masks in tests]
-        possible = sum(self.images * len(masks) for _, _, masks in tests)
+        jobs = [self._changing(k.removal, k.windows.masks).flatten().nonzero()[:, 0] for k in runs]
+        possible = sum(self.images * len(k.windows) for k in runs)
         self.progress.add(possible - sum(map(len, jobs)))
 
         def changes() -> Iterator[Change]:
-            for (removal, is_alone, masks), job in zip(tests, jobs, strict=True):
+            for run, job in zip(runs, jobs, strict=True):
                 for part in job.split(self._together):
-                    mask = masks[part % len(masks)]
-                    image = self._row_of_image[part // len(masks)]
-                    yield removal, image, ~mask if is_alone else mask
+                    mask = run.windows.masks[part % len(run.windows)]
+                    image = self._row_of_image[part // len(run.windows)]
+                    yield run.removal, image, ~mask if run.is_alone else mask
 
         outputs = self._outputs(changes()).split([len(job) for job in jobs])
-        found: list[tuple[Tensor, Tensor]] = []
-        for (removal, is_alone, masks), job, own in zip(tests, jobs, outputs, strict=True):
-            position, row = self._rows_of(job // len(masks))
-            window = (job % len(masks))[position]
-            before = self._empty_outputs[removal][row] if is_alone else self._whole_outputs[row]
-            worth: list[Tensor] = []
-            for read in (self.scores_of, self._rival_scores):
-                change = read(before, row) - read(own[position], row)
-                all_windows = change.new_zeros(len(self.inputs), len(masks))
-                all_windows[row, window] = -change if is_alone else change
-                worth.append(all_windows)
-            found.append((worth[0], worth[1]))
-        return found
+        return [self._changes_by_window(*k) for k in zip(runs, jobs, outputs, strict=True)]
+
+    def _changes_by_window(
+        self, run: WindowRun, job: Tensor, outputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return how the scores of all rows and of their rivals change by each window of a run."""
+        count = len(run.windows)
+        position, row = self._rows_of(job // count)
+        before = self._empty_outputs[run.removal][row] if run.is_alone else self._whole_outputs[row]
+
+        def change(read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            loss = read(before, row) - read(outputs[position], row)
+            by_window = loss.new_zeros(len(self.inputs), count)
+            by_window[row, (job % count)[position]] = -loss if run.is_alone else loss
+            return by_window
+
+        return change(self.scores_of), change(self._rival_scores)
 
     def _rows_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of each of these images, and for each row the image's position."""

@@ -25,7 +25,7 @@ attributions add up to what the score loses, `worth_for`, and blue ones to what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -37,13 +37,20 @@ from dmbp.decompose.details import (
     Detail,
     expand_rows,
     mean_of_rows,
-    smooth_edges,
     spread,
 )
 from dmbp.decompose.mixtures import mean_stream, mixture_stream
+from dmbp.decompose.places import (
+    Places,
+    order_without_colour,
+    place_worth,
+    significance,
+    smooth_places,
+    window_runs,
+)
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
-from dmbp.decompose.windows import Places, WindowRun, Windows, place_worth, window_runs
+from dmbp.decompose.windows import WindowRun, Windows
 from dmbp.engine import input_gradients
 from dmbp.linear import Question
 
@@ -62,13 +69,6 @@ NEGLIGIBLE = 1e-5
 
 FAINT = 0.05
 """Where the negative stream is fainter than this share of the positive one, it has no detail."""
-
-SIGNIFICANT = 0.15
-"""Places worth less than this share of the largest worth have no colour."""
-
-OWN_WEIGHT = 2.0
-"""How much a place's own worth counts, against its worth to the rivals, in the order of pixels
-without a colour."""
 
 CHOICE_SHARES = (0.1, 0.2)
 """The shares of pixels that are shown alone to choose a detail."""
@@ -224,25 +224,6 @@ def confirm_colours(
     )
 
 
-def smooth_places(places: Places) -> Places:
-    """Smooth the worth of places, so that the edges of windows do not show."""
-    worth, cost, rivals = (
-        smooth_edges(values, places.windows)
-        for values in (places.worth, places.cost, places.rivals)
-    )
-    return replace(places, worth=worth, cost=torch.where(worth < 0, cost, 0), rivals=rivals)
-
-
-def significance(places: Places) -> Tensor | float:
-    """Return what a place must be worth to be red, to be broadcast over pixels.
-
-    A vector's entries are tested one by one, so that none hides behind its neighbours: each counts.
-    """
-    if places.windows.are_pixels:
-        return 0.0
-    return SIGNIFICANT * expand_rows(places.worth.flatten(1).amax(1).clamp(min=0), places.worth)
-
-
 def propose(
     places: Places,
     red_area: Tensor,
@@ -288,21 +269,6 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     if test.floor is not None:
         return (Detail("floor", test.floor),)
     return DETAILS
-
-
-def order_without_colour(places: Places, red_area: Tensor) -> Tensor:
-    """Return the order of pixels that have no colour, from 0 to 1; 0 for red ones.
-
-    A place is high if it is worth much to the score, and low if it is worth much to the rivals.
-    """
-    own, rivals = (
-        values / mean_of_rows(values.abs()).clamp(min=torch.finfo(values.dtype).tiny)
-        for values in (places.worth, places.rivals)
-    )
-    order = OWN_WEIGHT * own - rivals
-    low, high = (expand_rows(k, order) for k in order.flatten(1).aminmax(dim=1))
-    order = (order - low) / (high - low).clamp(min=torch.finfo(order.dtype).tiny)
-    return torch.where(red_area, 0, order)
 
 
 def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,12 +1,8 @@
-"""Windows that cover an input, and what the model says each of them is worth.
-
-A window is removed from the image, and it is put alone into an image from which everything else is
-removed. What the score loses, and what it gains, is the window's worth. Windows overlap, so every
-pixel is in several of them; `Windows.paint` gives it their mean. The same passes of the model say
-what a window is worth to the other classes.
+"""Windows that cover an input.
 
 Images have square windows (or their shape, if they are not square), signals have intervals, volumes
-have blocks. The entries of a vector have no neighbours: each is a window of its own.
+have blocks. The entries of a vector have no neighbours: each is a window of its own. Windows
+overlap, so every pixel is in several of them; `Windows.paint` gives it their mean.
 """
 
 import math
@@ -18,7 +14,6 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dmbp.decompose.removal import ChangedImages, pixel_size
 from dmbp.errors import InputError
 
 WINDOW_AND_STRIDE = {1: (1 / 20, 1 / 40), 2: (1 / 4, 1 / 8), 3: (2 / 5, 1 / 5)}
@@ -32,6 +27,11 @@ MAX_FEATURES = 128
 """Vectors with more entries than this are tested in groups of neighbours."""
 
 MAX_WINDOWS = 4096
+
+
+def pixel_size(inputs: Tensor) -> tuple[int, ...]:
+    """Return the size of an input without its channels; a vector has none."""
+    return tuple(inputs.shape[2:]) if inputs.dim() > 2 else tuple(inputs.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -137,51 +137,3 @@ class WindowRun:
     removal: int
     is_alone: bool
     windows: Windows
-
-
-@dataclass(frozen=True)
-class Places:
-    """What the windows over each pixel are worth; all tensors are (rows, *size).
-
-    Attributes:
-        worth: What the score loses without a window around the pixel, the mean over all tests.
-        cost: Minus the worth where every test says that it is negative, otherwise 0.
-        rivals: What the other classes lose without it, on average over the most probable ones; 0 if
-            the target has no rivals.
-        windows: The windows of all tests but the first, whose worth is scaled to their area.
-    """
-
-    worth: Tensor
-    cost: Tensor
-    rivals: Tensor
-    windows: Windows
-
-
-def window_runs(
-    changed: ChangedImages, *, window: float | None, stride: float | None, contexts: int
-) -> list[WindowRun]:
-    """Return how windows are tested.
-
-    They are removed from the image by each tested removal. With two contexts they are also put
-    alone into the image that the first removal leaves.
-    """
-    windows = windows_over(changed.inputs, window, stride)
-    fine = windows_over(changed.inputs, window, stride, is_fine=True)
-    removed = [WindowRun(k, False, windows if k else fine) for k in changed.tested]
-    return removed + [WindowRun(0, True, windows)] * (contexts - 1)
-
-
-def place_worth(changed: ChangedImages, runs: Sequence[WindowRun]) -> Places:
-    """Ask the model what the windows over each pixel are worth."""
-    windows = runs[-1].windows
-    area = float(windows.masks[0].sum())
-    tests = changed.window_worth([(k.removal, k.is_alone, k.windows.masks) for k in runs])
-    painted = [
-        (k.windows.paint(worth), k.windows.paint(rivals), area / float(k.windows.masks[0].sum()))
-        for k, (worth, rivals) in zip(runs, tests, strict=True)
-    ]
-    each = torch.stack([worth * scale for worth, _, scale in painted])
-    worth = each.mean(0)
-    cost = torch.where((each < 0).all(0), -worth, 0)
-    rivals = torch.stack([rivals * scale for _, rivals, scale in painted]).mean(0)
-    return Places(worth, cost, rivals, windows)

@@ -1,0 +1,110 @@
+"""What the model says the places of an image are worth.
+
+A window is removed from the image, and it is put alone into an image from which everything else is
+removed. What the score loses, and what it gains, is the window's worth, and the worth of a place is
+that of the windows over it. The same passes of the model say what a place is worth to the other
+classes, its rivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dmbp.decompose.details import expand_rows, mean_of_rows, smooth_edges
+from dmbp.decompose.removal import ChangedImages
+from dmbp.decompose.windows import WindowRun, Windows, windows_over
+
+SIGNIFICANT = 0.15
+"""Places worth less than this share of the largest worth have no colour."""
+
+OWN_WEIGHT = 2.0
+"""How much a place's own worth counts, against its worth to the rivals, in the order of pixels
+without a colour."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the windows over each pixel are worth; all tensors are (rows, *size).
+
+    Attributes:
+        worth: What the score loses without a window around the pixel, the mean over all tests.
+        cost: Minus the worth where every test of `windows` says that it is negative, otherwise 0.
+        rivals: What the other classes lose without it, on average over the most probable ones; 0 if
+            the target has no rivals.
+        windows: The windows whose worth this is; that of finer ones is scaled to their area. Finer
+            windows do not decide about cost: what speaks against a class often still does so if a
+            part of it is removed.
+    """
+
+    worth: Tensor
+    cost: Tensor
+    rivals: Tensor
+    windows: Windows
+
+
+def window_runs(
+    changed: ChangedImages, *, window: float | None, stride: float | None, contexts: int
+) -> list[WindowRun]:
+    """Return how windows are tested.
+
+    They are removed from the image by each tested removal. With two contexts they are also put
+    alone into the image that the first removal leaves.
+    """
+    windows = windows_over(changed.inputs, window, stride)
+    fine = windows_over(changed.inputs, window, stride, is_fine=True)
+    removed = [WindowRun(k, False, windows if k else fine) for k in changed.tested]
+    return removed + [WindowRun(0, True, windows)] * (contexts - 1)
+
+
+def place_worth(changed: ChangedImages, runs: Sequence[WindowRun]) -> Places:
+    """Ask the model what the windows over each pixel are worth."""
+    windows = runs[-1].windows
+    area = float(windows.masks[0].sum())
+    worths: list[Tensor] = []
+    rivals: list[Tensor] = []
+    for run, found in zip(runs, changed.window_worth(runs), strict=True):
+        scale = area / float(run.windows.masks[0].sum())
+        worth, of_rivals = (run.windows.paint(values) * scale for values in found)
+        worths.append(worth)
+        rivals.append(of_rivals)
+    large = torch.stack([k for k, run in zip(worths, runs, strict=True) if run.windows is windows])
+    cost = torch.where((large < 0).all(0), -large.mean(0), 0)
+    return Places(torch.stack(worths).mean(0), cost, torch.stack(rivals).mean(0), windows)
+
+
+def smooth_places(places: Places) -> Places:
+    """Smooth the worth of places, so that the edges of windows do not show."""
+    worth, cost, rivals = (
+        smooth_edges(values, places.windows)
+        for values in (places.worth, places.cost, places.rivals)
+    )
+    return replace(places, worth=worth, cost=torch.where(worth < 0, cost, 0), rivals=rivals)
+
+
+def significance(places: Places) -> Tensor | float:
+    """Return what a place must be worth to be red, to be broadcast over pixels.
+
+    A vector's entries are tested one by one, so that none hides behind its neighbours: each counts.
+    """
+    if places.windows.are_pixels:
+        return 0.0
+    return SIGNIFICANT * expand_rows(places.worth.flatten(1).amax(1).clamp(min=0), places.worth)
+
+
+def order_without_colour(places: Places, red_area: Tensor) -> Tensor:
+    """Return the order of pixels that have no colour, from 0 to 1; 0 for red ones.
+
+    A place is high if it is worth much to the score, and low if it is worth much to the rivals.
+    """
+    own, rivals = (
+        values / mean_of_rows(values.abs()).clamp(min=torch.finfo(values.dtype).tiny)
+        for values in (places.worth, places.rivals)
+    )
+    order = OWN_WEIGHT * own - rivals
+    low, high = (expand_rows(k, order) for k in order.flatten(1).aminmax(dim=1))
+    order = (order - low) / (high - low).clamp(min=torch.finfo(order.dtype).tiny)
+    return torch.where(red_area, 0, order)
