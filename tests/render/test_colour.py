@@ -68,7 +68,7 @@ def test_exactly_the_changed_pixels_are_tinted() -> None:
     assert is_changed.any()
     assert (picture[~is_changed] == 0.2).all()
     assert picture[is_changed] == pytest.approx(
-        numpy.broadcast_to([0.45 * 0.4 + 0.55, 0.45 * 0.4, 0.45 * 0.4], picture[is_changed].shape)
+        numpy.broadcast_to([0.3 * 0.4 + 0.7, 0.3 * 0.4, 0.3 * 0.4], picture[is_changed].shape)
     )
 
 

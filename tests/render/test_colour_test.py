@@ -29,7 +29,7 @@ def test_it_falls_without_red_and_rises_without_blue() -> None:
         f"{RED}cat falls from 50% to 11% (the same pattern elsewhere: 49%). {BLUE}it rises to 100%."
     )
     assert test.title(1, RED_BLUE) == "without pixels marked red\ncat 50% → 11%"
-    assert test.title(0, RED_BLUE) == "without the same pattern elsewhere\ncat 50% → 49%"
+    assert test.title(0, RED_BLUE) == "control: the same pattern elsewhere\ncat 50% → 49%"
     assert test.shown == [1, -1]
     other = test.sentence(PALETTES["purple-orange"])
     assert "marked strongest in purple, cat" in other
@@ -46,7 +46,8 @@ def test_fewer_pixels_than_a_tenth_are_counted() -> None:
 
 def test_small_changes_are_called_that_and_come_with_scores() -> None:
     test = ColourTest("cat", WHOLE, FALLEN, RISEN)
-    assert sentence(test).endswith(f"{BLUE}it hardly changes: 98% → 99%, score 3.9 → 4.6.")
+    said = f"{BLUE}it stays near 98% (98% → 99%), but its score rises from 3.9 to 4.6."
+    assert sentence(test).endswith(said)
     assert test.title(-1, RED_BLUE) == "without pixels marked blue\ncat 98% → 99%\nscore 3.9 → 4.6"
     assert test.shows_scores
     assert not ColourTest("cat", WHOLE, FALLEN, None).shows_scores
@@ -58,11 +59,14 @@ def test_decimals_tell_numbers_apart() -> None:
         Outcome(7.2, 0.9991),
     )
     assert sentence(sure) == (
-        f"{RED}cat hardly changes: 99.9% → 98.7%, score 7.3 → 4.3 (the same pattern elsewhere: "
-        f"99.9%, score 7.2). {BLUE}it hardly changes: 99.9% → 100.0%, score 7.3 → 9.1."
+        f"{RED}cat stays near 99.9% (99.9% → 98.7%), but its score falls from 7.3 to 4.3 (the same "
+        f"pattern elsewhere: 99.9%, score 7.2). {BLUE}it stays near 99.9% (99.9% → 100.0%), but "
+        "its score rises from 7.3 to 9.1."
     )
     same = ColourTest("cat", Outcome(19.3, 1.0), Outcome(14.1, 1.0), None)
-    assert f"{RED}cat hardly changes: 100.0% → 100.0%, score 19.3 → 14.1." in sentence(same)
+    assert f"{RED}cat stays near 100.0% (100.0% → 100.0%), but its score falls" in sentence(same)
+    little = ColourTest("cat", Outcome(19.3, 1.0), Outcome(18.1, 1.0), None)
+    assert f"{RED}cat hardly changes: 100.0% → 100.0%, score 19.3 → 18.1." in sentence(little)
 
 
 def test_percentages_of_one_picture_have_the_same_decimals() -> None:

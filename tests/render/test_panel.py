@@ -94,11 +94,11 @@ def test_without_blue_the_control_takes_its_place() -> None:
     row = confirmed_row("photo")
     figure = draw_panel([row])
     said = " ".join(words(figure))
-    assert "without the same pattern elsewhere cat 88% → 87%" in words(figure)
+    assert "control: the same pattern elsewhere cat 88% → 87%" in words(figure)
     assert "No part was found that speaks against cat." in said
     assert "marked blue" not in said
     assert (
-        "tinted: the tenth of the photo that is marked strongest, or the same pattern elsewhere,"
+        "tinted: the tenth of the photo that is marked strongest, blurred for the model; green:"
         in said
     )
     assert row.removed is not None

@@ -165,7 +165,7 @@ def smooth_evidence(array: Array, sigma: float) -> Array:
     return result
 
 
-TINT = 0.55
+TINT = 0.7
 """How much of a changed pixel's colour is the tint."""
 
 

@@ -31,7 +31,10 @@ from dmbp.probabilities import Activation, activation_function
 from dmbp.render.colour import Palette
 
 SMALL_CHANGE = 0.05
-"""Probabilities that change less than this hardly change, and come with scores."""
+"""Probabilities that change less than this come with scores."""
+
+FELT = 0.1
+"""If the score changes by less than this share of it, too, the class hardly changes."""
 
 AS_FAR = 0.9
 """The control does the same as red if the score falls by this share of its fall without red."""
@@ -256,7 +259,7 @@ Sign = Literal[1, -1, 0]
 """Whose pixels are removed: those that speak for the target, against it, or the control's."""
 
 COLOUR_SIGNS: tuple[Literal[1], Literal[-1]] = (1, -1)
-ELSEWHERE = "without the same pattern elsewhere"
+ELSEWHERE = "control: the same pattern elsewhere"
 
 
 def colour_word(sign: int, palette: Palette) -> str:
@@ -284,6 +287,8 @@ class _Change:
         self.is_score_invisible = score_before == self.score_after
         self.before, self.after = scores
         self._moves = without.score - whole.score
+        self._is_felt = abs(self._moves) >= FELT * abs(whole.score)
+        self._score_words = f"{_verb(self._moves)} from {score_before} to {self.score_after}"
         self.is_small = self.needs_score = False
         self.in_probabilities = whole.probability is not None and without.probability is not None
         if whole.probability is not None and without.probability is not None:
@@ -308,13 +313,20 @@ class _Change:
     def words(self, subject: str, *, repeat: bool, with_score: bool) -> str:
         """Return `cat falls from 98% to 11%`; without `repeat`, `it falls to 11%`."""
         score = f", score {self.score_arrow}" if with_score else ""
+        if self.is_small and self._is_felt:
+            return f"{subject} stays near {self.before} ({self.arrow}), but its score " + (
+                self._score_words
+            )
         if self.is_small:
             return f"{subject} hardly changes: {self.arrow}{score}"
         if self.is_invisible:
             return f"{subject} stays at {self.before}"
         start = f"from {self.before} " if repeat else ""
-        verb = "falls" if self._moves < 0 else "rises"
-        return f"{subject} {verb} {start}to {self.after}{score}"
+        return f"{subject} {_verb(self._moves)} {start}to {self.after}{score}"
+
+
+def _verb(change: float) -> str:
+    return "falls" if change < 0 else "rises"
 
 
 def _score_text(value: float, more: int) -> str:

@@ -236,7 +236,7 @@ def draw_insertion(
                 name = names[title].replace(" (", "\n(")
                 axis.set_ylabel(name, color=colours[title], fontsize=10, fontweight="bold")
     axis = figure.add_subplot(grid[-1, :])
-    _draw_curves(axis, maps, colours)
+    _draw_curves(axis, maps, colours, strips)
     for fraction in fractions:
         axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
     axis.set_ylabel(f"probability of {target}")
@@ -250,15 +250,25 @@ LONGEST_STRIP_NAME = 14
 """The most letters of a name that fit below a photo of a strip, beside a number."""
 
 
-def _draw_curves(axis: Axes, maps: Sequence[ComparedMap], colours: Mapping[str, str]) -> None:
-    """Draw all curves, in colour and with a legend those of the methods that have strips."""
+def _draw_curves(
+    axis: Axes,
+    maps: Sequence[ComparedMap],
+    colours: Mapping[str, str],
+    strips: Mapping[str, Mapping[float, InsertedPhoto]],
+) -> None:
+    """Draw all curves, in colour and with a legend those of the methods that have strips.
+
+    These go through the strips' photos, too, so that both show the same probabilities.
+    """
     lines: dict[str, Line2D] = {}
     for item in sorted(maps, key=lambda item: item.title in colours):  # those in colour on top
-        across = numpy.linspace(0, 1, len(item.curve))
+        points = dict(zip(numpy.linspace(0, 1, len(item.curve)), item.curve, strict=True))
         has_strip = item.title in colours
+        photos = {k: photo.probability for k, photo in strips.get(item.title, {}).items()}
+        if photos:
+            axis.plot(list(photos), list(photos.values()), "o", color=colours[item.title], ms=4)
         (lines[item.title],) = axis.plot(
-            across,
-            item.curve,
+            *zip(*sorted((points | photos).items()), strict=True),
             color=colours.get(item.title, OTHER_CURVES),
             linewidth=2.2 if has_strip else 1.0,
             label=f"{item.name}  {item.score:.2f}" if has_strip else None,

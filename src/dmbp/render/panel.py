@@ -317,8 +317,9 @@ def tint_note(tests: Sequence[ColourTest]) -> str:
     seen = how.get(tests[0].by, "replaced")
     is_few = any(test.has_few(sign) for test in tests for sign in test.shown)
     what = "pixels marked strongest, at most a tenth" if is_few else WHAT_IS_TINTED
-    what += ", or the same pattern elsewhere" if any(0 in test.shown for test in tests) else ""
-    return f"tinted: {what}, {seen} for the model"
+    note = f"tinted: {what}, {seen} for the model"
+    has_control = any(0 in test.shown for test in tests)
+    return f"{note}; green: the control, as many pixels elsewhere" if has_control else note
 
 
 WHAT_IS_TINTED = "the tenth of the photo that is marked strongest"
