@@ -5,9 +5,9 @@ the negative stream is often wrong if a photo shows one object. So the model is 
 
 1. **Worth.** Each window is removed from the image, and put alone into an image where all else is
    removed (`windows`). A place is red if its windows are worth something on average, at least a
-   seventh of the most valuable place, and blue if every test says that they cost something. Pixels
-   that are neither have tiny attributions, which only order them: those that the other classes need
-   most come last.
+   seventh of the most valuable place (`places`), and blue if every test says that they cost
+   something. Pixels that are neither have tiny attributions, which only order them: those that the
+   other classes need most come last.
 2. **Detail.** Inside a window, worth is spread over pixels by the mean of the positive stream and
    of gradients in partly removed images (`mixtures`), sharply or softly: there are four candidates
    (`details`). The strongest tenth and fifth of each candidate's pixels are put alone into the
@@ -183,7 +183,7 @@ def confirm_colours(
     for_windows.progress = changed.progress = progress
     places = smooth_places(place_worth(for_windows, runs))
     stream = None
-    if test.mixtures and len(details) > 1:
+    if test.mixtures and any(detail.floor < 1 for detail in details):
         stream = mixture_stream(
             changed,
             run.gradients,
