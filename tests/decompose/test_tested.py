@@ -1,5 +1,7 @@
 """Colours that the model has confirmed: windows, removals, and maps whose signs are known."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -406,23 +408,26 @@ def test_windows_may_be_run_in_fewer_bits_but_nothing_else() -> None:
         counts[name] += len(images)
         return linearizer.runner.outputs(images)
 
+    factor = 1.01
+
     def rough(images: Tensor) -> Tensor:
-        return 1.01 * run("rough", images)  # a score that is too high, as rounding may make it
+        return factor * run("rough", images)  # a score that is too high, as rounding may make it
+
+    def ways(rough: Callable[[Tensor], Tensor] | None) -> Run:
+        return Run(
+            partial(run, "exact"),
+            partial(input_gradients, linearizer.runner.run),
+            rough_outputs=rough,
+        )
 
     found = [
-        confirm_colours(
-            question,
-            streams,
-            WindowTest(),
-            removals=("zero",),
-            run=Run(
-                lambda images: run("exact", images),
-                lambda images, weights: input_gradients(linearizer.runner.run, images, weights),
-                rough_outputs=rough if is_rough else None,
-            ),
-        )
-        for is_rough in (False, True)
+        confirm_colours(question, streams, WindowTest(), removals=("zero",), run=ways(way))
+        for way in (None, rough)
     ]
-    assert counts["rough"] == 2 + 64 + 49  # the whole image, nothing of it, and the windows
+    # The whole image, nothing of it, eight windows to compare, and all windows.
+    assert counts["rough"] == 2 + 8 + 64 + 49
     assert relative(found[1].worth_for, found[0].worth_for) < 1e-12
     assert relative(found[1].attribution, found[0].attribution) < 1e-9
+    factor, counts["rough"] = 1.2, 0
+    confirm_colours(question, streams, WindowTest(), removals=("zero",), run=ways(rough))
+    assert counts["rough"] == 2 + 8  # too far off for the other windows

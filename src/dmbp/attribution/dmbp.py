@@ -68,8 +68,8 @@ OVERRIDES = ("objective", "iterations", "learning_rate", "combine", "precision",
 """The arguments that override a preset's settings."""
 
 ROUGH_DTYPES = (torch.bfloat16,)
-"""What windows are tested in on CPUs with instructions for it, and gradients are taken in. Both
-only propose: what confirms a map and is reported is computed in more bits."""
+"""What windows are tested in on CPUs with instructions for it, if that changes little. They only
+propose a map: what confirms it and is reported is computed in more bits."""
 
 ROWS_THAT_SURELY_FIT = 8
 """So few rows are run at once without an estimate of their memory."""
@@ -169,7 +169,7 @@ class DMBP(Method):
         self._decomposer = Decomposer()
         self._forward_passes = ForwardPasses()
         self._rough_passes = ForwardPasses(ROUGH_DTYPES)
-        self._differentiable_passes = ForwardPasses(ROUGH_DTYPES, is_differentiable=True)
+        self._differentiable_passes = ForwardPasses(is_differentiable=True)
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:

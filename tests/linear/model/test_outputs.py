@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.attribution import METHODS
+from dmbp.decompose.tested import TIE_BREAK
 from dmbp.errors import InputError, ModelError, UnsupportedOperation
 from tests import nets
+from tests.tolerance import relative
 
 IMAGES = (3, 3, 16, 16)
 
@@ -82,7 +84,9 @@ def test_one_score_for_each_image_is_a_single_class(images: int) -> None:
     assert torch.equal(net.value(), model(inputs))
     found = dmbp.DMBP(model, iterations=2).attribute(inputs, target=0)
     model.form = lambda s, _: s
-    assert torch.equal(found, dmbp.DMBP(model, iterations=2).attribute(inputs, target=2))
+    # Five classes have rivals, which order the pixels without a colour.
+    expected = dmbp.DMBP(model, iterations=2).attribute(inputs, target=2)
+    assert relative(found, expected) < 2 * TIE_BREAK
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -45,6 +45,13 @@ DTYPES: Mapping[str, Sequence[torch.dtype]] = {
 output is not finite."""
 
 
+GRADIENT_DTYPES: Mapping[str, Sequence[torch.dtype]] = {
+    "cpu": (torch.float32,),
+    "cuda": (torch.bfloat16,),
+}
+"""The same for passes that are differentiated; gradients are often too small for float16."""
+
+
 MAX_KEPT = 4
 """How many forward passes `ForwardPasses` keeps, because each has its own copy of the weights."""
 
@@ -222,7 +229,8 @@ def fast_forward(
     device = example.device
     if captured.batch is not None or captured.extra_inputs or example.dtype != torch.float32:
         return None
-    dtypes = DTYPES.get(device.type, ()) if dtypes is None else dtypes
+    if dtypes is None:
+        dtypes = (GRADIENT_DTYPES if is_differentiable else DTYPES).get(device.type, ())
     if not example.is_cuda:
         dtypes = [dtype for dtype in dtypes if has_onednn(device, dtype)]
     for first in range(len(dtypes)):
