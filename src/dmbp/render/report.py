@@ -1,12 +1,15 @@
 """The report: one HTML page about all photos, which can be mailed and opened offline.
 
-The page (`templates/report.html`) loads nothing: pictures are inside it as data, charts are SVG
-elements that `line_chart` writes, and its content security policy forbids all requests.
+The page (`templates/report.html`) loads nothing: pictures are inside it as data, and charts are SVG
+elements that `line_chart` writes. Its content security policy forbids all requests, and allows no
+style and no script but `report.css` and `report.js`, which are inside the page as well, by their
+hashes. Markup must therefore have no `style` attributes.
 """
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from io import BytesIO
 
@@ -95,6 +98,10 @@ SHOWN_SIDE = 448
 """Small pictures are enlarged by the largest whole factor that keeps them within so many pixels."""
 
 
+NARROWEST_BAR = 0.25
+"""The width of a bar that stands for nothing, in per cent, so that it can be seen."""
+
+
 @dataclass(frozen=True)
 class ReportTarget:
     """A photo's target: what the panel shows, which has to have a test, and two curves.
@@ -144,7 +151,12 @@ def report_html(
     environment = Environment(
         loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
     )
+    stylesheet = environment.get_template("report.css").render(palette=style.palette)
+    script = environment.get_template("report.js").render()
     page = environment.get_template("report.html").render(
+        policy=_policy(stylesheet, script),
+        stylesheet=stylesheet,
+        script=script,
         photos=[_photo(photo, style) for photo in photos],
         model=model,
         settings=settings,
@@ -154,6 +166,19 @@ def report_html(
         notes=[tint_note(tests), SCORE_MEANING, *[INDEPENDENT_CLASSES] * independent],
     )
     return page.encode(errors="replace")  # names of files need not be UTF-8
+
+
+def _policy(stylesheet: str, script: str) -> str:
+    """Return the page's content security policy."""
+    return (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src {_source(stylesheet)}; script-src {_source(script)}"
+    )
+
+
+def _source(text: str) -> str:
+    """Return how a policy names an element with this text."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
@@ -219,7 +244,7 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
             "name": name,
             "value": format_number(value),
             "colour": colour,
-            "width": f"{50 * abs(value) / reach:.2f}",
+            "width": f"{max(50 * abs(value) / reach, NARROWEST_BAR):.2f}",
             "start": f"{50 - (50 * -value / reach if value < 0 else 0):.2f}",
         }
         for name, value, colour in term_bars(row.terms, palette)
