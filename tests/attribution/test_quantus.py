@@ -21,17 +21,26 @@ METRICS: dict[str, dict[str, Any]] = {
     "RandomLogit": {"num_classes": 5},
     "Sparseness": {},
     "MPRT": {},
+    "PointingGame": {},
+    "TopKIntersection": {"k": 20},
+    "RelevanceMassAccuracy": {},
+    "RelevanceRankAccuracy": {},
+    "AttributionLocalisation": {},
+    "AUC": {},
 }
-"""One of each kind: robustness, faithfulness twice, randomisation twice, complexity."""
+"""One of each other kind, and all that compare a map with a mask of the object."""
 
 
 def scores(metric: str, method: str) -> Any:
     model = nets.VGGLike().eval()
+    masks = numpy.zeros((3, 1, 16, 16), dtype=int)
+    masks[:, :, 4:12, 4:12] = 1
     quiet = {"disable_warnings": True, "display_progressbar": False}
     return getattr(quantus, metric)(**METRICS[metric], **quiet)(
         model=model,
         x_batch=torch.randn(3, 3, 16, 16).numpy(),
         y_batch=numpy.array([0, 1, 2]),
+        s_batch=masks,
         explain_func=dmbp.explain_func(method, **OURS[method]),
     )
 

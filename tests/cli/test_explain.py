@@ -1,7 +1,10 @@
 """`dmbp explain`: the files and lines it writes, and the one sentence for each mistake."""
 
+import gc
 import re
 import shutil
+import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -18,6 +21,8 @@ from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
+from dmbp.render import ReportPhoto, ReportWriter
+from dmbp.workflows.explain import Explanation
 from dmbp.workflows.prediction import ModelSpec
 from tests.cli import networks
 from tests.cli.commands import read_record, run, run_explain
@@ -251,6 +256,40 @@ def test_a_folder_of_photos(folder: Path) -> None:
     assert names == ["a.json", "a.png", "b.json", "b.png", "report.html"]
     page = (folder / "results" / "report.html").read_text()
     assert page.index("album/a.png") < page.index("album/b.jpg")
+
+
+def test_a_long_report_has_several_pages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = partial(ReportWriter, page_bytes=1)
+    monkeypatch.setattr("dmbp.workflows.explain.ReportWriter", small)
+    result = run_explain("photo.jpg", "photo.png", "--report")
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("report → dmbp-out/report.html\n")
+    pages = sorted(path.name for path in (folder / "dmbp-out").glob("*.html"))
+    assert pages == ["report-1.html", "report-2.html", "report.html"]
+    contents = (folder / "dmbp-out" / "report.html").read_text()
+    assert '<a href="report-2.html#photo-1">photo.png</a>: predicted ' in contents
+
+
+def test_explanations_are_not_kept_for_the_report(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may hold thousands of photos, and an explanation takes megabytes."""
+    alive: list[int] = []
+    made: list[weakref.ref[Explanation]] = []
+    real = Explanation.report_photo
+
+    def report_photo(explanation: Explanation) -> ReportPhoto:
+        made.append(weakref.ref(explanation))
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in made))
+        return real(explanation)
+
+    monkeypatch.setattr(Explanation, "report_photo", report_photo)
+    for name in ("b.jpg", "c.jpg"):
+        shutil.copy(folder / "photo.jpg", folder / name)
+    result = run_explain("photo.jpg", "b.jpg", "c.jpg", "--report", "--preset", "fast")
+    assert result.exit_code == 0, result.output
+    assert alive == [1, 1, 1]
 
 
 def test_what_cannot_be_read_in_a_folder_is_left_out(folder: Path) -> None:

@@ -8,7 +8,7 @@
 To add a method, write its file and add a row to `METHODS`. `explain_func` returns a method as a
 function that Quantus can call:
 
-    >>> explain = explain_func("gradcam")
+    >>> explain = explain_func("gradient")
     >>> explain(model=model, inputs=images.numpy(), targets=[3]).shape
     (1, 1, 8, 8)
 """
@@ -144,17 +144,22 @@ def parse_method_names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray[Any]]:
+def explain_func(
+    method: str = "dmbp", *, keep_channels: bool = False, **settings: Any
+) -> Callable[..., NDArray[Any]]:
     """Return a method as a function for the `explain_func` argument of Quantus' metrics.
 
     Args:
         method: A name from `dmbp.methods()`.
+        keep_channels: Whether maps keep the channels of the inputs. By default, channels are added
+            up to one, because Quantus' localisation metrics compare maps with masks of one channel.
         **settings: The method's settings.
 
     Returns:
         A function `(model, inputs, targets) -> maps` on NumPy arrays or tensors, whose maps are
-        NumPy arrays. It ignores further keywords, such as Quantus' `device`: inputs are moved to
-        the model's device.
+        NumPy arrays. Maps of images are (batch, 1, height, width), those of signals and volumes
+        have one channel as well, and those of vectors are (batch, features). It ignores further
+        keywords, such as Quantus' `device`: inputs are moved to the model's device.
 
     Raises:
         InputError: If the method is unknown.
@@ -168,6 +173,9 @@ def explain_func(method: str = "dmbp", **settings: Any) -> Callable[..., NDArray
         like = next(model.parameters(), torch.empty(0))
         images = torch.as_tensor(inputs).to(like)
         classes = None if targets is None else numpy.asarray(targets).reshape(-1).tolist()
-        return last[0][1].attribute(images, target=classes).cpu().numpy()
+        maps = last[0][1].attribute(images, target=classes)
+        if maps.dim() > 2 and not keep_channels:
+            maps = maps.sum(1, keepdim=True)
+        return maps.cpu().numpy()
 
     return explain

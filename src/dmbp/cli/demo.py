@@ -35,9 +35,9 @@ def _explain_samples(out: Path) -> None:
     from dmbp.attribution import DMBP, parse_method_names
     from dmbp.data import sample_photos
     from dmbp.models import DEFAULT, load_model
-    from dmbp.render import PanelStyle
+    from dmbp.render import REPORT_NAME, PanelStyle
     from dmbp.workflows.compare import compare
-    from dmbp.workflows.explain import REPORT_NAME, OutputOptions, Photo, check_folder, explain_all
+    from dmbp.workflows.explain import OutputOptions, Photo, check_folder, explain_all
     from dmbp.workflows.prediction import predict
 
     check_folder(out)

@@ -95,7 +95,7 @@ def explain(
     device: DeviceOption = "cpu",
     out: OutOption = DEFAULT_OUT,
     report: Annotated[
-        bool, typer.Option("--report", help="Also write one HTML page about all photos.")
+        bool, typer.Option("--report", help="Also write an HTML page about all photos.")
     ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Also write the maps as .npy and 16-bit PNG files.")

@@ -7,12 +7,12 @@
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     benchmark.py      the figure of `dmbp bench plot`
-    report.py         the HTML page of `dmbp explain --report`, from `templates/report.html`
+    report.py         the HTML pages of `dmbp explain --report`, from `templates/report.html`
     pictures.py       tensors to pictures, and files that are written all or none
 
 To change how blue is drawn, edit `PALETTES` in `colour.py`: every map, bar and legend of evidence
 takes its colours from there. The curves of a benchmark and the greys of the HTML page have their
-colours in `benchmark.py` and in the template. To use your own palette, pass
+colours in `benchmark.py` and in `templates/report.css`. To use your own palette, pass
 `style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
 """
 
@@ -31,10 +31,11 @@ from dmbp.render.comparison import (
 from dmbp.render.decomposition import panel_rows, plot_decomposition, plot_linear_map, split_by_sign
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.pictures import encode_figure, write_all_or_none
-from dmbp.render.report import ReportPhoto, ReportTarget, report_html
+from dmbp.render.report import REPORT_NAME, ReportHeading, ReportPhoto, ReportTarget, ReportWriter
 
 __all__ = [
     "PALETTES",
+    "REPORT_NAME",
     "ColourTest",
     "ComparedMap",
     "InsertedPhoto",
@@ -42,8 +43,10 @@ __all__ = [
     "Palette",
     "PanelRow",
     "PanelStyle",
+    "ReportHeading",
     "ReportPhoto",
     "ReportTarget",
+    "ReportWriter",
     "SanityRow",
     "draw_comparison",
     "draw_insertion",
@@ -55,7 +58,6 @@ __all__ = [
     "panel_rows",
     "plot_decomposition",
     "plot_linear_map",
-    "report_html",
     "split_by_sign",
     "write_all_or_none",
 ]

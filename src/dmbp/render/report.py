@@ -1,21 +1,26 @@
-"""The report: one HTML page about all photos, which can be mailed and opened offline.
+"""The report: an HTML page about all photos, or several, which can be mailed and opened offline.
 
-The page (`templates/report.html`) loads nothing: pictures are inside it as data, charts are SVG
-elements that `line_chart` writes, and its content security policy forbids all requests.
+A page (`templates/report.html`) loads nothing: pictures are inside it as data, and charts are SVG
+elements that `line_chart` writes. Its content security policy forbids all requests, and allows no
+style and no script but `report.css` and `report.js`, which are inside the page as well, by their
+hashes. Markup must therefore have no `style` attributes.
 """
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from io import BytesIO
+from pathlib import Path
+from typing import Self
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
-from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING
+from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest
 from dmbp.render.panel import (
     ChangedPhoto,
     PanelRow,
@@ -25,6 +30,7 @@ from dmbp.render.panel import (
     term_bars,
     tint_note,
 )
+from dmbp.render.pictures import write_all_or_none
 
 WIDTH, HEIGHT = 300, 170
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
@@ -88,11 +94,20 @@ def _polyline(line: ChartLine, low: float, high: float) -> str:
     return f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="2"/>'
 
 
+REPORT_NAME = "report.html"
+
+PAGE_BYTES = 16 * 2**20
+"""How large a page becomes before another begins: about 20 photos with one target each."""
+
 EXACT = 1e-4
 """Below this relative error, only rounding is left."""
 
 SHOWN_SIDE = 448
 """Small pictures are enlarged by the largest whole factor that keeps them within so many pixels."""
+
+
+NARROWEST_BAR = 0.25
+"""The width of a bar that stands for nothing, in per cent, so that it can be seen."""
 
 
 @dataclass(frozen=True)
@@ -118,42 +133,170 @@ class ReportTarget:
 
 @dataclass(frozen=True)
 class ReportPhoto:
-    """A photo and its targets."""
+    """A photo and its targets.
+
+    `independent` says that several classes may be present, which the page then explains.
+    """
 
     name: str
     predicted: str
     targets: Sequence[ReportTarget]
+    independent: bool = False
 
 
-def report_html(
-    photos: Sequence[ReportPhoto],
-    *,
-    model: str,
-    settings: Mapping[str, object],
-    versions: Mapping[str, str],
-    style: PanelStyle | None = None,
-    independent: bool = False,
-) -> bytes:
-    """Return the page as a file's content.
+@dataclass(frozen=True)
+class ReportHeading:
+    """What every page of a report says."""
 
-    `independent` says that several classes may be present, which the page then explains.
+    model: str
+    settings: Mapping[str, object]
+    versions: Mapping[str, str]
+
+
+class ReportWriter:
+    """Writes a report into a folder, and keeps no photo once its page is written.
+
+    If all photos fit into `page_bytes`, the report is one page, `REPORT_NAME`. Else pages are
+    written as they become full, and `REPORT_NAME` lists the photos of each. Every page has its
+    pictures inside. The last page is written when the context ends, also by an exception, so that
+    no link leads nowhere.
+
+        with ReportWriter(folder, heading) as report:
+            for photo in photos:
+                report.add(photo)
     """
-    style = style or PanelStyle()
-    rows = [target.row for photo in photos for target in photo.targets]
-    tests = [row.test for row in rows if row.test is not None]
-    environment = Environment(
-        loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
+
+    def __init__(
+        self,
+        folder: Path,
+        heading: ReportHeading,
+        *,
+        style: PanelStyle | None = None,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
+        self.folder = folder
+        self.heading = heading
+        self.style = style or PanelStyle()
+        self.page_bytes = page_bytes
+        self._environment = Environment(
+            loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
+        )
+        self.is_empty = True
+        self._contents: list[_ListedPage] = []
+        self._page = _Page()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._page.sections:
+            return
+        if not self._contents:
+            self._write(REPORT_NAME, self._page)
+            return
+        self._write_page(is_last=True)
+        self._write(REPORT_NAME, _Page(), contents=self._contents)
+
+    def add(self, photo: ReportPhoto) -> None:
+        """Add a photo; the page before it is written if the photo does not fit into it."""
+        section = self._section(photo, number=len(self._page.sections) + 1)
+        if self._page.sections and self._page.size + len(section) > self.page_bytes:
+            self._write_page(is_last=False)
+            section = self._section(photo, number=1)
+        self._page.add(photo, section)
+        self.is_empty = False
+
+    def _section(self, photo: ReportPhoto, *, number: int) -> bytes:
+        template = self._environment.get_template("report_photo.html")
+        text = template.render(photo=_photo(photo, self.style), number=number)
+        return text.encode(errors="replace")  # names of files need not be UTF-8
+
+    def _write_page(self, *, is_last: bool) -> None:
+        """Write the page as one of several, and begin the next."""
+        page, self._page = self._page, _Page()
+        number = len(self._contents) + 1
+        self._contents.append(_ListedPage(_page_name(number), page.listed))
+        self._write(
+            _page_name(number),
+            page,
+            number=number,
+            previous=_page_name(number - 1) if number > 1 else None,
+            next=None if is_last else _page_name(number + 1),
+            all_photos=REPORT_NAME,
+        )
+
+    def _write(self, name: str, page: "_Page", **links: object) -> None:
+        style, heading = self.style, self.heading
+        stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
+        script = self._environment.get_template("report.js").render()
+        notes = [tint_note(page.tests), SCORE_MEANING] if page.tests else []
+        chunks = self._environment.get_template("report.html").generate(
+            {"number": None, "contents": ()} | links,
+            policy=_policy(stylesheet, script),
+            stylesheet=stylesheet,
+            script=script,
+            sections=(section.decode() for section in page.sections),
+            model=heading.model,
+            settings=heading.settings,
+            versions=heading.versions,
+            palette=style.palette,
+            smoothing=style.smoothing,
+            notes=[*notes, *[INDEPENDENT_CLASSES] * page.independent],
+        )
+        content = b"".join(chunk.encode(errors="replace") for chunk in chunks)
+        write_all_or_none({self.folder / name: content})
+
+
+@dataclass(frozen=True)
+class _ListedPhoto:
+    name: str
+    predicted: str
+
+
+@dataclass(frozen=True)
+class _ListedPage:
+    """A page in the list of all photos."""
+
+    name: str
+    photos: Sequence[_ListedPhoto]
+
+
+class _Page:
+    """The sections of a page that is not written yet, and what its notes depend on."""
+
+    def __init__(self) -> None:
+        self.sections: list[bytes] = []
+        self.size = 0
+        self.listed: list[_ListedPhoto] = []
+        self.tests: list[ColourTest] = []
+        self.independent = False
+
+    def add(self, photo: ReportPhoto, section: bytes) -> None:
+        self.sections.append(section)
+        self.size += len(section)
+        self.independent = self.independent or photo.independent
+        self.listed.append(_ListedPhoto(photo.name, photo.predicted))
+        rows = (target.row for target in photo.targets)
+        self.tests += [row.test for row in rows if row.test is not None]
+
+
+def _page_name(number: int) -> str:
+    """Return the file name of a page of several."""
+    name, ending = REPORT_NAME.split(".")
+    return f"{name}-{number}.{ending}"
+
+
+def _policy(stylesheet: str, script: str) -> str:
+    """Return the page's content security policy."""
+    return (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src {_source(stylesheet)}; script-src {_source(script)}"
     )
-    page = environment.get_template("report.html").render(
-        photos=[_photo(photo, style) for photo in photos],
-        model=model,
-        settings=settings,
-        versions=versions,
-        palette=style.palette,
-        smoothing=style.smoothing,
-        notes=[tint_note(tests), SCORE_MEANING, *[INDEPENDENT_CLASSES] * independent],
-    )
-    return page.encode(errors="replace")  # names of files need not be UTF-8
+
+
+def _source(text: str) -> str:
+    """Return how a policy names an element with this text."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
@@ -219,7 +362,7 @@ def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
             "name": name,
             "value": format_number(value),
             "colour": colour,
-            "width": f"{50 * abs(value) / reach:.2f}",
+            "width": f"{max(50 * abs(value) / reach, NARROWEST_BAR):.2f}",
             "start": f"{50 - (50 * -value / reach if value < 0 else 0):.2f}",
         }
         for name, value, colour in term_bars(row.terms, palette)

@@ -10,7 +10,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -35,23 +35,23 @@ from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
 from dmbp.models import Classifier
 from dmbp.render import (
+    REPORT_NAME,
     ColourTest,
     PanelRow,
     PanelStyle,
+    ReportHeading,
     ReportPhoto,
     ReportTarget,
+    ReportWriter,
     draw_panel,
     encode_figure,
     insertion_gif,
     panel_rows,
-    report_html,
     write_all_or_none,
 )
 from dmbp.render.colour_test import share_decimals
 from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
 from dmbp.workflows.removal import PixelRemoval, remove_pixels
-
-REPORT_NAME = "report.html"
 
 LONGEST_STEM = 110
 """The most bytes of the photo's name in the names of its results."""
@@ -207,7 +207,8 @@ class Explanation:
             )
         ]
         verdict = self.prediction.verdict(decimals=self._decimals)
-        return ReportPhoto(self.prediction.name, verdict, targets)
+        independent = self.prediction.has_independent_classes
+        return ReportPhoto(self.prediction.name, verdict, targets, independent=independent)
 
     @cached_property
     def _insertion_curves(self) -> list[list[float]]:
@@ -394,21 +395,20 @@ def explain_all(
 ) -> None:
     """Explain `total` photos one after the other, and write the files of each.
 
-    The report, a page about all of them, is written last.
+    No explanation is kept once its files are written, and the report holds one page's pictures.
     """
-    explanations: list[Explanation] = []
-    with _progress(console, total * explainer.progress_steps) as on_iteration:
+    steps = total * explainer.progress_steps
+    report = _report(classifier, explainer, output) if output.report else None
+    with _progress(console, steps) as on_iteration, report or nullcontext():
         for photo in photos:
             explanation = explain_photo(photo, classifier, explainer, on_iteration)
             picture = _write_files(explanation, output, photo.stem)
-            if output.report:
-                explanations.append(explanation)
+            if report is not None:
+                report.add(explanation.report_photo())
             if console is not None:
                 console.print(f"{shown(photo.name)}: {explanation.summary()} → {shown(picture)}")
-    if explanations:
-        _write_report(explanations, classifier, explainer, output)
-        if console is not None:
-            console.print(f"report → {output.folder / REPORT_NAME}")
+    if report is not None and not report.is_empty and console is not None:
+        console.print(f"report → {output.folder / REPORT_NAME}")
 
 
 def explain_photo(
@@ -448,24 +448,16 @@ def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> 
     return picture
 
 
-def _write_report(
-    explanations: Sequence[Explanation],
-    classifier: Classifier,
-    explainer: DMBP,
-    output: OutputOptions,
-) -> None:
+def _report(classifier: Classifier, explainer: DMBP, output: OutputOptions) -> ReportWriter:
     preprocessing = classifier.preprocessing.as_dict()
     settings = {} if classifier.weights is None else {"weights": classifier.weights}
     settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
-    page = report_html(
-        [explanation.report_photo() for explanation in explanations],
-        model=classifier.name,
+    heading = ReportHeading(
+        classifier.name,
         settings=settings | explainer.described(),
         versions={"dmbp": __version__, "torch": torch.__version__},
-        style=output.style,
-        independent=any(k.prediction.has_independent_classes for k in explanations),
     )
-    write_all_or_none({output.folder / REPORT_NAME: page})
+    return ReportWriter(output.folder, heading, style=output.style)
 
 
 @contextmanager
