@@ -17,7 +17,8 @@ from typing import Any
 
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.report.lines import RunningMean
-from dmbp.bench.store import CELL_COLUMNS, JSON_COLUMNS, ResultRow, Store
+from dmbp.bench.row import CELL_COLUMNS, JSON_COLUMNS, ResultRow
+from dmbp.bench.store import Store
 from dmbp.bench.units import SkippedTasks, results
 from dmbp.errors import InputError, OutputError
 from dmbp.files import reason, shown
