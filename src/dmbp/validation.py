@@ -213,7 +213,6 @@ UNKNOWN_KEY_ERRORS = ("extra_forbidden", "unexpected_keyword_argument")
 
 EXPECTED_BY_ERROR_TYPE: Mapping[str, str] = {
     "string_type": "a string",
-    "string_unicode": "a string",
     "path_type": "a path",
     "int_type": "a whole number",
     "int_from_float": "a whole number",

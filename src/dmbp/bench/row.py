@@ -10,8 +10,8 @@ determines its result:
 
 The same cell has the same key in every run and on every machine; a change to the photo, the weights
 or any setting changes the key. A file may be damaged, so nothing that is read from one is taken for
-granted: `from_columns` checks the type of every value, that numbers are finite, and that the key is
-that of the cell. What it cannot use is a `DamagedRow`.
+granted: `from_columns` checks the type of every value, that numbers are finite, that the key is
+that of the cell, and how long the curves are. What it cannot use is a `DamagedRow`.
 """
 
 import hashlib
@@ -152,6 +152,10 @@ def _checked_row(key: str | bytes, named: Mapping[str, Any]) -> ResultRow:
     cell = Cell(**{name: columns[name] for name in CELL_COLUMNS})
     if not _is_key_of(cell, key):
         raise InputError("its key is not that of its contents")
+    steps = cell.scoring.get("steps")
+    for metric, curve in columns["curves"].items():
+        if isinstance(steps, int) and len(curve) != steps + 1:
+            raise InputError(f"its {metric} curve has {len(curve)} points, not {steps + 1}")
     return ResultRow(cell, **{name: columns[name] for name in RESULT_COLUMNS})
 
 
@@ -160,7 +164,10 @@ _CONTEXT = ErrorContext("a row", key_name=repr)
 
 def _decoded(column: str, text: Any) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair is valid JSON, but cannot be written
+            _to_json(value).encode()
+        return value
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{column!r} is not JSON") from error
 

@@ -117,10 +117,10 @@ class VariantMeans:
         """Add a row that has a score for the metric."""
         self.score.add(row.scores[metric])
         self.seconds.add(row.seconds or 0.0)
-        points = row.curves.get(metric, ())
-        self.curve = self.curve or [RunningMean() for _ in points]
-        for mean, value in zip(self.curve, points, strict=True):
-            mean.add(value)
+        if points := row.curves.get(metric):
+            self.curve = self.curve or [RunningMean() for _ in points]
+            for mean, value in zip(self.curve, points, strict=True):
+                mean.add(value)
 
 
 def plot(plan: Plan, store: Path, out: Path) -> None:
