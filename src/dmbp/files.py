@@ -94,6 +94,17 @@ def read_text(path: Path, *, what: str, error: type[DMBPError], most_bytes: int)
         raise error(f"{shown(path)} cannot be read: {reason(problem)}") from problem
 
 
+def is_missing(path: Path) -> bool:
+    """Return whether there is nothing at a path; a path that cannot be looked at is not missing."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder; a path that cannot exist is none."""
     return os.path.isdir(path)

@@ -295,9 +295,16 @@ def _expected(error: "ErrorDetails") -> str:
     return EXPECTED_BY_ERROR_TYPE.get(kind) or str(context.get("expected", error["msg"]))
 
 
+PLAIN_TYPES = (bool, int, float, str, bytes, list, tuple, dict)
+"""Types of values that messages show; of other values they name the type."""
+
+
 def _format_value(value: Any) -> str:
-    is_plain = value is None or isinstance(value, bool | int | float | str | list | tuple | dict)
-    text = repr(value) if is_plain else f"a {type(value).__name__}"
+    text = (
+        repr(value)
+        if value is None or isinstance(value, PLAIN_TYPES)
+        else f"a {type(value).__name__}"
+    )
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 

@@ -1,5 +1,6 @@
 """`dmbp bench` on the command line: what it prints, writes and returns."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,37 @@ def test_the_command_to_retry_is_that_of_the_run(
     found = CliRunner().invoke(app, given)
     again = "again: dmbp bench run plan.toml --store 'my part.sqlite' --shard 1/6 --retry\n"
     assert again in found.output
+
+
+def test_damaged_rows_are_listed_left_out_and_computed_again(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    whole = run_to_table(plan, "s.sqlite")
+    with sqlite3.connect("s.sqlite") as connection:
+        connection.execute("UPDATE rows SET scores = '{' WHERE image = 'cat/2.png'")
+        connection.execute(
+            "UPDATE rows SET key = 'lost' WHERE image = 'dog/1.png' AND method = 'random'"
+        )
+    connection.close()
+
+    def run_command(*words: str) -> tuple[str, str]:
+        found = CliRunner().invoke(app, ["bench", *words, "--store", "s.sqlite"])
+        assert found.exit_code == 0, found.output
+        return found.stdout, found.stderr
+
+    said, _ = run_command("status", "--plan", "plan.toml")
+    assert "tests.bench.tiny:tiny, folder, gradcam: 5 done\n" in said
+    assert "(gradcam, cat/2.png, class 0) is damaged: 'scores' is not JSON\n" in said
+    assert "the row lost (random, dog/1.png, class 1) is damaged: its key is not" in said
+    assert "plan.toml: 4 of 18 left" in said
+    said, note = run_command("table", "plan.toml")
+    assert "not computed yet" in said
+    assert "note: damaged rows of s.sqlite count as missing: the row " in note
+    run_command("plot", "plan.toml", "a.png")
+    assert "14 rows → a.csv" in run_command("export", "a.csv")[0]
+    assert "4 computed, 14 already stored, 0 failed" in run_command("run", "plan.toml")[0]
+    assert run_command("table", "plan.toml") == (whole, "")
+    assert run_command("repair")[0] == "1 damaged rows removed → s.sqlite\n"
+    assert "damaged" not in run_command("status")[0]
+    assert "18 rows → a.csv" in run_command("export", "a.csv")[0]

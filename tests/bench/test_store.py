@@ -1,5 +1,7 @@
 """The store: no row is lost or written twice, whatever happens in between."""
 
+import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -15,10 +17,12 @@ from dmbp.bench import Cell, ResultRow, Store
 from dmbp.errors import InputError, OutputError
 from tests.bench.cells import CELL, cells
 
+CURVE = [0.1] * 28 + [0.9]
+
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
-    row = ResultRow(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
+    row = ResultRow(CELL, {"IM": 0.5}, {"IM": CURVE}, seconds=0.25)
     failed = ResultRow(replace(CELL, method="dmbp"), failure="it does not fit into memory")
     store.add([row, failed])
     assert list(store.rows()) == [failed, row]  # by method
@@ -80,10 +84,10 @@ CREATE INDEX by_question ON rows (model, dataset, method);
 CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
 INSERT INTO rows VALUES (
     'b7070eb2d7cfc3f6fd042650eaa610a5', 'voc', 'a', 'p1', 'cat', 'resnet50', 'w1', 'gradcam',
-    '{"signed": true}', '{"steps": 28}', '{"IM": 0.5}', '{"IM": [0.1, 0.9]}', 0.25, NULL, 7.5
+    '{"signed": true}', '{"steps": 28}', '{"IM": 0.5}', '{"IM": CURVE}', 0.25, NULL, 7.5
 );
 PRAGMA user_version = 1;
-"""
+""".replace("CURVE", str(CURVE))
 
 
 def test_a_file_of_layout_1_is_read_and_continued(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ def test_a_file_of_layout_1_is_read_and_continued(tmp_path: Path) -> None:
     old.executescript(LAYOUT_1)
     old.close()
     store = Store(path)
-    row = ResultRow(CELL, {"IM": 0.5}, {"IM": [0.1, 0.9]}, seconds=0.25)
+    row = ResultRow(CELL, {"IM": 0.5}, {"IM": CURVE}, seconds=0.25)
     assert list(store.rows()) == [row]
     assert next(store.rows()).written == 7.5
     assert store.failed_by_key([CELL.key]) == {CELL.key: False}
@@ -290,7 +294,7 @@ def test_a_store_that_cannot_be_written_is_read(
     path = tmp_path / "s.sqlite"
     store = Store(path)
     store.add([ResultRow(CELL, {"IM": 0.5})])
-    monkeypatch.setattr("dmbp.bench.store.os.access", lambda *_: False)
+    monkeypatch.setattr("dmbp.bench.store.os.access", lambda _, mode: mode != os.W_OK)
     during = Store(path, read_only=True)
     assert [row.cell for row in during.rows()] == [CELL]  # from the log
     during.close()
@@ -303,3 +307,145 @@ def test_a_store_that_cannot_be_written_is_read(
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(OutputError, match=r"cannot write to .*readonly"):
         fixed.add([ResultRow(CELL, failure="no")])
+
+
+def damage(path: Path, *statements: str) -> None:
+    """Execute SQL on a file, as another program could."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+DAMAGES = {
+    "JSON": "scores = '{'",
+    "NULL": "scoring = NULL",
+    "blob": "image = x'00ff'",
+    "not UTF-8": "model = CAST(x'61ff' AS TEXT)",
+    "failure": "failure = x'ff'",
+    "time": "written = 'then'",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_row_counts_as_missing_until_it_is_replaced(tmp_path: Path, change: str) -> None:
+    path, (a, b, c) = tmp_path / "s.sqlite", cells(3)
+    rows = [ResultRow(a, {"IM": 0.1}), ResultRow(b, {"IM": 0.2}), ResultRow(c, failure="no memory")]
+    store = Store(path)
+    store.add(rows)
+    damage(path, f"UPDATE rows SET {change} WHERE key = '{b.key}'")
+    with pytest.warns(UserWarning, match=f"count as missing: the row {b.key} .* is damaged: "):
+        assert list(store.rows()) == [rows[0], rows[2]]
+    assert store.failed_by_key([a.key, b.key, c.key]) == {a.key: False, c.key: True}
+    assert store.counts() == [("resnet50", "voc", "gradcam", 2, 1)]
+    assert store.failures() == [("no memory", 1)]
+    assert store.metrics() == ["IM"]
+    (damaged,) = store.damaged_rows()
+    assert damaged.key == b.key
+    store.add([rows[1], ResultRow(a, failure="later")])
+    assert list(store.rows()) == rows
+    assert store.damaged_rows() == []
+
+
+@pytest.mark.parametrize("key", ["x'ff00'", "CAST(x'61ff' AS TEXT)", "'other'"])
+def test_rows_with_damaged_keys_are_removed(tmp_path: Path, key: str) -> None:
+    path, (a, b) = tmp_path / "s.sqlite", cells(2)
+    store = Store(path)
+    store.add([ResultRow(a, {"IM": 0.1}), ResultRow(b, {"IM": 0.2})])
+    damage(path, f"UPDATE rows SET key = {key} WHERE key = '{b.key}'")
+    assert store.counts() == [("resnet50", "voc", "gradcam", 1, 0)]
+    assert store.remove_damaged_rows() == 1
+    assert [row.cell for row in store.rows()] == [a]
+    assert len(store) == 1
+
+
+def test_a_merge_leaves_damaged_rows_out(tmp_path: Path) -> None:
+    path, many = tmp_path / "s.sqlite", cells(3)
+    Store(path).add(ResultRow(cell, {"IM": 0.1}) for cell in many)
+    damage(path, f"UPDATE rows SET curves = '3' WHERE key = '{many[0].key}'")
+    whole = Store(tmp_path / "whole.sqlite")
+    with pytest.warns(UserWarning, match="'curves' must be a table, not 3"):
+        assert whole.merge(path) == (2, 0)
+    assert whole.damaged_rows() == []
+
+
+@pytest.mark.parametrize(
+    ("statements", "table"),
+    [
+        (["ALTER TABLE rows DROP COLUMN curves"], "rows"),
+        (["ALTER TABLE rows RENAME COLUMN curves TO lines"], "rows"),
+        (["DROP TABLE rows"], "rows"),
+        (["DROP TABLE rows", "CREATE VIEW rows AS SELECT 1 AS key"], "rows"),
+        (["DROP TABLE digests"], "digests"),
+    ],
+)
+def test_damaged_tables_are_named(tmp_path: Path, statements: list[str], table: str) -> None:
+    path = tmp_path / "s.sqlite"
+    Store(path).close()
+    damage(path, *statements)
+    for read_only in (False, True):
+        with pytest.raises(InputError, match=f"its table '{table}' is missing or has other col"):
+            Store(path, read_only=read_only)
+
+
+@pytest.mark.parametrize("digest", ["x'00ff'", "CAST(x'61ff' AS TEXT)", "NULL", "'zz'"])
+def test_damaged_digests_are_unknown(tmp_path: Path, digest: str) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.digests.put({store.path: "d1"})
+    connection = store._database.connection
+    connection.execute(f"UPDATE digests SET digest = {digest}")
+    version = store.path.stat()
+    connection.execute(
+        f"UPDATE digests SET size = {version.st_size}, changed = {version.st_mtime_ns}"
+    )
+    assert store.digests.get(store.path) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bits_are_an_error_or_leave_whole_rows(tmp_path: Path, seed: int) -> None:
+    """What is read back is what was written, apart from numbers and names not in the key."""
+    path, rows = tmp_path / "s.sqlite", [ResultRow(cell, {"IM": 0.5}) for cell in cells(30)]
+    store = Store(path)
+    store.add(rows)
+    store.close()
+    noise, data = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(noise.choice((1, 20, 300))):
+        data[noise.randrange(len(data))] ^= 1 << noise.randrange(8)
+    path.write_bytes(data[: len(data) if seed % 2 else noise.randrange(len(data))])
+    try:
+        store = Store(path)
+        damaged = store.damaged_rows()
+        store.counts(damaged)
+        store.failures(damaged)
+        store.remove_damaged_rows()
+        read = {row.cell.key for row in store.rows()}
+        store.add(rows)
+    except (InputError, OutputError):
+        return
+    assert read <= {row.cell.key for row in rows}
+    assert {row.key for row in damaged}.isdisjoint(read)
+
+
+def test_paths_that_cannot_be_a_file(tmp_path: Path) -> None:
+    loop, folder, pipe = (tmp_path / name for name in ("loop", "folder", "pipe"))
+    loop.symlink_to(loop)
+    folder.mkdir()
+    os.mkfifo(pipe)
+    problems = {
+        loop: "it is a symbolic link that leads back to itself",
+        folder: "it is a folder, not a file of results",
+        pipe: "it is a pipe, not a file of results",
+        tmp_path / ("n" * 300): "its name is too long",
+    }
+    for path, problem in problems.items():
+        with pytest.raises(InputError, match=f"cannot be read: {problem}"):
+            Store(path)
+
+
+def test_a_store_may_be_closed_before_all_rows_are_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add(ResultRow(cell) for cell in cells(3))
+    rows = store.rows()
+    next(rows)
+    store.close()
+    del rows  # pytest would report an exception

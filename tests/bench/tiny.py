@@ -73,7 +73,7 @@ def run_to_table(plan: Path, store: str, **options: Any) -> str:
 
 
 def mark(photo: Path) -> None:
-    """Replace a photo by one on which `deadly`, `hungry` and `broken` fail."""
+    """Replace a photo by one on which `deadly`, `hungry`, `broken` and `undefined` fail."""
     Image.new("RGB", (16, 16), "red").save(photo)
 
 
@@ -113,6 +113,13 @@ class Broken(Tiny):
         return super().forward(inputs)
 
 
+class Undefined(Tiny):
+    """Returns NaN for a marked photo, and whatever else is in its batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * (torch.nan if _marked(inputs) else 1.0)
+
+
 class Slow(Tiny):
     """Takes long enough that something can happen meanwhile."""
 
@@ -149,6 +156,10 @@ def hungry() -> Classifier:
 
 def broken() -> Classifier:
     return _classifier(Broken())
+
+
+def undefined() -> Classifier:
+    return _classifier(Undefined())
 
 
 def slow() -> Classifier:

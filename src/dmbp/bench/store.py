@@ -1,114 +1,40 @@
 """The store of results: one SQLite file with a row for each cell that was tried.
 
-A cell is one question of a benchmark answered by one method, identified by everything that
-determines its result:
-
-    >>> from dataclasses import replace
-    >>> cell = Cell("voc", "2008_000002", "9f2c…", "cat", "resnet50", "77ab…", "gradcam", {}, {})
-    >>> len(cell.key), cell.key == replace(cell, method="dmbp").key
-    (32, False)
-
-The same cell has the same key in every run and on every machine; a change to the photo, the weights
-or any setting changes the key. Rows are written in batches, each of them whole or not at all, so a
-run can be killed at any moment and continues where it stopped. The row of a cell that succeeded is
-never overwritten; that of a cell that failed is replaced when the cell is tried again. Several
-processes may write to one file, and two files can be merged.
+`dmbp.bench.row` says what a row is. Rows are written in batches, each of them whole or not at all,
+so a run can be killed at any moment and continues where it stopped. The row of a cell that
+succeeded is never overwritten; that of a cell that failed is replaced when the cell is tried again.
+A row that was damaged later counts as missing, and is replaced too. Several processes may write to
+one file, and two files can be merged.
 """
 
-import hashlib
 import json
 import os
+import re
 import sqlite3
 import time
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dmbp.bench.row import (
+    CELL_COLUMNS,
+    COLUMNS,
+    NUMBER_COLUMNS,
+    RESULT_COLUMNS,
+    RESULTS_VERSION,
+    Cell,
+    DamagedRow,
+    ResultRow,
+    from_columns,
+    to_columns,
+)
 from dmbp.errors import InputError, OutputError
-from dmbp.files import printable
+from dmbp.files import check_file, is_missing, printable, shown
 
-__all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DigestCache", "ResultRow", "Store"]
-
-RESULTS_VERSION = 2
-"""Part of every key; incremented when a change to a method or metric changes its results."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Everything that determines a result: photo, class, model, method and scoring.
-
-    `photo` and `weights` are digests of contents. `settings` are those of the method; `scoring` has
-    the metrics that score the attribution and their settings (steps, activation, preprocessing).
-    """
-
-    dataset: str
-    image: str
-    photo: str
-    target: str
-    model: str
-    weights: str
-    method: str
-    settings: Mapping[str, Any]
-    scoring: Mapping[str, Any]
-
-    @cached_property
-    def key(self) -> str:
-        """A digest of all fields except the names of dataset and model, which affect no result."""
-        parts = {k: v for k, v in asdict(self).items() if k not in ("dataset", "model")}
-        text = _to_json({"results": RESULTS_VERSION, **parts})
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class ResultRow:
-    """A cell's result: scores by metric, their curves and the seconds taken, or why it failed.
-
-    `seconds` is the time one attribution took. `written` is when the row was first written to a
-    file, in seconds since 1970.
-    """
-
-    cell: Cell
-    scores: Mapping[str, float] = field(default_factory=dict[str, float])
-    curves: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
-    seconds: float | None = None
-    failure: str | None = None
-    written: float | None = field(default=None, compare=False)
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-CELL_COLUMNS = tuple(item.name for item in fields(Cell))
-RESULT_COLUMNS = tuple(item.name for item in fields(ResultRow) if item.name != "cell")
-COLUMNS = CELL_COLUMNS + RESULT_COLUMNS
-"""The columns of a row after its key, in the file's order."""
-
-JSON_COLUMNS = ("settings", "scoring", "scores", "curves")
-NUMBER_COLUMNS = ("seconds", "written")
-
-
-def _to_columns(row: ResultRow, written: float) -> list[Any]:
-    """Return the values of a row's columns, the key first."""
-    named = {**vars(row.cell), **vars(row), "written": row.written or written}
-    return [row.cell.key] + [
-        _to_json(named[name]) if name in JSON_COLUMNS else named[name] for name in COLUMNS
-    ]
-
-
-def _from_columns(values: Sequence[Any]) -> ResultRow:
-    """Return the row whose columns, without the key, have these values."""
-    named = {
-        name: json.loads(value) if name in JSON_COLUMNS else value
-        for name, value in zip(COLUMNS, values, strict=True)
-    }
-    cell = Cell(**{name: named[name] for name in CELL_COLUMNS})
-    return ResultRow(cell, **{name: named[name] for name in RESULT_COLUMNS})
-
+__all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DamagedRow", "DigestCache", "ResultRow", "Store"]
 
 SCHEMA_VERSION = 1
 """Version of the tables, stored in the file as SQLite's `user_version`."""
@@ -123,11 +49,29 @@ CREATE INDEX by_question ON rows (model, dataset, method);
 CREATE TABLE digests (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, digest TEXT);
 """
 
+_COLUMNS_OF_TABLES = {
+    "rows": [
+        ("key", "TEXT", 1),
+        *((name, "REAL" if name in NUMBER_COLUMNS else "TEXT", 0) for name in COLUMNS),
+    ],
+    "digests": [
+        ("path", "TEXT", 1),
+        ("size", "INTEGER", 0),
+        ("changed", "INTEGER", 0),
+        ("digest", "TEXT", 0),
+    ],
+}
+"""The columns of each table: name, type, and 1 if it is the primary key."""
+
+WHAT_TO_DO = "restore a copy of the file, or begin a new one"
+
 # A photo's digest is part of the key, so the failed row of a broken photo stays in the file after
 # the photo was repaired and its cell succeeded. Such a row no longer counts.
+# The parameter is a JSON list of the damaged rows' keys, which do not count either.
 _QUESTION = ", ".join(name for name in CELL_COLUMNS if name != "photo")
 _CURRENT_ROWS = (
-    f"SELECT rows.* FROM rows LEFT JOIN (SELECT {_QUESTION}, max(written) AS repaired FROM rows "
+    "WITH whole AS (SELECT * FROM rows WHERE hex(key) NOT IN (SELECT value FROM json_each(?))) "
+    f"SELECT whole.* FROM whole LEFT JOIN (SELECT {_QUESTION}, max(written) AS repaired FROM whole "
     f"WHERE failure IS NULL GROUP BY {_QUESTION}) USING ({_QUESTION}) "
     "WHERE failure IS NULL OR repaired IS NULL OR repaired < written"
 )
@@ -138,6 +82,8 @@ _INSERT = (
     f"{', '.join(f'{name} = excluded.{name}' for name in RESULT_COLUMNS)} "
     "WHERE rows.failure IS NOT NULL"
 )
+
+_SELECT = f"SELECT key, {', '.join(COLUMNS)} FROM rows"
 
 Item = TypeVar("Item")
 
@@ -161,6 +107,7 @@ class Store:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
+        self._has_warned = False
         self._database = Database(path, read_only=read_only)
         self.digests = DigestCache(self._database)
 
@@ -171,54 +118,101 @@ class Store:
     def add(self, rows: Iterable[ResultRow]) -> None:
         """Write rows, all or none; cells that have already succeeded keep their row."""
         now = time.time()
-        self._database.write(_INSERT, [_to_columns(row, now) for row in rows])
+        columns = [to_columns(row, now) for row in rows]
+        with self._database.transaction() as connection:
+            existing = self._rows_of(key for key, *_ in columns)
+            damaged = [(key,) for key, row in existing if isinstance(row, DamagedRow)]
+            connection.executemany("DELETE FROM rows WHERE key = ?", damaged)
+            connection.executemany(_INSERT, columns)
 
     def failed_by_key(self, keys: Iterable[str]) -> dict[str, bool]:
         """Return whether each cell failed, for the keys that have a row."""
-        query = "SELECT key, failure IS NOT NULL FROM rows WHERE key IN"
-        return {key: bool(failed) for key, failed in self._select(query, keys)}
+        return {key: row.failure is not None for key, row in self.rows_by_key(keys).items()}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yield every row; they are read from the file as they are needed."""
-        order = "ORDER BY model, dataset, image, target, method"
-        for values in self._database.read(f"SELECT {', '.join(COLUMNS)} FROM rows {order}"):
-            yield _from_columns(values)
+        """Yield every row; they are read from the file as they are needed.
+
+        Damaged rows are left out, here and in `rows_by_key`, and a warning names the first.
+        """
+        return (row for _, row in self._whole(self._all_rows()))
 
     def rows_by_key(self, keys: Iterable[str]) -> dict[str, ResultRow]:
         """Return rows by key, for the keys that have one."""
-        query = f"SELECT key, {', '.join(COLUMNS)} FROM rows WHERE key IN"
-        return {key: _from_columns(values) for key, *values in self._select(query, keys)}
+        return dict(self._whole(self._rows_of(keys)))
 
-    def _select(self, query: str, keys: Iterable[str]) -> Iterator[Any]:
+    def damaged_rows(self) -> list[DamagedRow]:
+        """Return the rows that cannot be used; every row of the file is read."""
+        return [row for _, row in self._all_rows() if isinstance(row, DamagedRow)]
+
+    def remove_damaged_rows(self) -> int:
+        """Remove the rows that cannot be used, and return how many there were."""
+        with self._database.transaction() as connection:
+            damaged = self.damaged_rows()
+            query = "DELETE FROM rows WHERE hex(key) IN (SELECT value FROM json_each(?))"
+            connection.execute(query, (_hex_keys(damaged),))
+        return len(damaged)
+
+    def _all_rows(self) -> Iterator[tuple[str, ResultRow | DamagedRow]]:
+        order = "ORDER BY model, dataset, image, target, method"
+        for key, *values in self._database.read(f"{_SELECT} {order}"):
+            yield key, from_columns(key, values)
+
+    def _rows_of(self, keys: Iterable[str]) -> Iterator[tuple[str, ResultRow | DamagedRow]]:
         for batch in _batches(keys, KEYS_PER_QUERY):
-            yield from self._database.read(f"{query} ({', '.join('?' * len(batch))})", batch)
+            query = f"{_SELECT} WHERE key IN ({', '.join('?' * len(batch))})"
+            for key, *values in self._database.read(query, batch):
+                yield key, from_columns(key, values)
+
+    def _whole(
+        self, rows: Iterable[tuple[str, ResultRow | DamagedRow]]
+    ) -> Iterator[tuple[str, ResultRow]]:
+        for key, row in rows:
+            if isinstance(row, ResultRow):
+                yield key, row
+            elif not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"damaged rows of {shown(self.path)} count as missing: {row.problem} (`dmbp "
+                    "bench status` lists all of them, `dmbp bench run` computes them again)",
+                    stacklevel=2,
+                )
 
     def metrics(self) -> list[str]:
         """Return every metric for which any row has a score."""
-        query = "SELECT DISTINCT j.key FROM rows, json_each(rows.scores) AS j ORDER BY j.key"
-        return [metric for (metric,) in self._database.read(query)]
+        return sorted({metric for row in self.rows() for metric in row.scores})
 
-    def counts(self) -> list[tuple[str, str, str, int, int]]:
+    def counts(
+        self, damaged: Sequence[DamagedRow] | None = None
+    ) -> list[tuple[str, str, str, int, int]]:
         """Return the number of rows and of failed rows by model, dataset and method.
 
         The failures of photos that have been repaired since are not counted.
+
+        Args:
+            damaged: The `damaged_rows`, which are not counted; by default they are searched for.
         """
         names = "model, dataset, method"
-        return list(
-            self._database.read(
-                f"SELECT {names}, count(*), count(failure) FROM ({_CURRENT_ROWS}) "
-                f"GROUP BY {names} ORDER BY {names}"
-            )
+        return self._read_current(
+            f"SELECT {names}, count(*), count(failure) FROM ({_CURRENT_ROWS}) "
+            f"GROUP BY {names} ORDER BY {names}",
+            damaged,
         )
 
-    def failures(self) -> list[tuple[str, int]]:
-        """Return the reasons for failures and how often each occurs, the most frequent first."""
-        return list(
-            self._database.read(
-                f"SELECT failure, count(*) FROM ({_CURRENT_ROWS}) WHERE failure IS NOT NULL "
-                "GROUP BY failure ORDER BY count(*) DESC, failure"
-            )
+    def failures(self, damaged: Sequence[DamagedRow] | None = None) -> list[tuple[str, int]]:
+        """Return the reasons for failures and how often each occurs, the most frequent first.
+
+        Args:
+            damaged: The `damaged_rows`, which are not counted; by default they are searched for.
+        """
+        return self._read_current(
+            f"SELECT failure, count(*) FROM ({_CURRENT_ROWS}) WHERE failure IS NOT NULL "
+            "GROUP BY failure ORDER BY count(*) DESC, failure",
+            damaged,
         )
+
+    def _read_current(self, query: str, damaged: Sequence[DamagedRow] | None) -> list[Any]:
+        left_out = self.damaged_rows() if damaged is None else damaged
+        return list(self._database.read(query, (_hex_keys(left_out),)))
 
     def merge(self, other: Path) -> tuple[int, int]:
         """Add the rows of another file; for a cell in both, a row that succeeded is kept.
@@ -226,13 +220,14 @@ class Store:
         Returns:
             How many of the other file's rows are new, and how many this file had already.
         """
-        before = len(self)
+        before, read = len(self), 0
         source = Store(other, read_only=True)
         try:
             for rows in _batches(source.rows(), ROWS_PER_MERGE):
                 self.add(rows)
+                read += len(rows)
             added = len(self) - before
-            return added, len(source) - added
+            return added, read - added
         finally:
             source.close()
 
@@ -240,10 +235,17 @@ class Store:
         return next(number for (number,) in self._database.read("SELECT COUNT(*) FROM rows"))
 
 
+def _hex_keys(rows: Iterable[DamagedRow]) -> str:
+    return json.dumps([row.hex_key for row in rows])
+
+
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(items)
     while batch := list(islice(remaining, size)):
         yield batch
+
+
+HEX_DIGITS = re.compile("[0-9a-f]+")
 
 
 class DigestCache:
@@ -257,14 +259,14 @@ class DigestCache:
         self._database = database
 
     def get(self, path: Path) -> str | None:
-        """Return the digest of a file, or None if it is unknown or the file has changed."""
+        """Return the digest of a file, or None if it is unknown, damaged or out of date."""
         version = _file_version(path)
         if version is None:
             return None
         query = "SELECT digest FROM digests WHERE path = ? AND size = ? AND changed = ?"
-        return next(
-            (digest for (digest,) in self._database.read(query, (_key(path), *version))), None
-        )
+        found = [digest for (digest,) in self._database.read(query, (_key(path), *version))]
+        is_whole = found and isinstance(found[0], str) and HEX_DIGITS.fullmatch(found[0])
+        return found[0] if is_whole else None
 
     def put(self, digests: Mapping[Path, str]) -> None:
         """Remember the digests of files, except of files that have vanished meanwhile.
@@ -274,14 +276,11 @@ class DigestCache:
         if self._database.is_read_only:
             return
         versions = {path: _file_version(path) for path in digests}
-        self._database.write(
-            "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)",
-            [
-                (_key(path), *version, digests[path])
-                for path, version in versions.items()
-                if version
-            ],
-        )
+        rows = [
+            (_key(path), *version, digests[path]) for path, version in versions.items() if version
+        ]
+        with self._database.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?)", rows)
 
 
 def _key(path: Path) -> str:
@@ -303,6 +302,8 @@ class Database:
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self._path = path
+        if not is_missing(path):
+            check_file(path, what="file of results", error=InputError)
         self.is_read_only = read_only and not _is_writable(path)
         with self._errors_translated():
             self.connection = sqlite3.connect(
@@ -311,23 +312,27 @@ class Database:
                 isolation_level=None,
                 uri=self.is_read_only,
             )
+            self.connection.text_factory = _text_or_bytes
             if not self.is_read_only:
                 self._create_tables()
             self._check_version()
+            self._check_tables()
 
     def close(self) -> None:
         """Close the file."""
         self.connection.close()
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield the rows that a query selects."""
-        with self._errors_translated():
-            yield from self.connection.execute(query, values)
+        """Yield the rows that a query selects; text that is not UTF-8 is given as bytes."""
+        with self._errors_translated("read"):
+            for row in self.connection.execute(query, values):  # noqa: UP028, a cursor must not be
+                yield row  # closed after the file, which `yield from` does
 
-    def write(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement for every row, all or none."""
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Write what is executed on the connection inside, all or none."""
         with self._errors_translated(), self._transaction():
-            self.connection.executemany(statement, rows)
+            yield self.connection
 
     @contextmanager
     def _transaction(self) -> Generator[None]:
@@ -344,12 +349,25 @@ class Database:
     def _check_version(self) -> None:
         version = self.connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            raise InputError(f"{self._path} is a database, but not one of dmbp's benchmarks")
+            raise InputError(f"{shown(self._path)} is a database, but not one of dmbp's benchmarks")
         if version != SCHEMA_VERSION:
             raise InputError(
-                f"{self._path} was written by another version of dmbp (layout {version}, here "
-                f"{SCHEMA_VERSION}); use that version, or begin a new file"
+                f"{shown(self._path)} was written by another version of dmbp (layout {version}, "
+                f"here {SCHEMA_VERSION}); use that version, or begin a new file"
             )
+
+    def _check_tables(self) -> None:
+        """Check the columns of the tables, so that every query can be executed."""
+        query = (
+            "SELECT t.name, t.type, t.pk FROM sqlite_master AS m, pragma_table_info(m.name) AS t "
+            "WHERE m.type = 'table' AND m.name = ? ORDER BY t.cid"
+        )
+        for table, columns in _COLUMNS_OF_TABLES.items():
+            if self.connection.execute(query, (table,)).fetchall() != columns:
+                raise InputError(
+                    f"{shown(self._path)} is damaged: its table {table!r} is missing or has other "
+                    f"columns than a file of results; {WHAT_TO_DO}"
+                )
 
     def _create_tables(self) -> None:
         """Create the tables of a new file, which several processes may be opening at once."""
@@ -376,14 +394,24 @@ class Database:
             time.sleep(0.01)
 
     @contextmanager
-    def _errors_translated(self) -> Generator[None]:
+    def _errors_translated(self, attempt: str = "write to") -> Generator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            reason = str(error)
+        except sqlite3.Error as error:
+            path, reason = shown(self._path), str(error)
             if "not a database" in reason or "malformed" in reason:
-                raise InputError(f"{self._path} is not a database that can be read") from error
-            raise OutputError(f"cannot write to {self._path}: {reason}") from error
+                raise InputError(
+                    f"{path} is not a database that can be read; {WHAT_TO_DO}"
+                ) from error
+            raise OutputError(f"cannot {attempt} {path}: {reason}") from error
+
+
+def _text_or_bytes(raw: bytes) -> str | bytes:
+    """Decode text of a file; if the file is damaged, it may not be UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _is_writable(path: Path) -> bool:

@@ -1,8 +1,7 @@
-"""The commands `dmbp bench run`, `status`, `table`, `plot`, `export` and `merge`."""
+"""The commands `dmbp bench run`, `status`, `table`, `plot`, `export`, `merge` and `repair`."""
 
-import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +10,10 @@ import typer
 
 from dmbp.cli.options import report_errors, stdout
 from dmbp.errors import InputError
-from dmbp.files import check_file, shown
+from dmbp.files import check_file, is_missing, printable, shown
 
 if TYPE_CHECKING:
-    from dmbp.bench.store import Store
+    from dmbp.bench.store import DamagedRow, Store
 
 bench_app = typer.Typer(
     help="Score many methods on many photos, and print tables.",
@@ -100,13 +99,26 @@ def _command(plan: Path, store: Path, flags: Mapping[str, object]) -> str:
     return shlex.join([*words, *(word for option in changed for word in option)])
 
 
-def _print_failures(results: "Store") -> None:
+def _print_failures(results: "Store", damaged: "Sequence[DamagedRow] | None" = None) -> None:
     """Print why cells failed, the most frequent reason first."""
-    failures = results.failures()
+    failures = results.failures(damaged)
     for failure, count in failures[:MAX_FAILURES]:
-        stdout.print(f"{count} × {failure}")
+        stdout.print(printable(f"{count} × {failure}"))
     if len(failures) > MAX_FAILURES:
         stdout.print(f"and {len(failures) - MAX_FAILURES} more; all: dmbp bench export")
+
+
+def _print_damaged(damaged: "Sequence[DamagedRow]") -> None:
+    """Print which rows are damaged, and how to replace them."""
+    for row in damaged[:MAX_FAILURES]:
+        stdout.print(printable(f"damaged: {row.problem}"))
+    if len(damaged) > MAX_FAILURES:
+        stdout.print(f"and {len(damaged) - MAX_FAILURES} more damaged rows")
+    if damaged:
+        stdout.print(
+            "damaged rows count as missing: `dmbp bench run` computes those of its plan again, "
+            "`dmbp bench repair` removes all of them"
+        )
 
 
 @bench_app.command()
@@ -116,7 +128,7 @@ def status(
         Path | None, typer.Option(help="A plan, to also show how much of it is left.")
     ] = None,
 ) -> None:
-    """Show how many results there are, what failed, and what is left of a plan."""
+    """Show how many results there are, what failed or is damaged, and what is left of a plan."""
     from dmbp.bench.plan import read_plan
     from dmbp.bench.run.driver import count_missing
     from dmbp.bench.store import Store
@@ -124,10 +136,12 @@ def status(
     with report_errors():
         _check_exists(store)
         results = Store(store, read_only=True)
-        for model, dataset, method, count, failed in results.counts():
+        damaged = results.damaged_rows()
+        for model, dataset, method, count, failed in results.counts(damaged):
             note = f", {failed} failed" if failed else ""
-            stdout.print(f"{model}, {dataset}, {method}: {count - failed} done{note}")
-        _print_failures(results)
+            stdout.print(printable(f"{model}, {dataset}, {method}: {count - failed} done{note}"))
+        _print_failures(results, damaged)
+        _print_damaged(damaged)
         if plan is not None:
             tally = count_missing(read_plan(plan), store)
             failed = f", {tally.failed_before} failed" if tally.failed_before else ""
@@ -193,8 +207,19 @@ def merge(
         stdout.print(f"{added} rows added, {existing} already stored → {store}")
 
 
+@bench_app.command()
+def repair(store: StoreFile = STORE) -> None:
+    """Remove damaged results, so that the next run computes them again."""
+    from dmbp.bench.store import Store
+
+    with report_errors():
+        _check_exists(store)
+        removed = Store(store).remove_damaged_rows()
+        stdout.print(f"{removed} damaged rows removed → {shown(store)}")
+
+
 def _check_exists(store: Path) -> None:
-    if not os.path.exists(store):
+    if is_missing(store):
         raise InputError(
             f"there is no file of results {shown(store)}; `dmbp bench run` creates one"
         )

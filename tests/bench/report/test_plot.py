@@ -8,11 +8,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dmbp.bench.plan import read_plan
-from dmbp.bench.report.files import task_plot
+from dmbp.bench.report.files import VariantMeans, task_plot
 from dmbp.bench.run.driver import RunOptions, run_plan
-from dmbp.bench.store import Store
+from dmbp.bench.store import ResultRow, Store
 from dmbp.cli import app
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark, method_colours
+from tests.bench.cells import CELL
 
 
 def test_the_commands_picture(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +44,14 @@ def test_the_plot_shows_the_stores_means(plan: Path) -> None:
     assert mark.score == pytest.approx(sum(row.scores["IM"] for row in rows) / 6)
     assert mark.curve[2] == pytest.approx(sum(row.curves["IM"][2] for row in rows) / 6)
     assert mark.seconds == pytest.approx(sum(row.seconds for row in rows) / 6)
+
+
+def test_a_row_without_a_curve_leaves_the_others_curves() -> None:
+    means = VariantMeans()
+    for curves in ({"IM": [0.1, 0.5]}, {}, {"IM": [0.3, 0.7]}):
+        means.add(ResultRow(CELL, {"IM": 0.5}, curves), "IM")
+    assert means.score.count == 3
+    assert [point.mean for point in means.curve] == pytest.approx([0.2, 0.6])
 
 
 def mark(label: str, score: float, *, curve: bool = True, is_ours: bool = False) -> MethodMark:

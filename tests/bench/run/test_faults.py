@@ -160,6 +160,19 @@ def test_one_photo_that_does_not_fit_into_memory(tmp_path: Path) -> None:
     assert failure.startswith("CUDA out of memory")
 
 
+def test_outputs_that_are_not_finite_are_failures(tmp_path: Path) -> None:
+    """A stored NaN would count as damaged, and be computed again in every run."""
+    plan = make_plan(tmp_path, photos=4, model="undefined", methods=["random"])
+    mark(tmp_path / "photos" / "cat" / "00002.png")
+    store = tmp_path / "s.sqlite"
+    for kept in (0, 4):
+        tally = run_plan(read_plan(plan), store, RunOptions())
+        assert tally.kept == kept
+    assert Store(store).failures() == [
+        ("the model's output contains NaN or infinity for these inputs", 1)
+    ]
+
+
 def test_a_device_that_breaks_ends_the_process(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=8, model="broken", methods=["random"])
     mark(tmp_path / "photos" / "dog" / "00003.png")

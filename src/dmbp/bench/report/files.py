@@ -17,7 +17,8 @@ from typing import Any
 
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.report.lines import RunningMean
-from dmbp.bench.store import CELL_COLUMNS, JSON_COLUMNS, ResultRow, Store
+from dmbp.bench.row import CELL_COLUMNS, JSON_COLUMNS, ResultRow
+from dmbp.bench.store import Store
 from dmbp.bench.units import SkippedTasks, results
 from dmbp.errors import InputError, OutputError
 from dmbp.files import reason, shown
@@ -116,10 +117,10 @@ class VariantMeans:
         """Add a row that has a score for the metric."""
         self.score.add(row.scores[metric])
         self.seconds.add(row.seconds or 0.0)
-        points = row.curves.get(metric, ())
-        self.curve = self.curve or [RunningMean() for _ in points]
-        for mean, value in zip(self.curve, points, strict=True):
-            mean.add(value)
+        if points := row.curves.get(metric):
+            self.curve = self.curve or [RunningMean() for _ in points]
+            for mean, value in zip(self.curve, points, strict=True):
+                mean.add(value)
 
 
 def plot(plan: Plan, store: Path, out: Path) -> None:
