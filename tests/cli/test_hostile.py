@@ -81,7 +81,7 @@ def test_one_sentence_at_once(case: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["status", "--store", LONG], "there is no file of results n"),
+        (["status", "--store", LONG], "its name is too long, file systems allow 255 bytes"),
         (["status", "--store", "/dev/zero"], "it is a device, not a file of results"),
         (["run", "/dev/zero"], "/dev/zero cannot be read: it is a device, not a plan"),
         (["run", LONG], "its name is too long"),

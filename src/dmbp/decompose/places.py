@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dmbp.decompose.details import expand_rows, mean_of_rows, smooth_edges
-from dmbp.decompose.removal import ChangedImages
+from dmbp.decompose.removal import ChangedImages, WindowWorths
 from dmbp.decompose.windows import WindowRun, Windows, windows_over
 
 SIGNIFICANT = 0.15
@@ -60,13 +60,13 @@ def window_runs(
     return removed + [WindowRun(0, True, windows)] * (contexts - 1)
 
 
-def place_worth(changed: ChangedImages, runs: Sequence[WindowRun]) -> Places:
-    """Ask the model what the windows over each pixel are worth."""
+def place_worth(runs: Sequence[WindowRun], worths_of_windows: WindowWorths) -> Places:
+    """Return what places are worth, from what `ChangedImages.window_worth` says about windows."""
     windows = runs[-1].windows
     area = float(windows.masks[0].sum())
     worths: list[Tensor] = []
     rivals: list[Tensor] = []
-    for run, found in zip(runs, changed.window_worth(runs), strict=True):
+    for run, found in zip(runs, worths_of_windows, strict=True):
         scale = area / float(run.windows.masks[0].sum())
         worth, of_rivals = (run.windows.paint(values) * scale for values in found)
         worths.append(worth)

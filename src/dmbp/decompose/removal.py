@@ -43,6 +43,10 @@ Change = tuple[int, Tensor, Tensor]
 """The index of a removal, rows, and a mask of the pixels to remove from each, (rows, *size)."""
 
 
+WindowWorths = list[tuple[Tensor, Tensor]]
+"""What each run says about windows, (rows, windows): their worth to the score and to its rivals."""
+
+
 class ChangedImages:
     """The images of a question with pixels removed, and the scores they get.
 
@@ -117,7 +121,7 @@ class ChangedImages:
         """Return each row's score without the pixels in its mask, (rows, removals)."""
         return self.scores([(removal, mask) for removal in range(len(self.names))], rows)
 
-    def window_worth(self, runs: Sequence[WindowRun]) -> list[tuple[Tensor, Tensor]]:
+    def window_worth(self, runs: Sequence[WindowRun]) -> WindowWorths:
         """Return what each run says about each window, to the score and to its rivals.
 
         Windows with nothing to remove are not run.

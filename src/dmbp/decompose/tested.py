@@ -25,7 +25,7 @@ attributions add up to what the score loses, `worth_for`, and blue ones to what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -72,9 +72,8 @@ FAINT = 0.05
 
 TRIED_WINDOWS = 8
 MOST_ROUGH = 0.1
-"""Windows are run in fewer bits if the worth of so many of them changes by no more than this, as a
-share of their root mean square. On photographs the worth of places then correlates by .999 with
-that in more bits."""
+"""Windows that are run in fewer bits are run again, unless so many that are worth most keep their
+worth up to this share of it. On photographs the worth of places then correlates by .999."""
 
 CHOICE_SHARES = (0.1, 0.2)
 """The shares of pixels that are shown alone to choose a detail."""
@@ -184,12 +183,13 @@ def confirm_colours(
         for_windows = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
     runs = window_runs(changed, window=test.window, stride=test.stride, contexts=test.contexts)
     windows = runs[-1].windows
-    if for_windows is not changed and not is_close(for_windows, changed, runs[0]):
-        for_windows = changed
     details = details_for(test, windows)
     progress = Progress(on_step, expected=_count_passes(changed, runs, len(details)))
     for_windows.progress = changed.progress = progress
-    places = smooth_places(place_worth(for_windows, runs))
+    worths = for_windows.window_worth(runs)
+    if for_windows is not changed and not is_close(worths[0][0], runs[0], changed):
+        worths = changed.window_worth(runs)
+    places = smooth_places(place_worth(runs, worths))
     stream = None
     if test.mixtures and any(detail.floor < 1 for detail in details):
         stream = mixture_stream(
@@ -232,14 +232,13 @@ def confirm_colours(
     )
 
 
-def is_close(rough: ChangedImages, exact: ChangedImages, run: WindowRun) -> bool:
-    """Return whether fewer bits change little of what a few windows are worth."""
-    masks = run.windows.masks
-    few = replace(run.windows, masks=masks[:: max(1, len(masks) // TRIED_WINDOWS)])
-    found, expected = (
-        changed.window_worth([replace(run, windows=few)])[0][0] for changed in (rough, exact)
-    )
-    error, size = ((k * k).sum(1).sqrt() for k in (found - expected, expected))
+def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> bool:
+    """Return whether the windows worth most, (rows, windows), are worth as much in more bits."""
+    most = worth.abs().topk(min(TRIED_WINDOWS, worth.shape[1]), dim=1).indices
+    masks = run.windows.masks[most]
+    without = exact.scores([(run.removal, mask) for mask in masks.unbind(1)])
+    expected = exact.score[:, None] - without
+    error, size = ((k * k).sum(1).sqrt() for k in (worth.gather(1, most) - expected, expected))
     return bool((error <= MOST_ROUGH * size).all())
 
 
