@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.real import resnet50, vgg16_voc
 from torch import Tensor, nn
 
-from benchmarks.speed import network, peak, seconds
+from benchmarks.speed import REAL, network, peak, seconds
 from dmbp.engine.forward.forward_pass import ForwardPass, fast_forward
 from dmbp.linear import Linearizer
 from dmbp.models import load_model
@@ -33,7 +32,6 @@ from dmbp.precision import reduced_precision, relative_error
 
 NETWORKS = ("voc160", "resnet50", "vgg16", "mobilenet_v2", "densenet121", "vit_b_16")
 SIDES = {"voc160": 160}
-REAL = {"resnet50": resnet50, "vgg16": vgg16_voc}
 
 
 def load(name: str, options: argparse.Namespace) -> nn.Module:

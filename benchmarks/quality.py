@@ -152,7 +152,8 @@ REMOVALS: dict[str, Callable[[Preprocessing], Substrate]] = {
     "noise": lambda _: noise,
     "inpaint": inpainting,
 }
-"""What the checks of colours replace pixels with; no method knows the last two."""
+"""What the checks of colours replace pixels with. The default confirms its colours by the blur, the
+mean and noise; no method knows inpainting."""
 
 UNUSED_BY_METHODS = "inpaint" if find_spec("cv2") else "noise"
 

@@ -19,18 +19,12 @@ EXACT = 1e-12
 """For the same sums in float64, in another order."""
 
 
-class Scored(nn.Module):
-    """Two classes: a function of the images, and its opposite."""
-
-    def score(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = self.score(x)
-        return torch.stack([score, -score], 1)
+def two_classes(score: Tensor) -> Tensor:
+    """A score, and its opposite."""
+    return torch.stack([score, -score], 1)
 
 
-class Linear(Scored):
+class Linear(nn.Module):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(1)
@@ -39,23 +33,26 @@ class Linear(Scored):
     def score(self, x: Tensor) -> Tensor:
         return (x * self.weight).flatten(1).sum(1)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return two_classes(self.score(x))
+
 
 class Squared(Linear):
     def score(self, x: Tensor) -> Tensor:
         return super().score(x).square()
 
 
-class EitherHalf(Scored):
+class EitherHalf(nn.Module):
     """The brighter half of the image decides, so the other one is redundant."""
 
-    def score(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         left, right = x.sum(1).tensor_split(2, dim=2)
-        return torch.maximum(left.mean((1, 2)), 0.9 * right.mean((1, 2)))
+        return two_classes(torch.maximum(left.mean((1, 2)), 0.9 * right.mean((1, 2))))
 
 
-class Detached(Scored):
-    def score(self, x: Tensor) -> Tensor:
-        return torch.relu(x.detach()).flatten(1).sum(1)
+class Detached(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return two_classes(torch.relu(x.detach()).flatten(1).sum(1))
 
 
 def question(model: nn.Module, inputs: Tensor, target: Target = 0) -> Question:
