@@ -331,7 +331,7 @@ def main() -> None:
     split = [k for k in questions if task.image[k] % 2 in SPLITS[options.split]]
     task = task.pick(split, options.device)
     fast = FastModel(module, task.inputs[:2]).eval() if options.fast else module
-    about = {"task": options.task, "split": options.split, "questions": len(split)}
+    about = {"task": options.task, "split": options.split, "images": task.image}
     print(
         f"{options.task}, {options.split}: {len(split)} questions on {len(set(task.image))} images"
     )

@@ -214,8 +214,10 @@ def _packed(
     options = (padding, stride, dilation, groups)
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return onednn(activation, packed, bias, *options, "none", [], "")
+        # oneDNN 3.10, in torch 2.11, fails to multiply results that are a single pixel.
+        if mask is None or mask.shape[2:] == (1, 1):
+            result = onednn(activation, packed, bias, *options, "none", [], "")
+            return result if mask is None else result.mul_(mask)
         return onednn.binary(activation, mask, packed, bias, *options, "mul", None, None, [], None)
 
     return run
