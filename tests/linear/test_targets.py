@@ -33,12 +33,14 @@ def test_targets(target: Target, image: tuple[int, ...], labels: tuple[object, .
 
 @pytest.mark.parametrize("target", [2, [2, 0], torch.tensor([1, 1]), {0: 1.0}, [[2, 0], [1]]])
 def test_rows_without_forward(target: Target) -> None:
-    assert rows_without_forward(target, images=2, classes=3) == read_target(target, outputs=OUTPUTS)
+    assert rows_without_forward(target, images=2, shape=(3,)) == read_target(
+        target, outputs=OUTPUTS
+    )
 
 
 @pytest.mark.parametrize("target", [None, torch.max, [0, torch.max], 3, [1], "cat"])
 def test_rows_that_need_a_forward_pass(target: Target) -> None:
-    assert rows_without_forward(target, images=2, classes=3) is None
+    assert rows_without_forward(target, images=2, shape=(3,)) is None
 
 
 def test_a_runner_knows_the_classes_of_inputs_it_has_run() -> None:

@@ -30,7 +30,7 @@ from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.precision import RUN_PRECISIONS, reduced_precision
-from dmbp.probabilities import Activation, activation_function
+from dmbp.probabilities import Activation, check_activation
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class RISE(Method):
         self.precision = precision
         resolved = _resolve_preset(preset, masks=masks, cells=cells, open=open)
         self.masks, self.cells, self.open = resolved.masks, resolved.cells, resolved.open
-        self._activation = activation_function(activation or resolved.activation)
+        self._activation: Activation = activation or resolved.activation
+        check_activation(self._activation)
 
     @staticmethod
     def check_settings(*, preset: str, precision: str, **settings: Any) -> None:
@@ -129,13 +130,14 @@ class RISE(Method):
         rows_of: dict[int, list[int]] = {}  # an image with several targets is masked only once
         for row, image in enumerate(question.rows.image):
             rows_of.setdefault(image, []).append(row)
+        probabilities = question.runner.activation(self._activation)
         for block in self._masks(question.generator(), inputs):
             for rows in rows_of.values():
                 for masks in block.split(question.batch_size):
                     outputs = self._run(question, masks * inputs[rows[0]])
                     for row in rows:
                         targets = question.rows.pick([row] * len(masks))
-                        weight = targets.scores(outputs, self._activation).to(total.dtype)
+                        weight = targets.scores(outputs, probabilities).to(total.dtype)
                         total[row] += torch.tensordot(weight, masks.to(total.dtype), 1)
         return (total / (self.masks * self.open)).to(inputs.dtype)
 

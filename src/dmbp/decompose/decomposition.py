@@ -32,7 +32,7 @@ from dmbp.decompose.settings import (
 )
 from dmbp.decompose.tested import Tested
 from dmbp.errors import InputError, OutputError
-from dmbp.linear.targets import OneTarget, function_name
+from dmbp.linear.targets import Index, OneTarget, function_name
 
 ROUNDING_UNITS = 10
 """Attributions within this many units in the last place of the terms are rounding errors."""
@@ -371,9 +371,23 @@ def _target_to_json(target: OneTarget | str) -> Any:
     if isinstance(target, str):
         return target
     if isinstance(target, Mapping):
-        return {str(index): weight for index, weight in target.items()}
-    return function_name(target) if callable(target) else int(target)
+        return {_index_text(index): weight for index, weight in target.items()}
+    if callable(target):
+        return function_name(target)
+    return list(target) if isinstance(target, tuple) else int(target)
 
 
 def _target_from_json(target: Any) -> OneTarget | str:
-    return {int(k): v for k, v in target.items()} if isinstance(target, dict) else target
+    if isinstance(target, dict):
+        return {_index_from_text(k): v for k, v in target.items()}
+    return tuple(target) if isinstance(target, list) else target
+
+
+def _index_text(index: Index) -> str:
+    """Return an index into the outputs as the text of a JSON key: "3", or "3,17"."""
+    return ",".join(map(str, index)) if isinstance(index, tuple) else str(index)
+
+
+def _index_from_text(text: str) -> Any:
+    numbers = [int(number) for number in text.split(",")]
+    return tuple(numbers) if len(numbers) > 1 else numbers[0]

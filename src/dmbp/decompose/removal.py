@@ -88,7 +88,8 @@ class ChangedImages:
         self._rows = question.rows.among(outputs.shape[1])
         self._weights = self._rows.tangent(outputs)[0] if self._rows.is_linear else None
         nothing = torch.zeros(len(image), *pixel_size(self.inputs), dtype=torch.bool, device=device)
-        self._rivals = rival_weights(outputs, self._weights)
+        has_classes = len(self._rows.shape) == 1
+        self._rivals = rival_weights(outputs, self._weights) if has_classes else None
         changes = [(0, self._all_rows, nothing)]
         changes += [(k, self._all_rows, ~nothing) for k in self.tested]
         whole, *empty = self._outputs(changes).split(len(image))

@@ -216,14 +216,15 @@ def confirm_colours(
     outputs = [inputs.new_empty(len(red), 0)] * len(masks)
     if with_outputs:
         shown = torch.cat([changed.remove(0, mask) for mask in masks])
-        outputs = [k.clone() for k in run.model(shown).split(len(red))]
+        found = run.model(shown).unflatten(1, question.rows.shape)
+        outputs = [k.clone() for k in found.split(len(red))]
     return Tested(
         attribution=over_channels(signed, streams, inputs),
         worth_for=loss,
         worth_against=gain,
         change_without_positive=without_positive - changed.score[:, None],
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
-        outputs=question.outputs,
+        outputs=question.outputs.unflatten(1, question.rows.shape),
         outputs_without_positive=outputs[0],
         outputs_without_negative=outputs[1],
         outputs_without_control=outputs[2],

@@ -9,6 +9,10 @@ outputs. The linear network replaces a function by its tangent at the model's ou
     (0, 0)
     >>> rows.scores(torch.tensor([[5.0, 6.0, 8.0], [5.0, 6.0, 8.0]])).tolist()
     [8.0, -1.0]
+
+If an image's outputs have several dimensions, such as (steps, classes) or (classes, height, width),
+a tuple with an index for each of them takes the place of a class. Rows hold such outputs flattened;
+a function receives them in their own shape.
 """
 
 import math
@@ -23,13 +27,16 @@ from torch import Tensor
 
 from dmbp.errors import TargetError
 
-ClassWeights = Mapping[int, float]
+Index = int | tuple[int, ...]
+"""A class, or an index for each dimension of an image's outputs if there are several."""
+
+ClassWeights = Mapping[Index, float] | Mapping[int, float]
 """A weighted sum of outputs: `{285: 1.0, 243: -1.0}` is class 285 minus class 243."""
 
 ScoreFunction = Callable[[Tensor], Tensor]
-"""Computes a score from one image's outputs (classes,)."""
+"""Computes a score from one image's outputs, (classes,) unless they have several dimensions."""
 
-OneTarget = int | ClassWeights | ScoreFunction
+OneTarget = Index | ClassWeights | ScoreFunction
 Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
 
 
@@ -40,15 +47,20 @@ class TargetRows:
     Attributes:
         image: The index of each row's image.
         labels: The target of each row as the caller gave it.
-        classes: The number of classes of the model.
+        shape: The shape of an image's outputs, (classes,) unless they have several dimensions.
     """
 
     image: tuple[int, ...]
     labels: tuple[OneTarget, ...]
-    classes: int
+    shape: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """The number of outputs of an image."""
+        return math.prod(self.shape)
 
     def scores(
         self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None = None
@@ -65,7 +77,7 @@ class TargetRows:
             return scores
         return torch.stack(
             [
-                functions[row](outputs[row]) if row in functions else scores[row]
+                functions[row](outputs[row].view(self.shape)) if row in functions else scores[row]
                 for row in range(len(self))
             ]
         )
@@ -91,16 +103,17 @@ class TargetRows:
         Raises:
             TargetError: If the model lacks one of the classes.
         """
-        if classes != self.classes:
-            _check_classes(self.labels, classes)
-        return replace(self, classes=classes)
+        if classes == self.classes:
+            return self
+        _check_classes(self.labels, (classes,))
+        return replace(self, shape=(classes,))
 
     def pick(self, indices: Sequence[int]) -> "TargetRows":
         """Return the rows at `indices`, in that order."""
         return TargetRows(
             tuple(self.image[k] for k in indices),
             tuple(self.labels[k] for k in indices),
-            self.classes,
+            self.shape,
         )
 
     def batches(self, size: int) -> Iterator[list[int]]:
@@ -119,7 +132,7 @@ class TargetRows:
         entries = [
             (row, index, weight)
             for row, label in enumerate(self.labels)
-            for index, weight in _as_weights(label).items()
+            for index, weight in _as_weights(label, self.shape).items()
         ]
         weights = torch.zeros(len(self), self.classes, dtype=like.dtype)
         if entries:  # built on the CPU, so there is one transfer and not one for each entry
@@ -128,13 +141,16 @@ class TargetRows:
         return weights.to(like.device)
 
 
-def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
+def read_target(
+    target: Target, *, outputs: Tensor, shape: tuple[int, ...] | None = None
+) -> TargetRows:
     """Turn a target into rows.
 
     Args:
         target: None takes each image's highest output. A list has one target for each image. A
             nested list has several targets for each image, and for a single image a flat list does.
         outputs: The model's outputs, (images, classes).
+        shape: The shape of an image's outputs before they were flattened to classes.
 
     Returns:
         A row for each target of each image.
@@ -143,16 +159,23 @@ def read_target(target: Target, *, outputs: Tensor) -> TargetRows:
         TargetError: If there is no such class, or a function does not return a score.
     """
     images, classes = outputs.shape
-    target = outputs.argmax(1) if target is None else target
-    rows = _rows(target, images, classes)
-    _check_classes(rows.labels, classes)
+    shape = shape or (classes,)
+    if target is None and len(shape) > 1:
+        raise TargetError(
+            f"the model's outputs for an image have shape {shape}: say what to explain, as a "
+            f"target such as {(0,) * len(shape)} or as a function of these outputs"
+        )
+    rows = _rows(outputs.argmax(1) if target is None else target, images, shape)
+    _check_classes(rows.labels, shape)
     for image, label in zip(rows.image, rows.labels, strict=True):
         if callable(label):
-            _check_function(label, outputs[image])
+            _check_function(label, outputs[image].view(shape))
     return rows
 
 
-def rows_without_forward(target: Target, *, images: int, classes: int) -> TargetRows | None:
+def rows_without_forward(
+    target: Target, *, images: int, shape: tuple[int, ...]
+) -> TargetRows | None:
     """Return what `read_target` returns, or None if that depends on the outputs.
 
     It does for None (the highest output) and for functions. Invalid targets give None, too.
@@ -160,36 +183,40 @@ def rows_without_forward(target: Target, *, images: int, classes: int) -> Target
     if target is None:
         return None
     with suppress(TargetError):
-        rows = _rows(target, images, classes)
-        _check_classes(rows.labels, classes)
+        rows = _rows(target, images, shape)
+        _check_classes(rows.labels, shape)
         return rows if rows.is_linear else None
     return None
 
 
-def _rows(target: Target, images: int, classes: int) -> TargetRows:
-    by_image = _targets_by_image(target, images)
+def _rows(target: Target, images: int, shape: tuple[int, ...]) -> TargetRows:
+    by_image = _targets_by_image(target, images, dimensions=len(shape))
     pairs = [(image, label) for image, labels in enumerate(by_image) for label in labels]
-    return TargetRows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), classes)
+    return TargetRows(tuple(i for i, _ in pairs), tuple(label for _, label in pairs), shape)
 
 
-def _targets_by_image(target: Target, images: int) -> list[list[OneTarget]]:
+def _targets_by_image(target: Target, images: int, *, dimensions: int) -> list[list[OneTarget]]:
+    def is_list(item: object) -> bool:
+        return _is_list(item) and not (dimensions > 1 and isinstance(item, tuple))
+
     if isinstance(target, Tensor):
         if target.is_floating_point() or target.is_complex() or target.dtype is torch.bool:
             raise TargetError(f"a target tensor holds class indices, not {target.dtype} values")
         target = cast("Target", target.tolist())
     elif hasattr(target, "tolist"):  # a NumPy array
         target = cast("Target", cast("Any", target).tolist())
-    if isinstance(target, Mapping) or not isinstance(target, Sequence) or isinstance(target, str):
+    if isinstance(target, Mapping) or not is_list(target):
         return [[cast("OneTarget", target)]] * images
-    if images == 1 and not any(_is_list(item) for item in target):
+    target = cast("Sequence[Any]", target)
+    if images == 1 and not any(is_list(item) for item in target):
         target = [list(cast("Sequence[OneTarget]", target))]
-    if not target or any(_is_list(item) and not item for item in target):
+    if not target or any(is_list(item) and not item for item in target):
         raise TargetError("the list of targets is empty")
     if len(target) != images:
         raise TargetError(f"{len(target)} targets were given for {images} images")
     items = [cast("Any", item).tolist() if hasattr(item, "tolist") else item for item in target]
     return [
-        list(cast("Sequence[OneTarget]", item)) if _is_list(item) else [cast("OneTarget", item)]
+        list(cast("Sequence[OneTarget]", item)) if is_list(item) else [cast("OneTarget", item)]
         for item in items
     ]
 
@@ -203,10 +230,21 @@ def _is_list(item: object) -> bool:
     return isinstance(item, Sequence) and not isinstance(item, str)
 
 
-def _as_weights(label: OneTarget) -> ClassWeights:
+def _as_weights(label: Any, shape: tuple[int, ...]) -> dict[int, float]:
+    """Return the weights of flattened outputs; a function has none."""
     if callable(label):
         return {}
-    return label if isinstance(label, Mapping) else {label: 1.0}
+    weights: Mapping[Any, float] = label if isinstance(label, Mapping) else {label: 1.0}
+    return {_flat(index, shape): weight for index, weight in weights.items()}
+
+
+def _flat(index: Any, shape: tuple[int, ...]) -> int:
+    if len(shape) == 1:
+        return int(index)
+    flat = 0
+    for position, size in zip(index, shape, strict=True):
+        flat = flat * size + int(position)
+    return flat
 
 
 def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
@@ -225,26 +263,50 @@ def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
         )
 
 
-def _check_classes(labels: Sequence[OneTarget], classes: int) -> None:
+def _check_classes(labels: Sequence[OneTarget], shape: tuple[int, ...]) -> None:
     for label in labels:
         if not callable(label):
-            _check_label(label, classes)
+            _check_label(label, shape)
 
 
-def _check_label(label: Any, classes: int) -> None:
-    if isinstance(label, Sequence | set | frozenset) and not isinstance(label, str):
+def _check_label(label: Any, shape: tuple[int, ...]) -> None:
+    is_index = isinstance(label, tuple) and len(shape) > 1
+    if (
+        isinstance(label, Sequence | set | frozenset)
+        and not isinstance(label, str)
+        and not is_index
+    ):
         raise TargetError(f"a target is a class or a list of them for each image, not {label!r}")
-    weights: Mapping[Any, Any] = _as_weights(cast("OneTarget", label))
+    one: Any = label
+    weights: Mapping[Any, Any] = one if isinstance(one, Mapping) else {one: 1.0}
     if not all(isinstance(w, Real) and math.isfinite(w) for w in weights.values()):
         raise TargetError(f"the weights of classes must be finite numbers, not {label!r}")
     if not any(weights.values()):
         raise TargetError("a target of weighted classes needs a class with a weight other than 0")
     for index in weights:
-        if isinstance(index, bool) or not hasattr(index, "__index__"):
-            raise TargetError(
-                f"a target is a class index or a mapping of class indices to weights, not {index!r}"
-            )
-        if not 0 <= int(index) < classes:
-            raise TargetError(
-                f"class {int(index)} is out of range: the model has classes 0 to {classes - 1}"
-            )
+        _check_class(index, shape) if len(shape) == 1 else _check_index(index, shape)
+
+
+def _check_class(index: Any, shape: tuple[int, ...]) -> None:
+    (classes,) = shape
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+        raise TargetError(
+            f"a target is a class index or a mapping of class indices to weights, not {index!r}"
+        )
+    if not 0 <= int(index) < classes:
+        raise TargetError(
+            f"class {int(index)} is out of range: the model has classes 0 to {classes - 1}"
+        )
+
+
+def _check_index(index: Any, shape: tuple[int, ...]) -> None:
+    """Check an index into outputs of several dimensions."""
+    positions: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    is_wrong = any(isinstance(k, bool) or not hasattr(k, "__index__") for k in positions)
+    if is_wrong or len(positions) != len(shape):
+        raise TargetError(
+            f"the model's outputs for an image have shape {shape}, so a target is a tuple of "
+            f"{len(shape)} numbers or a function of these outputs, not {index!r}"
+        )
+    if not all(0 <= int(k) < size for k, size in zip(positions, shape, strict=True)):
+        raise TargetError(f"target {index!r} is out of range: the outputs have shape {shape}")

@@ -37,7 +37,7 @@ from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.precision import full_precision
-from dmbp.probabilities import Activation, activation_function
+from dmbp.probabilities import Activation, check_activation
 
 STEPS = 28
 """8 · 224 pixels per step at 224 × 224, as in RISE's batch evaluation."""
@@ -86,11 +86,12 @@ def probability_curve(
         require_known("option", name, CurveOptions.__annotations__)
     steps = options.get("steps", STEPS)
     batch = options.get("internal_batch_size", 64)
-    activation = activation_function(options.get("activation", "softmax"))
+    check_activation(options.get("activation", "softmax"))
     require_count("steps", steps)
     require_count("internal_batch_size", batch)
     rank = pixel_ranks(attribution, inputs)
     runner = ModelRunner(model, output=options.get("output"))
+    activation = runner.activation(options.get("activation", "softmax"))
     extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
     with evaluating(runner.model):
         inputs, _, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)

@@ -34,7 +34,7 @@ from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.metrics.insertion import check_maps, check_one_target_each, require_count
 from dmbp.precision import full_precision
-from dmbp.probabilities import Activation, activation_function
+from dmbp.probabilities import Activation, check_activation
 
 CLAIM = 0.05
 """A map claims blue if its negative pixels hold more than this share of its absolute mass."""
@@ -132,9 +132,10 @@ def removal(
         TargetError: If the target does not fit the model or the images.
     """
     require_count("internal_batch_size", internal_batch_size)
-    probabilities = activation_function(activation)
+    check_activation(activation)
     masks = [sign_mask(attribution, inputs, sign, share=share) for sign in (1, -1)]
     runner = ModelRunner(model, output=output)
+    probabilities = runner.activation(activation)
     extra_inputs = ExtraInputs.of(additional_forward_args, images=len(inputs))
     with evaluating(runner.model):
         inputs, outputs, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)

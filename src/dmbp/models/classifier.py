@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from dmbp.errors import InputError, ModelError, PhotoError, TargetError, suggestion
 from dmbp.files import shown
 from dmbp.linear.model.runner import ModelRunner
-from dmbp.probabilities import ProbabilityTracker, activation_function
+from dmbp.probabilities import activation_function
 from dmbp.validation import Constraint, check_fields
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
@@ -199,6 +199,7 @@ class Classifier:
         activation: What turns outputs into probabilities: "softmax" if exactly one class is right,
             "sigmoid" if several may be, "none" if the outputs are probabilities already.
         weights: The file of the weights, if one was given.
+        input_shape: The shape of one input, if the model does not take photos.
 
     Raises:
         InputError: If an argument has the wrong type.
@@ -210,6 +211,7 @@ class Classifier:
     classes: Annotated[tuple[str, ...], CLASSES] | None = None
     activation: Literal["softmax", "sigmoid", "none"] = "softmax"
     weights: str | None = None
+    input_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -305,13 +307,15 @@ def move_module(module: nn.Module, device: torch.device | str) -> None:
 
 
 def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
-    """Run a model, and detect whether its outputs are probabilities already.
+    """Run a model, and find the activation that it ends in.
 
     Returns:
-        The outputs, and the classifier, with the activation "none" if they are probabilities.
+        The outputs, before that activation, and the classifier with that activation.
     """
-    with ProbabilityTracker() as tracker:
-        outputs = ModelRunner(classifier.module).outputs(inputs)
-    if tracker.produced(outputs):
-        classifier = replace(classifier, activation="none")
+    runner = ModelRunner(classifier.module)
+    outputs = runner.outputs(inputs)
+    form = runner.form(inputs)
+    if form is not None and form.activation is not None:
+        own = "sigmoid" if form.activation == "sigmoid" else "softmax"
+        classifier = replace(classifier, activation=own)
     return outputs, classifier

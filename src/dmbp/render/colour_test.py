@@ -413,7 +413,7 @@ def marked_share(decomposition: Decomposition, sign: int) -> list[float]:
 
 def _score(target: OneTarget | str, outputs: Tensor, otherwise: float | None) -> float | None:
     """Return a target's score from a row's outputs; that of a saved function is unknown."""
-    if isinstance(target, int):
+    if isinstance(target, int | tuple):
         return float(outputs[target])
     if isinstance(target, Mapping):
         return sum(weight * float(outputs[index]) for index, weight in target.items())

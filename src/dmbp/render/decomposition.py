@@ -24,7 +24,7 @@ from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
-from dmbp.linear.targets import OneTarget, function_name
+from dmbp.linear.targets import Index, OneTarget, function_name
 from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
 from dmbp.render.colour_test import COLOUR_SIGNS, ColourTest, Sign, colour_tests
@@ -270,14 +270,18 @@ def target_text(target: OneTarget | str) -> str:
     """Return a target as text: `class 282`, `class 285 − class 243`, or a function's name."""
     if isinstance(target, str):
         return target
-    if isinstance(target, int):
-        return f"class {target}"
+    if isinstance(target, int | tuple):
+        return _output_name(target)
     if callable(target):
         return function_name(target)
     text = " ".join(_weighted(index, weight) for index, weight in target.items())
     return text.removeprefix("+ ") if text.startswith("+") else f"−{text.removeprefix('− ')}"
 
 
-def _weighted(index: int, weight: float) -> str:
+def _weighted(index: Index, weight: float) -> str:
     size = "" if abs(weight) == 1 else f"{abs(weight):g} · "
-    return f"{'−' if weight < 0 else '+'} {size}class {index}"
+    return f"{'−' if weight < 0 else '+'} {size}{_output_name(index)}"
+
+
+def _output_name(index: Index) -> str:
+    return f"output {index}" if isinstance(index, tuple) else f"class {index}"

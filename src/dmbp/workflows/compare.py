@@ -214,7 +214,7 @@ def method_settings(
     name: str, classifier: Classifier, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a method's settings, with the model's activation if the method reads probabilities."""
-    activation = {"activation": classifier.probabilities} if METHODS[name].probabilistic else {}
+    activation = {"activation": classifier.activation} if METHODS[name].probabilistic else {}
     return {**activation, **overrides}
 
 
@@ -235,7 +235,7 @@ def _score(
         prediction.inputs,
         prediction.targets[0].subject.index,
         attribution,
-        activation=classifier.probabilities,
+        activation=classifier.activation,
     )
     return ComparedMap(
         title=METHODS[name].title,
@@ -254,7 +254,7 @@ def _remove_pixels(prediction: Prediction, attribution: torch.Tensor) -> Removal
         prediction.inputs,
         prediction.targets[0].target,
         attribution,
-        activation=classifier.probabilities,
+        activation=classifier.activation,
     )
 
 

@@ -53,7 +53,13 @@ class Diagnosis:
         """Print the diagnosis; a long list of sites is cut in the middle unless `all_sites`."""
         examination = self.examination
         shape = "×".join(str(size) for size in examination.input)
-        console.print(f"{self.model}: {self.weights} weights, {examination.dtype} input {shape}\n")
+        console.print(f"{self.model}: {self.weights} weights, {examination.dtype} input {shape}")
+        if examination.target is not None:
+            outputs = "×".join(map(str, examination.output))
+            console.print(
+                f"outputs of {outputs}, of which the largest, {examination.target}, is taken"
+            )
+        console.print()
         if examination.refusal is not None:
             console.print(_refusal_text(examination.refusal))
             return
@@ -75,8 +81,8 @@ def diagnose(
     """
     classifier = model.load()
     side = size or classifier.preprocessing.crop
-    channels = len(classifier.preprocessing.mean)
-    noise = torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
+    shape = classifier.input_shape or (len(classifier.preprocessing.mean), side, side)
+    noise = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     examination = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
     return Diagnosis(
         classifier.name, "random" if model.has_random_weights else "its own", examination

@@ -99,6 +99,8 @@ class Examination:
 
     input: tuple[int, ...]
     dtype: str
+    output: tuple[int, ...] = ()
+    target: tuple[int, ...] | None = None
     operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Any])
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     sites: tuple[Site, ...] = ()
@@ -130,19 +132,22 @@ def examine(
     linearizer = Linearizer(model, smooth=smooth, sites=sites)
     try:
         started = time.perf_counter()
-        net = linearizer.linearize(inputs)
+        output, target = _strongest_output(linearizer, inputs)
+        net = linearizer.linearize(inputs, target=target)
         seconds = time.perf_counter() - started
         captured = linearizer.captured_graph(inputs)
         assert captured is not None
         return Examination(
             **input_form,
+            output=output,
+            target=target,
             operations=_count_operations(net),
             dropped=_count_dropped(captured, net),
             sites=net.sites,
             exactness=net.exactness,
             tolerance=TOLERANCE[inputs.dtype],
             capture_seconds=seconds,
-            learning=_learning_cost(linearizer, net),
+            learning=_learning_cost(linearizer, net, target),
         )
     except SiteError:
         raise
@@ -176,7 +181,22 @@ def _active_nodes(captured: CapturedGraph) -> Iterator[Node]:
             yield node
 
 
-def _learning_cost(linearizer: Linearizer, net: LinearNetwork) -> LearningCost | None:
+def _strongest_output(
+    linearizer: Linearizer, inputs: Tensor
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Return the shape of an image's outputs, and the largest of them if it has dimensions."""
+    outputs = linearizer.runner.outputs(linearizer.runner.check_inputs(inputs))
+    form = linearizer.runner.form(inputs)
+    assert form is not None
+    if not form.has_several_dimensions:
+        return form.shape, None
+    index = torch.unravel_index(outputs[0].argmax(), form.shape)
+    return form.shape, tuple(int(k) for k in index)
+
+
+def _learning_cost(
+    linearizer: Linearizer, net: LinearNetwork, target: tuple[int, ...] | None
+) -> LearningCost | None:
     """Return what learning costs; None if the network has no sites, so that nothing is learned."""
     if not net.sites:
         return None
@@ -184,7 +204,7 @@ def _learning_cost(linearizer: Linearizer, net: LinearNetwork) -> LearningCost |
     size = elements * net.inputs.element_size()
     name, seconds = _time_iteration(net)
     inputs, reason = net.inputs, _reason(net, name)
-    peak = measure_peak(lambda: _explain_once(linearizer, inputs), inputs.device)
+    peak = measure_peak(lambda: _explain_once(linearizer, inputs, target), inputs.device)
     return LearningCost(name, reason, elements, size, seconds, peak)
 
 
@@ -200,9 +220,9 @@ def _time_iteration(net: LinearNetwork) -> tuple[str, float]:
     return type(engine).__name__.removesuffix("Engine").lower(), seconds
 
 
-def _explain_once(linearizer: Linearizer, inputs: Tensor) -> None:
+def _explain_once(linearizer: Linearizer, inputs: Tensor, target: tuple[int, ...] | None) -> None:
     """Explain from freezing to reading out; more iterations would take no more memory."""
-    engine = make_engine(plan_for(linearizer.linearize(inputs)), PRESETS["fast"])
+    engine = make_engine(plan_for(linearizer.linearize(inputs, target=target)), PRESETS["fast"])
     engine.learn(ITERATIONS)
     engine.readout()
 

@@ -219,7 +219,7 @@ class Explanation:
             d.inputs,
             [target.subject.index for target in self.prediction.targets],
             d.attribution,
-            activation=self.prediction.classifier.probabilities,
+            activation=self.prediction.classifier.activation,
         )
         return curve.tolist()
 

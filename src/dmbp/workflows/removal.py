@@ -78,7 +78,7 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
     tests = colour_tests(
         decomposition,
         [target.name for target in targets],
-        activation=prediction.classifier.probabilities,
+        activation=prediction.classifier.activation,
         classes=[target.subject.index for target in targets],
     )
     worths = zip(tested.worth_for.tolist(), tested.worth_against.tolist(), strict=True)
@@ -93,7 +93,7 @@ def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[Col
     """Blur the strongest tenth of each colour's pixels, and the control's; run the model."""
     d, targets = decomposition, prediction.targets
     elsewhere = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
-    module, activation = prediction.classifier.module, prediction.classifier.probabilities
+    module, activation = prediction.classifier.module, prediction.classifier.activation
 
     def run(asked: Sequence[int | ClassWeights]) -> _Found:
         return _Found(

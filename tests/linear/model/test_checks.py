@@ -89,7 +89,6 @@ class Returns(nn.Module):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        (lambda x: x.relu(), r"output has shape \(2, 3, 16, 16\)"),
         (lambda x: x.mean((0, 2, 3)), r"output has shape \(3,\)"),
         (lambda x: "cat", "returns a str without a tensor of shape"),
         (lambda x: x @ torch.zeros(3, 3), "does not run on an input of shape"),
@@ -102,7 +101,7 @@ def test_models_that_cannot_be_explained(what: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mix", [lambda h: h - h.mean(0, keepdim=True), lambda h: h + h.flip(0), lambda h: h.roll(1, 0)]
+    "mix", [lambda h: h - h.mean(0, keepdim=True), lambda h: h + h.flip(0), lambda h: h.cumsum(0)]
 )
 @pytest.mark.parametrize("images", [1, 3])
 def test_models_that_mix_the_images_of_a_batch(mix: object, images: int) -> None:

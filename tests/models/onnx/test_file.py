@@ -257,8 +257,8 @@ def quantised(model: Any) -> None:
     model.graph.node[1].op_type = "DynamicQuantizeLinear"
 
 
-def several_inputs(model: Any) -> None:
-    model.graph.input.append(onnx.helper.make_tensor_value_info("mask", 1, ["batch", 9, 9]))
+def whole_numbers_too(model: Any) -> None:
+    model.graph.input.append(onnx.helper.make_tensor_value_info("rate", 7, []))
 
 
 def of_bytes(model: Any) -> None:
@@ -270,7 +270,8 @@ def several_outputs(model: Any) -> None:
 
 
 def no_photos(model: Any) -> None:
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+    sound = onnx.helper.make_tensor_value_info("x", 1, ["batch", 3, "length"])
+    model.graph.input[0].CopyFrom(sound)
 
 
 def no_sizes(model: Any) -> None:
@@ -284,11 +285,17 @@ def no_sizes(model: Any) -> None:
     [
         (unknown, "operators that are not supported: Frobnicate at 'the activation'"),
         (foreign, "operators that are not supported: com.example.Relu"),
-        (quantised, "is quantised: give the floating-point file it was made from"),
-        (several_inputs, r"takes 2 inputs \(x, mask\); dmbp explains files with one"),
+        (
+            quantised,
+            r"computes with integers \(quantised\): give the floating-point file it was made from",
+        ),
+        (
+            whole_numbers_too,
+            r"also takes 'rate' \(int64, a number\): give it with --hold rate=NUMBER",
+        ),
         (of_bytes, "takes uint8 at 'x', not floating point"),
         (several_outputs, r"gives 2 outputs \(y, r\)"),
-        (no_photos, "not photos of shape"),
+        (no_photos, r"takes inputs of shape \(any, 3, any\), which are not photos: give the open"),
         (no_sizes, "constants of .* cannot be computed"),
     ],
 )

@@ -77,7 +77,7 @@ def check_fit(inputs: Tensor, tensors: NamedTensors) -> None:
 
 
 def check_scores(outputs: Any, images: int, tensors: NamedTensors) -> None:
-    """Raise a `ModelError` unless `outputs` is a finite tensor (images, classes).
+    """Raise a `ModelError` unless `outputs` is a finite tensor (images, classes, …).
 
     `tensors` are the model's parameters and buffers, searched for the cause of NaN or infinity.
     """
@@ -86,7 +86,7 @@ def check_scores(outputs: Any, images: int, tensors: NamedTensors) -> None:
             f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
             "shape (batch, classes)"
         )
-    if outputs.dim() != 2 or outputs.shape[0] != images:
+    if outputs.dim() < 2 or outputs.shape[0] != images or not outputs.numel():
         raise ModelError(
             f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "
             "explains outputs of shape (batch, classes)"
@@ -109,7 +109,9 @@ def check_independence(run: RunWith, inputs: Tensor, extra: ExtraInputs, outputs
     """
     first = extra.pick([0])
     try:
-        beside_another = run(torch.cat([inputs[:1], -inputs[:1].flip(-1)]), first)[:1]
+        # Others stand before and after it, as a recurrent network looks back, and not symmetrically.
+        other = -inputs[:1].flip(-1)
+        beside_another = run(torch.cat([other, inputs[:1], other, other]), first)[1:2]
         alone = run(inputs[:1], first)
     except ModelError:
         return  # the model takes only batches of the size that it was run with

@@ -3,13 +3,18 @@
     >>> ModelRunner(model, output=lambda returned: returned[:, :3]).outputs(images).shape
     torch.Size([1, 3])
 
+If a model ends in a softmax, a log-softmax or a sigmoid, its output is the scores before it, and
+`ModelRunner.activation` gives the model's own probabilities. An output with more dimensions than
+(images, classes) is flattened to that; `ModelRunner.form` knows its shape.
+
 `ModelRunner.exportable` wraps the model, if needed, so that `torch.export` sees tensors in and one
 tensor out. The wrapped model keeps its own parameters, and `with_own_names` restores its own module
 names in the exported graph.
 """
 
 import copy
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,11 +24,18 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.checks import check_batch, check_fit, check_scores, infer_by_image
-from dmbp.linear.model.signature import ExtraInputs, Output, find_output, select_output
-from dmbp.linear.model.wrappers import Model, evaluating, unwrapped
+from dmbp.linear.model.signature import (
+    ExtraInputs,
+    Output,
+    OutputForm,
+    find_output,
+    select_output,
+)
+from dmbp.linear.model.wrappers import Model, evaluating, levels_to_caller, unwrapped
 from dmbp.linear.rules.norms import CorrectedBatchNorm
 from dmbp.linear.targets import Target, TargetRows, read_target, rows_without_forward
 from dmbp.precision import full_precision
+from dmbp.probabilities import Activation, LastActivation
 from dmbp.process import silence_output
 
 FORWARD_BATCH = 256
@@ -33,23 +45,37 @@ INNER = "inner"
 
 
 class SingleOutputModel(nn.Module):
-    """Wraps a model so that it takes only tensors and returns only the explained output."""
+    """Wraps a model so that it takes only tensors and returns only the explained output.
 
-    def __init__(self, inner: nn.Module, *, output: Output, extra_inputs: ExtraInputs) -> None:
+    `form` is what a run of the model has shown about that output.
+    """
+
+    def __init__(
+        self, inner: nn.Module, *, output: Output, form: OutputForm, extra_inputs: ExtraInputs
+    ) -> None:
         super().__init__()
         self.inner = inner
         self.training = inner.training
         self._output: Output = output
+        self._form = form
         self._extra_inputs = extra_inputs
 
     def forward(self, explained: Tensor, *others: Tensor) -> Any:
         """Run the model with `others` in place of the tensors among its extra inputs."""
-        returned = self.inner(explained, *self._extra_inputs.with_tensors(others))
-        return select_output(returned, self._output)
+        with LastActivation() as last:
+            returned = self.inner(explained, *self._extra_inputs.with_tensors(others))
+            outputs = select_output(returned, self._output)
+        found = None if self._form.activation is None else last.before(outputs)
+        outputs = outputs if found is None else found[1]
+        return outputs.flatten(1) if self._form.has_several_dimensions else outputs
 
 
 def with_own_names(program: ExportedProgram) -> ExportedProgram:
-    """Remove the wrapper's prefix from the module names in a `SingleOutputModel`'s program."""
+    """Remove the wrapper's traces from a `SingleOutputModel`'s program.
+
+    These are the prefix of its module names, and a last activation that nothing reads any more.
+    """
+    program.graph.eliminate_dead_code()
     for node in program.graph.nodes:
         stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
         node.meta["nn_module_stack"] = {
@@ -75,7 +101,7 @@ class ModelRunner:
             self.model.module() if isinstance(self.model, ExportedProgram) else self.model
         )
         self._output: Output = output
-        self._class_counts: dict[Any, int] = {}
+        self._forms: dict[Any, OutputForm] = {}
 
     def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "ModelRunner":
         """Return a runner of the same model with other extra inputs."""
@@ -107,10 +133,34 @@ class ModelRunner:
         Raises:
             ModelError: If the model does not run, or its output has another shape or is not finite.
         """
-        returned = self._forward(inputs)
-        outputs = select_output(returned, self._choose_output(returned, len(inputs)))
+        with LastActivation() as last:
+            returned = self._forward(inputs)
+            outputs = select_output(returned, self._choose_output(returned, len(inputs)))
         check_scores(outputs, len(inputs), self._tensors())
-        return outputs
+        form, outputs = OutputForm.of(outputs, last)
+        self._remember(inputs, form)
+        return outputs.flatten(1)
+
+    def _remember(self, inputs: Tensor, form: OutputForm) -> None:
+        """Keep the form of the outputs, and say once that a last activation is left out."""
+        if form.activation is not None and not self._forms:
+            warnings.warn(
+                f"the model ends in a {form.activation}: the scores before it are explained",
+                stacklevel=levels_to_caller(),
+            )
+        self._forms[self.signature(inputs)] = form
+
+    def form(self, inputs: Tensor) -> OutputForm | None:
+        """Return the form of the outputs for such inputs, or None if there was no run yet."""
+        return self._forms.get(self.signature(inputs))
+
+    def activation(self, given: Activation) -> Callable[[Tensor], Tensor]:
+        """Return a function that turns the model's scores into probabilities.
+
+        These are the model's own if it ends in an activation; a function that is given is applied
+        to what the model itself returns.
+        """
+        return lambda outputs: next(iter(self._forms.values())).probabilities(outputs, given)
 
     @full_precision()
     def run(self, inputs: Tensor) -> Tensor:
@@ -153,8 +203,9 @@ class ModelRunner:
                         for part in indices.split(FORWARD_BATCH)
                     ]
                 )
-            self._class_counts[self.signature(inputs)] = outputs.shape[1]
-            return inputs, outputs, read_target(target, outputs=outputs)
+            form = self.form(inputs) or OutputForm(tuple(outputs.shape[1:]))
+            self._forms[self.signature(inputs)] = form
+            return inputs, outputs, read_target(target, outputs=outputs, shape=form.shape)
 
     @torch.inference_mode(False)
     def target_rows_without_forward(
@@ -166,10 +217,10 @@ class ModelRunner:
         target that is a class or a weighted sum of classes. `TargetRows.among` checks the number of
         classes later, in case it has changed.
         """
-        classes = self._class_counts.get(self.signature(inputs))
-        if classes is None:
+        form = self.form(inputs)
+        if form is None:
             return None
-        rows = rows_without_forward(target, images=len(inputs), classes=classes)
+        rows = rows_without_forward(target, images=len(inputs), shape=form.shape)
         if rows is None or rows.image != tuple(range(len(inputs))):
             return None
         return self.check_inputs(inputs), rows
@@ -183,10 +234,15 @@ class ModelRunner:
     @torch.no_grad()
     def exportable(self, inputs: Tensor) -> Model:
         """Return the model, wrapped if needed so it takes only tensors and returns one output."""
-        output = self._choose_output(self._forward(inputs), len(inputs))
-        if output is None and not self.has_extra_inputs:
+        with LastActivation() as last:
+            returned = self._forward(inputs)
+            output = self._choose_output(returned, len(inputs))
+            form, _ = OutputForm.of(select_output(returned, output), last)
+        if output is None and not self.has_extra_inputs and form.is_plain:
             return self.model
-        return SingleOutputModel(self._callable, output=output, extra_inputs=self.extra_inputs)
+        return SingleOutputModel(
+            self._callable, output=output, form=form, extra_inputs=self.extra_inputs
+        )
 
     def _forward(self, inputs: Tensor) -> Any:
         """Return whatever the model returns."""

@@ -8,9 +8,10 @@ for each image, as in Captum, unless the model's outputs show that it means some
     >>> extra.pick([2]).arguments(5)[0].shape              # repeated for five images
     torch.Size([5, 4])
 
-The explained output is a tensor (batch, classes). An output named `logits`, or the only tensor of
-that shape, is found automatically; otherwise the caller selects it by its name, its position or a
-function of what the model returns.
+The explained output is a tensor (batch, classes), or one with more dimensions, which is flattened
+to that; `OutputForm` knows its shape and the activation that the model ends in. An output named
+`logits`, or the only tensor of that shape, is found automatically; otherwise the caller selects it
+by its name, its position or a function of what the model returns.
 
     >>> outputs = {"logits": torch.zeros(2, 5), "features": torch.zeros(2, 8)}
     >>> find_output(outputs, images=2)
@@ -28,11 +29,15 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError, ModelError
+from dmbp.probabilities import Activation, LastActivation, activation_function
 
 Output = str | int | Callable[[Any], Tensor] | None
 """A name, a position or a function of what the model returns; None finds it automatically."""
 
 LOGITS = "logits"
+
+SAME_PROBABILITIES = 1e-3
+"""The mean difference up to which a softmax's results are those of the model's last softmax."""
 
 COMMAND_LINE_HINT = (
     "; on the command line, pass --model a function that returns a model with this output alone"
@@ -106,9 +111,71 @@ def _repeated(value: Tensor, count: int) -> Tensor:
     return value if len(value) == count else value.expand(count, *value.shape[1:]).contiguous()
 
 
+@dataclass(frozen=True)
+class OutputForm:
+    """The shape of one image's outputs, and the activation that the model ends in.
+
+    `dimension` is the one that a softmax runs over, counted from the end.
+    """
+
+    shape: tuple[int, ...]
+    activation: str | None = None
+    dimension: int = -1
+
+    @classmethod
+    def of(cls, outputs: Tensor, last: LastActivation) -> tuple["OutputForm", Tensor]:
+        """Return the form of a model's outputs, and the scores before its last activation."""
+        shape = tuple(outputs.shape[1:])
+        found = last.before(outputs)
+        if found is None:
+            return cls(shape), outputs
+        activation, scores = found
+        if activation == "sigmoid":
+            return cls(shape, activation), scores
+        for dimension in range(-1, -outputs.dim(), -1):
+            form = cls(shape, activation, dimension)
+            difference = (form.returned(scores) - outputs).detach().abs().mean()
+            if float(difference) < SAME_PROBABILITIES:
+                return form, scores
+        return cls(shape), outputs  # a softmax over the batch, or over a dimension that was split
+
+    @property
+    def has_several_dimensions(self) -> bool:
+        """Whether an image's outputs are more than a list of classes."""
+        return len(self.shape) > 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model returns the scores as they are explained."""
+        return self.activation is None and not self.has_several_dimensions
+
+    def returned(self, scores: Tensor) -> Tensor:
+        """Return what the model itself returns for scores (images, *shape)."""
+        if self.activation == "sigmoid":
+            return scores.sigmoid()
+        if self.activation == "softmax":
+            return scores.softmax(self.dimension)
+        return scores if self.activation is None else scores.log_softmax(self.dimension)
+
+    def probabilities(self, outputs: Tensor, activation: Activation) -> Tensor:
+        """Return probabilities (images, classes) for scores of that shape.
+
+        They are the model's own if it ends in an activation. A function given as `activation`
+        receives what the model returns.
+        """
+        scores = outputs.unflatten(1, self.shape) if self.has_several_dimensions else outputs
+        if callable(activation) or self.activation is None:
+            found = activation_function(activation)(self.returned(scores))
+        elif self.activation == "log-softmax":
+            found = scores.softmax(self.dimension)
+        else:
+            found = self.returned(scores)
+        return found.flatten(1)
+
+
 def add_class_dimension(scores: Tensor) -> Tensor:
     """Turn one score for each image, (images,), into the scores of a single class."""
-    return scores[:, None]
+    return scores.unsqueeze(1)
 
 
 def find_output(returned: Any, *, images: int) -> Output:

@@ -34,12 +34,12 @@ def unwrapped(model: Any) -> Model:
         warnings.warn(
             f"the model is explained without its {type(model).__name__} wrapper: the same network "
             "on one device, not compiled",
-            stacklevel=_levels_to_caller(),
+            stacklevel=levels_to_caller(),
         )
     return _for_any_batch(inner) if isinstance(inner, ExportedProgram) else inner
 
 
-def _levels_to_caller() -> int:
+def levels_to_caller() -> int:
     """Return the `stacklevel` of the first frame outside this package."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dmbp."):
@@ -103,8 +103,14 @@ class OneAtATime(nn.Module):
 
 
 def _concatenated(parts: tuple[Any, ...]) -> Any:
-    """Concatenate tensors; for other values, return the first image's."""
-    return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].dim() else parts[0]
+    """Concatenate tensors; for other values, return the first image's.
+
+    An output that has no dimension of length one for the batch gets one.
+    """
+    if not isinstance(parts[0], Tensor):
+        return parts[0]
+    has_batch = parts[0].dim() > 0 and len(parts[0]) == 1
+    return torch.cat([part if has_batch else part.unsqueeze(0) for part in parts])
 
 
 def force_eval(module: nn.Module) -> None:

@@ -7,8 +7,9 @@ file exported for one image is run on one image after the other; so is a file th
 any number of images but computes with a batch size of one.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file
+from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import MAX_SIDE, Classifier
 from dmbp.models.exported_program import (
     ChannelsLast,
@@ -25,16 +27,10 @@ from dmbp.models.exported_program import (
     check_input_shape,
     classifier_from_module,
 )
-from dmbp.models.onnx.graph import (
-    OnnxGraph,
-    OnnxModule,
-    SizeLimit,
-    TooLarge,
-    operator_name,
-    read_graph,
-)
+from dmbp.models.onnx.branches import CONTROL_FLOW
+from dmbp.models.onnx.graph import OnnxGraph, OnnxModule, SizeLimit, TooLarge, read_graph
 from dmbp.models.onnx.operators import OPERATORS
-from dmbp.models.onnx.operators.call import FLOAT_TYPES
+from dmbp.models.onnx.operators.call import FLOAT_TYPES, OnnxValue, as_numbers_if_shape
 from dmbp.process import silence_output
 
 SCORES = "logits"
@@ -47,44 +43,173 @@ MAX_BYTES = 2**31
 """The largest ONNX file; the format itself allows no more, larger weights are in other files."""
 
 
-def onnx_file_classifier(path: Path) -> Classifier:
+@dataclass(frozen=True)
+class OnnxOptions:
+    """What a user says about a file that the file does not say.
+
+    Args:
+        input: The input to explain; by default the only one that may be a photo, or the first one
+            of floating point.
+        output: The output to explain, by default the one that looks like scores.
+        hold: The values of all other inputs by name, numbers or tensors. Inputs of floating point
+            are zero by default.
+        size: The sizes of an input that the file leaves open, after batch and channels for photos
+            and after the batch for anything else.
+    """
+
+    input: str | None = None
+    output: str | None = None
+    hold: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    size: tuple[int, ...] | None = None
+
+
+PHOTO_SIZES: tuple[tuple[int, int], ...] = (
+    *((side, side) for side in (224, 256, 299, 320, 384, 416, 448, 512, 640, 192, 160, 128)),
+    *((48, 320), (32, 320), (64, 320), (32, 100), (64, 256)),
+    *((side, side) for side in (112, 96, 64, 48, 32, 28)),
+)
+"""The sizes at which a network is tried if its file does not state one; the first is ImageNet's."""
+
+
+def onnx_file_classifier(path: Path, options: OnnxOptions | None = None) -> Classifier:
     """Return the classifier in an ONNX file, in single precision."""
-    classifier = read_classifier(path)
+    classifier = read_classifier(path, options)
     classifier.module.float()
     return classifier
 
 
-def read_classifier(path: Path) -> Classifier:
+def read_classifier(path: Path, options: OnnxOptions | None = None) -> Classifier:
     """Return the classifier in the file's precision, with half precision converted to single.
 
     Raises:
         ModelError: If the file is damaged or cannot be explained.
     """
     try:
-        return _read_classifier(path)
+        return _read_classifier(path, options or OnnxOptions())
     except ModelError:
         raise
     except Exception as error:  # a damaged file may hold anything, such as names that are not text
         raise ModelError(f"{path} is damaged: {first_line(error)}") from error
 
 
-def _read_classifier(path: Path) -> Classifier:
+def _read_classifier(path: Path, options: OnnxOptions) -> Classifier:
     model = read_model(path)
-    images, shape = find_input(model, str(path))
-    graph = _read_graph(model, images, find_output(model, str(path)), path)
-    module: nn.Module = OnnxModule(graph)
-    if _has_channels_last(shape):
-        module, shape = ChannelsLast(module), [shape[0], shape[3], *shape[1:3]]
-    expected = check_input_shape([shape], str(path))
-    _check_sizes(module, expected, path)
+    explained, shape, others = find_input(model, str(path), name=options.input)
+    held = held_values(others, options.hold, str(path))
+    scores = find_output(model, str(path), name=options.output, states=others)
+    is_last = _has_channels_last(shape)
+    photo = [shape[0], shape[3], *shape[1:3]] if is_last else shape
+    is_photo = len(photo) == 4 and photo[1] in (None, 1, 3)
+    sized = _with_size(photo, options.size, str(path), is_photo=is_photo)
+    # An input that is held may have one entry for each image, and a branch may depend on their
+    # number: such a file is run on one image after the other.
+    has_branches = any(node.op_type in CONTROL_FLOW for node in model.graph.node)
+    if sized[0] is None and (held or has_branches):
+        sized[0] = 1
+
+    def build(shape: Sequence[int | None]) -> nn.Module:
+        """Return the module for inputs of this shape."""
+        sizes = [1 if size is None else size for size in shape]
+        sizes = [sizes[0], *sizes[2:], sizes[1]] if is_last else sizes
+        graph = _read_graph(model, explained, scores, held, torch.empty(sizes), path)
+        module = OnnxModule(graph)
+        return ChannelsLast(module) if is_last else module
+
+    if not is_photo:
+        return _classifier_without_photos(build(sized), sized, path)
+    expected, module = _first_size_that_runs(build, sized, path)
     if expected.batch is None and not _takes_batches(module, expected):
         expected = replace(expected, batch=1)
     return classifier_from_module(module, expected, str(path))
 
 
-def _read_graph(model: Any, images: str, scores: str, path: Path) -> OnnxGraph:
+def _with_size(
+    shape: Sequence[int | None], size: tuple[int, ...] | None, source: str, *, is_photo: bool
+) -> list[int | None]:
+    """Return an input's shape with the sizes that a user gave in place of those left open."""
+    fixed = 2 if is_photo else 1
+    own = list(shape[fixed:])
+    if size is None:
+        return list(shape)
+    given = size * len(own) if len(size) == 1 else size
+    fits = len(given) == len(own) and all(
+        theirs in (None, ours) for theirs, ours in zip(own, given, strict=True)
+    )
+    if not fits:
+        sizes = "×".join("any" if n is None else str(n) for n in own)
+        asked = "×".join(map(str, size))
+        raise ModelError(f"{source} takes inputs of {sizes}, not of {asked}")
+    return [*shape[:fixed], *given]
+
+
+def _first_size_that_runs(
+    build: Callable[[Sequence[int | None]], nn.Module], shape: Sequence[int | None], path: Path
+) -> tuple[InputShape, nn.Module]:
+    """Return the shape of photos, and the module; a size that is not stated is tried out.
+
+    Raises:
+        ModelError: If the file does not state a size, and runs at none that is common.
+    """
+    if None not in shape[2:]:
+        expected = check_input_shape([shape], str(path))
+        module = build(shape)
+        _check_sizes(module, expected, path)
+        return expected, module
+    sizes = [
+        tuple(own or other for own, other in zip(shape[2:], common, strict=True))
+        for common in PHOTO_SIZES
+    ]
+    for size in dict.fromkeys(sizes):
+        expected = check_input_shape([[*shape[:2], *size]], str(path))
+        try:
+            module = build([*shape[:2], *size])
+        except TooLarge:
+            raise
+        except ModelError:
+            if size == sizes[-1]:
+                raise
+            continue
+        if _check_sizes(module, expected, path):
+            return expected, module
+    raise ModelError(
+        f"{path} does not say how large its images are, and runs at none of the usual sizes: give "
+        "--size HEIGHTxWIDTH"
+    )
+
+
+def _classifier_without_photos(
+    module: nn.Module, shape: Sequence[int | None], path: Path
+) -> Classifier:
+    """Return a model whose inputs are not photos, such as sounds."""
+    own = shape[1:]
+    if not own or None in own:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ModelError(
+            f"{path} takes inputs of shape ({sizes}), which are not photos: give the open sizes "
+            "with --size, such as --size 512"
+        )
+    if shape[0] not in (None, 1):
+        raise ModelError(
+            f"{path} was exported for batches of {shape[0]}; export it for one input, or with a "
+            "dynamic batch dimension"
+        )
+    sizes = tuple(int(size) for size in own if size is not None)
+    _check_result_sizes(module, [1, *sizes], path)
+    wrapped = OneAtATime(module) if shape[0] == 1 else module
+    force_eval(wrapped)
+    return Classifier(str(path), wrapped, input_shape=sizes)
+
+
+def _read_graph(
+    model: Any,
+    explained: str,
+    scores: str,
+    held: Mapping[str, OnnxValue],
+    example: Tensor,
+    path: Path,
+) -> OnnxGraph:
     try:
-        return read_graph(model, images, scores)
+        graph = read_graph(model, explained, scores, held=held, example=example)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     except StopIteration as error:
@@ -92,39 +217,51 @@ def _read_graph(model: Any, images: str, scores: str, path: Path) -> OnnxGraph:
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"constants of {path} cannot be computed: {reason}") from error
+    _check_operators(graph, path)
+    return graph
 
 
 def _has_channels_last(shape: Sequence[int | None]) -> bool:
-    return len(shape) == 4 and shape[3] == 3 and shape[1] != 3
+    return len(shape) == 4 and shape[3] in (1, 3) and shape[1] not in (1, 3)
 
 
-def _check_sizes(module: nn.Module, expected: InputShape, path: Path) -> None:
-    """Raise a `ModelError` if a tensor would be too large, by propagating shapes only."""
+def _check_sizes(module: nn.Module, expected: InputShape, path: Path) -> bool:
+    """Return whether the module runs at this size, by propagating shapes only."""
+    preprocessing = expected.preprocessing()
+    height, width = expected.height or preprocessing.crop, expected.width or preprocessing.crop
+    shape = [expected.batch or 1, len(preprocessing.mean), height, width]
+    return _check_result_sizes(module, shape, path)
+
+
+def _check_result_sizes(module: nn.Module, shape: Sequence[int], path: Path) -> bool:
+    """Raise a `ModelError` if a tensor would be too large; return whether the module runs."""
     try:
         with silence_output(), torch.no_grad(), _shapes_only(), SizeLimit():
-            module(_fake_images(module, expected, count=expected.batch or 1))
+            module(_fake_inputs(module, shape))
     except TooLarge as error:
         raise ModelError(f"{path}: {error}") from error
     except Exception:  # whatever torch raises is said when the model is run
-        return
+        return False
+    return True
 
 
 def _shapes_only() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def _fake_images(module: nn.Module, expected: InputShape, *, count: int) -> Tensor:
-    preprocessing = expected.preprocessing()
+def _fake_inputs(module: nn.Module, shape: Sequence[int]) -> Tensor:
     dtype = next((weight.dtype for weight in module.parameters()), None)
-    side = preprocessing.crop
-    return torch.empty(count, len(preprocessing.mean), side, side, dtype=dtype)
+    return torch.empty(*shape, dtype=dtype)
 
 
 def _takes_batches(module: nn.Module, expected: InputShape) -> bool:
     """Return whether two images give two rows of scores, by propagating shapes only."""
+    preprocessing = expected.preprocessing()
+    height, width = expected.height or preprocessing.crop, expected.width or preprocessing.crop
     try:
         with silence_output(), torch.no_grad(), _shapes_only():
-            return len(module(_fake_images(module, expected, count=2))) == 2
+            shape = [2, len(preprocessing.mean), height, width]
+            return len(module(_fake_inputs(module, shape))) == 2
     except Exception:  # whatever torch raises about sizes that do not fit
         return False
 
@@ -148,7 +285,6 @@ def read_model(path: Path) -> Any:
     if not model.graph.node or not model.opset_import:
         raise ModelError(f"{path} is damaged, or not an ONNX model")
     model = _inline_functions(model)
-    _check_operators(model, path)
     _load_weights(model, path)
     return model
 
@@ -162,11 +298,20 @@ def _inline_functions(model: Any) -> Any:
     return inliner.inline_local_functions(model)
 
 
-def _check_operators(model: Any, path: Path) -> None:
-    nodes = {operator_name(node): node for node in model.graph.node}
-    unknown = [name for name in nodes if name not in OPERATORS and name != "Constant"]
+def _check_operators(graph: OnnxGraph, path: Path) -> None:
+    """Raise a `ModelError` for operators that cannot be run, after constants were computed."""
+    nodes = {node.operator: node for node in graph.nodes}
+    unknown = [name for name in nodes if name not in OPERATORS]
     if any(name.rpartition(".")[2].startswith(QUANTISED) for name in unknown):
-        raise ModelError(f"{path} is quantised: give the floating-point file it was made from")
+        raise ModelError(
+            f"{path} computes with integers (quantised): give the floating-point file it was made "
+            "from"
+        )
+    if branches := [name for name in unknown if name in CONTROL_FLOW]:
+        raise ModelError(
+            f"{path} has a branch or a loop, {branches[0]} at {nodes[branches[0]].name!r}, that "
+            "depends on more than sizes and settings, so that no single network stands for it"
+        )
     if unknown:
         where = ", ".join(f"{name} at {nodes[name].name!r}" for name in unknown[:3])
         raise ModelError(
@@ -194,46 +339,134 @@ def _file_names(tensors: Sequence[Any]) -> list[str]:
     return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
-def find_input(model: Any, source: str) -> tuple[str, list[int | None]]:
-    """Return the name and shape of the model's only input, which must be floating point."""
+def find_input(
+    model: Any, source: str, *, name: str | None = None
+) -> tuple[str, list[int | None], list[Any]]:
+    """Return the name and shape of the input to explain, and all other inputs.
+
+    Raises:
+        ModelError: If there is no input of that name, or none of floating point.
+    """
     weights = {initializer.name for initializer in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
-    if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs)
+    if not inputs:
+        raise ModelError(f"{source} takes no input")
+    floats = [value for value in inputs if _kind(value) in FLOAT_TYPES]
+    if name is not None:
+        chosen = next((value for value in inputs if value.name == name), None)
+        if chosen is None:
+            names = ", ".join(value.name for value in inputs)
+            raise ModelError(f"{source} has no input {name!r}: it has {names}")
+    else:
+        photos = [value for value in floats if len(_sizes(value)) == 4]
+        chosen = (photos if len(photos) == 1 else floats or inputs)[0]
+    if chosen not in floats:
         raise ModelError(
-            f"{source} takes {len(inputs)} inputs ({names}); dmbp explains files with one"
-        )
-    (images,) = inputs
-    kind = images.type.tensor_type
-    if kind.elem_type not in FLOAT_TYPES:
-        raise ModelError(
-            f"{source} takes {_type_name(kind.elem_type)} at {images.name!r}, not floating point: "
+            f"{source} takes {_type_name(_kind(chosen))} at {chosen.name!r}, not floating point: "
             "export the network without its preprocessing"
         )
-    shape = [d.dim_value or None for d in kind.shape.dim]
-    if any(size is not None and not 1 <= size <= MAX_SIDE for size in shape):
+    shape = _sizes(chosen)
+    if any(size is not None and size > MAX_SIDE for size in shape):
         sizes = "×".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
             f"{source} takes inputs of {sizes}; dmbp explains models of images up to "
             f"{MAX_SIDE}×{MAX_SIDE} pixels"
         )
-    return images.name, shape
+    return chosen.name, shape, [value for value in inputs if value is not chosen]
 
 
-def find_output(model: Any, source: str) -> str:
-    """Return the name of the scores: the only output, `logits`, or the only one of rank two."""
+def _kind(value: Any) -> int:
+    return value.type.tensor_type.elem_type
+
+
+def _sizes(value: Any) -> list[int | None]:
+    """Return an input's sizes; Paddle writes a size that is open as −1, others as a name."""
+    dimensions = value.type.tensor_type.shape.dim
+    return [d.dim_value if d.dim_value > 0 else None for d in dimensions]
+
+
+MAX_HELD = 2**24
+"""The most numbers of an input that is held."""
+
+
+def held_values(inputs: Sequence[Any], given: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the values of the inputs that are not explained.
+
+    Args:
+        inputs: The inputs of the file.
+        given: Values by name, numbers or tensors. Where there is none, an input of floating point,
+            such as the state of a recurrent network, is zero; open sizes are then 1.
+        source: The file's name.
+
+    Raises:
+        ModelError: If an input of whole numbers has no value, or a value does not fit.
+    """
+    names = [value.name for value in inputs]
+    if unknown := sorted(set(given) - set(names)):
+        known = f"it has {', '.join(names)}" if names else "it has one input, which is explained"
+        raise ModelError(f"{source} has no other input {unknown[0]!r}: {known}")
+    return {value.name: _held_value(value, given.get(value.name), source) for value in inputs}
+
+
+def _held_value(value: Any, given: Any, source: str) -> OnnxValue:
+    kind, shape = _kind(value), _sizes(value)
+    is_float = kind in FLOAT_TYPES
+    sizes = [size or 1 for size in shape]
+    if given is None:
+        if not is_float:
+            shown = " × ".join(map(str, sizes)) or "a number"
+            raise ModelError(
+                f"{source} also takes {value.name!r} ({_type_name(kind)}, {shown}): give it with "
+                f"--hold {value.name}=NUMBER"
+            )
+        if math.prod(sizes) > MAX_HELD:
+            raise ModelError(f"{source} also takes {value.name!r}, which is too large to hold")
+        return as_numbers_if_shape(torch.zeros(sizes))
+    tensor = torch.as_tensor(given)
+    tensor = tensor.float() if is_float else tensor.to(torch.bool if kind == 9 else torch.int64)
+    tensor = tensor.expand(sizes) if tensor.dim() == 0 else tensor
+    fits = tensor.dim() == len(shape) and all(
+        size in (None, own) for size, own in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        raise ModelError(
+            f"{source} takes {value.name!r} of shape {tuple(sizes)}, not {tuple(tensor.shape)}"
+        )
+    return as_numbers_if_shape(tensor.clone())
+
+
+def find_output(
+    model: Any, source: str, *, name: str | None = None, states: Sequence[Any] = ()
+) -> str:
+    """Return the name of the scores.
+
+    That is the only output, `logits`, or the only one of rank two. Outputs that are shaped like an
+    input among `states` are the next state of a recurrent network.
+    """
     outputs = list(model.graph.output)
+    names = ", ".join(output.name for output in outputs)
+    if name is not None:
+        if name not in [output.name for output in outputs]:
+            raise ModelError(f"{source} has no output {name!r}: it has {names}")
+        return name
+    shapes = [_sizes(state) for state in states]
     for candidates in (
         outputs,
         [output for output in outputs if output.name == SCORES],
-        [output for output in outputs if len(output.type.tensor_type.shape.dim) == 2],
+        [output for output in outputs if len(_sizes(output)) == 2],
+        [output for output in outputs if not any(_may_equal(_sizes(output), s) for s in shapes)],
     ):
         if len(candidates) == 1:
             return str(candidates[0].name)
-    names = ", ".join(output.name for output in outputs)
     raise ModelError(
-        f"{source} gives {len(outputs)} outputs ({names}): export the network with its scores as "
-        f"the only output, or name them {SCORES!r}"
+        f"{source} gives {len(outputs)} outputs ({names}): say which one to explain with --output "
+        f"{outputs[0].name}"
+    )
+
+
+def _may_equal(first: Sequence[int | None], second: Sequence[int | None]) -> bool:
+    return len(first) == len(second) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(first, second, strict=True)
     )
 
 

@@ -1,12 +1,15 @@
 """The graph of an ONNX file, and the module that runs it.
 
 `read_graph` turns the file's nodes into `Node` objects, computes once whatever depends on constants
-alone (transposed weights, indices, fixed shapes), and drops the nodes that the output does not
-depend on. `OnnxModule` has one submodule for each remaining node, which holds the node's weights.
+alone (transposed weights, indices, fixed shapes), replaces branches and loops by what they run, and
+drops the nodes that the output does not depend on. `OnnxModule` has one submodule for each
+remaining node, which holds its weights.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 
@@ -16,7 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dmbp.errors import ModelError
-from dmbp.models.onnx.operators import compute
+from dmbp.models.onnx.branches import CONTROL_FLOW, unroll
+from dmbp.models.onnx.operators import OPERATORS, compute
 from dmbp.models.onnx.operators.call import NodeCall, OnnxValue, as_numbers, as_numbers_if_shape
 from dmbp.process import silence_output
 
@@ -31,6 +35,8 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     version: int
+    proto: Any = field(default=None, compare=False)
+    """The node of the file, if it is an `If` or a `Loop`."""
 
     def call(self, values: Mapping[str, OnnxValue], images: Tensor) -> NodeCall:
         """Return the call of this node with its inputs taken from `values` by name."""
@@ -56,16 +62,84 @@ class OnnxGraph:
     output: str
 
 
-def read_graph(proto: Any, input_name: str, output_name: str) -> OnnxGraph:
-    """Return the part of an ONNX model's graph that computes one output from one input."""
+def read_graph(
+    proto: Any,
+    input_name: str,
+    output_name: str,
+    *,
+    held: Mapping[str, OnnxValue] | None = None,
+    example: Tensor | None = None,
+) -> OnnxGraph:
+    """Return the part of an ONNX model's graph that computes one output from one input.
+
+    Args:
+        proto: The model.
+        input_name: The input that varies.
+        output_name: The output to compute.
+        held: The values of all other inputs.
+        example: An input, of which only the size matters; it decides about branches and loops that
+            constants do not decide.
+
+    Returns:
+        The graph without control flow, unless that depends on more than sizes and constants.
+    """
     version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
     nodes = tuple(_read_node(node, version) for node in proto.graph.node)
     constants = {
         initializer.name: as_numbers_if_shape(_read_tensor(initializer))
         for initializer in proto.graph.initializer
     }
-    graph = OnnxGraph(nodes, constants, input_name, output_name)
-    return _without_unused(_with_constants_folded(graph))
+    graph = OnnxGraph(nodes, {**constants, **(held or {})}, input_name, output_name)
+    folded = _without_unused(_with_constants_folded(graph))
+    if example is not None and any(node.operator in CONTROL_FLOW for node in folded.nodes):
+        folded = _with_constants_folded(_without_control_flow(folded, example))
+    return _without_unused(folded)
+
+
+def _unrolled(
+    node: Node, values: Mapping[str, OnnxValue]
+) -> tuple[list[Node], dict[str, OnnxValue]] | None:
+    """Return the nodes that a branch or a loop runs and their constants, if that is decided."""
+    found = unroll(node.proto, values)
+    if found is None:
+        return None
+    constants = {
+        name: as_numbers_if_shape(_read_tensor(tensor)) for name, tensor in found.constants.items()
+    }
+    return [_read_node(proto, node.version) for proto in found.nodes], constants
+
+
+def _without_control_flow(graph: OnnxGraph, example: Tensor) -> OnnxGraph:
+    """Return the graph with branches and loops decided by sizes, which no data is needed for."""
+    constants = dict(graph.constants)
+    values: dict[str, OnnxValue] = {**constants, graph.input: example}
+    kept: list[Node] = []
+    pending = deque(graph.nodes)
+    with silence_output(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        values[graph.input] = fake.from_tensor(example)
+        while pending:
+            node = pending.popleft()
+            if node.operator == "Constant":
+                constants[node.outputs[0]] = _constant(node)
+                values[node.outputs[0]] = constants[node.outputs[0]]
+                continue
+            unrolled = _unrolled(node, values) if node.operator in CONTROL_FLOW else None
+            if unrolled is not None:
+                pending.extendleft(reversed(unrolled[0]))
+                constants |= unrolled[1]
+                values |= unrolled[1]
+                continue
+            kept.append(node)
+            if node.operator in OPERATORS and all(n in values for n in node.inputs if n):
+                # What fails here is said when the model is run.
+                with suppress(Exception):
+                    call = node.call(values, values[graph.input])
+                    values |= node.outputs_by_name(compute(call))
+    return replace(graph, nodes=tuple(kept), constants=constants)
+
+
+def _constant(node: Node) -> OnnxValue:
+    return as_numbers_if_shape(next(iter(node.attributes.values())))
 
 
 def operator_name(proto: Any) -> str:
@@ -78,6 +152,16 @@ def _read_node(proto: Any, version: int) -> Node:
     from onnx import helper
 
     defaults = _default_attributes(proto, version)
+    if operator_name(proto) in CONTROL_FLOW:
+        return Node(
+            proto.name or proto.op_type,
+            proto.op_type,
+            tuple(proto.input),
+            tuple(proto.output),
+            {},
+            version,
+            proto,
+        )
     values = {
         attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute
     }
@@ -131,10 +215,20 @@ def _with_constants_folded(graph: OnnxGraph) -> OnnxGraph:
     widest = max(float_dtypes, key=_bits, default=None)
     no_images = torch.empty(0, dtype=widest)
     left = MAX_ELEMENTS + 2 * sum(tensor.numel() for tensor in tensors)
-    for node in graph.nodes:
+    pending = deque(graph.nodes)
+    while pending:
+        node = pending.popleft()
+        is_constant = all(name in constants for name in node.inputs if name)
         if node.operator == "Constant":
-            constants[node.outputs[0]] = as_numbers_if_shape(next(iter(node.attributes.values())))
-        elif all(name in constants for name in node.inputs if name):
+            constants[node.outputs[0]] = _constant(node)
+        elif node.operator in CONTROL_FLOW:
+            unrolled = _unrolled(node, constants)
+            if unrolled is None:
+                kept.append(node)
+            else:
+                pending.extendleft(reversed(unrolled[0]))
+                constants |= unrolled[1]
+        elif is_constant and node.operator in OPERATORS:
             call = node.call(constants, no_images)
             _check_result_size(call)
             results = node.outputs_by_name(compute(call))
@@ -192,8 +286,18 @@ def _without_unused(graph: OnnxGraph) -> OnnxGraph:
         if used.intersection(node.outputs):
             kept.append(node)
             used.update(name for name in node.inputs if name)
+            if node.proto is not None:
+                used.update(_names_inside(node.proto))
     constants = {name: value for name, value in graph.constants.items() if name in used}
     return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
+
+
+def _names_inside(proto: Any) -> set[str]:
+    """Return every name that the graphs of a branch or a loop read."""
+    graphs = [attribute.g for attribute in proto.attribute if attribute.HasField("g")]
+    names = {name for graph in graphs for node in graph.node for name in node.input}
+    names |= {value.name for graph in graphs for value in graph.output}
+    return names.union(*(_names_inside(node) for graph in graphs for node in graph.node))
 
 
 def _bits(dtype: torch.dtype) -> int:

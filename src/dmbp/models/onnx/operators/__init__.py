@@ -3,6 +3,8 @@
     elementwise.py       Relu, Gelu, Clip, Add, Where, Cast, …
     layers.py            Conv, Gemm, MatMul, Attention, the normalisations, Softmax
     pooling.py           MaxPool, AveragePool, Resize, Reduce*, ArgMax, TopK, CumSum
+    recurrent.py         LSTM, GRU, RNN
+    quantised.py         weights in fewer bits: DequantizeLinear, MatMulNBits
     shape.py             Reshape, Transpose, Concat, Slice, Gather, Pad, Expand, …
     shape_arithmetic.py  some of these again on Python numbers, for shapes that a file computes
     call.py              `NodeCall`: the inputs and attributes that an implementation receives
@@ -27,6 +29,8 @@ from dmbp.models.onnx.operators.call import Implementation, NodeCall
 from dmbp.models.onnx.operators.elementwise import ELEMENTWISE
 from dmbp.models.onnx.operators.layers import LAYERS, NORMALISATIONS
 from dmbp.models.onnx.operators.pooling import POOLINGS, REDUCTIONS, RESIZINGS
+from dmbp.models.onnx.operators.quantised import DEQUANTISATIONS
+from dmbp.models.onnx.operators.recurrent import RECURRENT
 from dmbp.models.onnx.operators.shape import SHAPE_OPERATORS
 from dmbp.models.onnx.operators.shape_arithmetic import SHAPE_ARITHMETIC, check_numbers
 
@@ -38,6 +42,8 @@ OPERATORS: Mapping[str, Implementation] = {
     **POOLINGS,
     **REDUCTIONS,
     **RESIZINGS,
+    **RECURRENT,
+    **DEQUANTISATIONS,
 }
 """Every operator that can be imported, by its ONNX name."""
 
