@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import dmbp
-from dmbp.attribution.gradcam import GradCAM, last_stage
+from dmbp.attribution.gradcam import GradCAM
 from dmbp.errors import InputError
 from tests import nets
 from tests.attribution.networks import TARGET, HookedNet, attribute, images, torchvision_network
@@ -46,26 +46,31 @@ class ChannelsLast(nn.Module):
     ("net", "module"),
     [
         (nets.VGGLike, "features.4"),  # the pooling after it is passed over
-        (nets.FunctionalNet, ""),  # a function of the model itself
+        (nets.FunctionalNet, "relu_2"),  # an operation of the model itself
         (ChannelsLast, "back"),
     ],
 )
 def test_the_last_stage(net: type[nn.Module], module: str) -> None:
     """It is the last tensor every path passes before the pooling that ends the convolutions."""
-    assert last_stage(dmbp.linearize(net().eval(), torch.randn(1, 3, 16, 16))).module == module
+    cam = GradCAM(net().eval(), signed=True)
+    cam.attribute(torch.randn(1, 3, 16, 16), target=0)
+    assert cam.used_layer is not None
+    assert cam.used_layer.name == module
 
 
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("resnet18", "layer4.1"),
+        ("resnet18", "layer4"),
         ("googlenet", "inception5b"),
         ("squeezenet1_1", "classifier.2"),
     ],
 )
 def test_the_last_stage_of_torchvisions(name: str, module: str) -> None:
-    net = dmbp.linearize(torchvision_network(name), images(64)[:1], target=0)
-    assert last_stage(net).module.startswith(module)
+    cam = GradCAM(torchvision_network(name), signed=True)
+    cam.attribute(images(64)[:1], target=0)
+    assert cam.used_layer is not None
+    assert cam.used_layer.name == module
 
 
 def test_layers_that_cannot_be_shown(model: nn.Module) -> None:

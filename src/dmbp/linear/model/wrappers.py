@@ -34,12 +34,12 @@ def unwrapped(model: Any) -> Model:
         warnings.warn(
             f"the model is explained without its {type(model).__name__} wrapper: the same network "
             "on one device, not compiled",
-            stacklevel=_levels_to_caller(),
+            stacklevel=levels_to_caller(),
         )
     return _for_any_batch(inner) if isinstance(inner, ExportedProgram) else inner
 
 
-def _levels_to_caller() -> int:
+def levels_to_caller() -> int:
     """Return the `stacklevel` of the first frame outside this package."""
     frame, levels = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dmbp."):
