@@ -6,7 +6,6 @@ from captum.attr import LayerGradCam
 from torch import Tensor, nn
 from torch.nn import functional
 
-import dmbp
 from dmbp.attribution.gradcam import GradCAM
 from dmbp.errors import InputError
 from tests import nets

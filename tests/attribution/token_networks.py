@@ -64,8 +64,13 @@ def torchvision_models() -> Any:
 
 SMALL: Mapping[str, Any] = {"num_classes": CLASSES, "embed_dim": 24, "num_heads": 3}
 WINDOWS: Mapping[str, Any] = {
-    **{"img_size": 32, "patch_size": 2, "window_size": 4, "num_classes": CLASSES},
-    **{"embed_dim": 12, "depths": (2, 2), "num_heads": (2, 2)},
+    "img_size": 32,
+    "patch_size": 2,
+    "window_size": 4,
+    "num_classes": CLASSES,
+    "embed_dim": 12,
+    "depths": (2, 2),
+    "num_heads": (2, 2),
 }
 
 
@@ -118,16 +123,24 @@ def levit() -> nn.Module:
 
 def maxvit() -> nn.Module:
     return torchvision_models().MaxVit(
-        input_size=(32, 32), stem_channels=8, partition_size=2, block_channels=[8, 16],
-        block_layers=[1, 1], head_dim=4, stochastic_depth_prob=0.0, num_classes=CLASSES,
+        input_size=(32, 32), stem_channels=8, partition_size=2, block_channels=[8],
+        block_layers=[1], head_dim=4, stochastic_depth_prob=0.0, num_classes=CLASSES,
     )  # fmt: skip
 
 
 def mobilevit() -> nn.Module:
-    import_torchvision()
-    import timm
-
-    return timm.create_model("mobilevit_xxs", num_classes=CLASSES)
+    byobnet = timm_models().byobnet
+    attention = byobnet.ByoBlockCfg(
+        type="mobilevit", d=1, c=16, s=1,
+        block_kwargs={
+            "transformer_dim": 16, "transformer_depth": 1, "num_heads": 2, "patch_size": 2,
+        },
+    )  # fmt: skip
+    convolution = byobnet.ByoBlockCfg(type="bottle", d=1, c=16, s=2, gs=1, br=1.0)
+    settings = byobnet.ByoModelCfg(
+        blocks=((convolution, attention), (convolution, attention)), stem_chs=8, stem_type="3x3"
+    )
+    return byobnet.ByobNet(settings, num_classes=CLASSES)
 
 
 def convnext() -> nn.Module:
@@ -179,10 +192,10 @@ TOKEN_NETWORKS: Mapping[str, TokenNetwork] = {
         ),
         (32, 32), "norm", (4, 4), tokens((4, 4)),
     ),
-    "pvt v2": TokenNetwork(pvt, (64, 96), "stages.3.norm", (2, 3), channels_first),
+    "pvt v2": TokenNetwork(pvt, (64, 96), "stages", (2, 3), channels_first),
     "levit": TokenNetwork(levit, (128, 128), "stages", (2, 2), tokens((2, 2))),
-    "maxvit": TokenNetwork(maxvit, (32, 32), "blocks", (4, 4), channels_first),
-    "mobilevit": TokenNetwork(mobilevit, (64, 96), "final_conv", (2, 3), channels_first),
+    "maxvit": TokenNetwork(maxvit, (32, 32), "blocks", (8, 8), channels_first),
+    "mobilevit": TokenNetwork(mobilevit, (64, 96), "stages", (4, 6), channels_first),
     "convnext": TokenNetwork(convnext, (64, 96), "stages", (2, 3), channels_first),
     "hiera": TokenNetwork(hiera, (64, 96), "blocks", (8, 12), unrolled),
 }  # fmt: skip

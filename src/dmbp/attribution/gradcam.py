@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dmbp.attribution.base import Method
-from dmbp.attribution.stage import Layer, Stage, Stages
+from dmbp.attribution.stage import Stage, Stages
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, levels_to_caller
@@ -55,7 +55,6 @@ class GradCAM(Method):
         super().__init__(model, output=output)
         self.layer = layer
         self.signed = signed
-        self.used_layer: Layer | None = None
 
     def answer(self, question: Question) -> Tensor:
         """Return the weighted sum of channels for each row, resized to the image."""
@@ -65,19 +64,18 @@ class GradCAM(Method):
         weights = stage.gradient.mean((2, 3), keepdim=True)
         regions = (weights * stage.activation).sum(1, keepdim=True)
         regions = regions if self.signed else regions.relu()
-        _warn_if_zero(regions, stage)
+        warn_if_zero(regions, f"GradCAM's map at {stage.layer.name}", _reason(stage))
         return functional.interpolate(regions, question.inputs.shape[2:], mode="bilinear")
 
 
-def _warn_if_zero(regions: Tensor, stage: Stage) -> None:
-    if bool(regions.flatten(1).any(1).all()):
-        return
-    reason = (
-        "no region raises the score; signed=True shows those that lower it"
-        if stage.is_read
-        else "the score does not depend on the map there; name an earlier layer"
-    )
-    warnings.warn(
-        f"GradCAM's map at {stage.layer.name} is zero everywhere: {reason}",
-        stacklevel=levels_to_caller(),
-    )
+def _reason(stage: Stage) -> str:
+    """Return why the map of a stage may be zero everywhere."""
+    if stage.is_read:
+        return "no region raises the score; signed=True shows those that lower it"
+    return "the score does not depend on it; name an earlier layer"
+
+
+def warn_if_zero(maps: Tensor, name: str, reason: str) -> None:
+    """Warn if one of the maps is zero everywhere."""
+    if not bool(maps.flatten(1).any(1).all()):
+        warnings.warn(f"{name} is zero everywhere: {reason}", stacklevel=levels_to_caller())

@@ -13,29 +13,18 @@ stage is then the last one whose patches do: the output of the last block but on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dmbp.attribution.base import Layer
 from dmbp.errors import InputError, suggestion
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.positions import DIGITS, REARRANGEMENTS, Positions
 from dmbp.linear.steps import Step
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The layer that a method took, and the size of the map that its activations make."""
-
-    name: str
-    height: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.height}×{self.width})"
 
 
 @dataclass(frozen=True)
@@ -101,10 +90,7 @@ def _row_dim(single: Sequence[int], shape: Sequence[int], rows: int) -> int | No
 
 @dataclass(frozen=True)
 class Stage:
-    """A layer at a batch of rows: its activations and the score's gradient, laid out as maps.
-
-    `is_read` says whether the score depends on the map at all.
-    """
+    """A layer at a batch of rows: its activations and the score's gradient, laid out as maps."""
 
     layer: Layer
     activation: Tensor
@@ -125,7 +111,7 @@ class Stages:
     """
 
     def __init__(self, net: LinearNetwork, positions: Mapping[str, Positions]) -> None:
-        self._net = net
+        self.net = net
         self._positions = positions
         self._steps = net.frozen.steps
         self._last_of = _last_steps(self._steps)
@@ -138,7 +124,7 @@ class Stages:
                 and its last output is not on every path.
         """
         step = self._step_named(name)
-        grid = self._grid(step)
+        grid = self.grid(step)
         if grid is None:
             raise InputError(
                 f"the output of {name!r} has no height and width, so there are no regions to show"
@@ -151,7 +137,8 @@ class Stages:
                 "another layer, or use a method that attributes to pixels, such as "
                 "integrated_gradients"
             )
-        return self._measure({step.output: grid})[0][0]
+        stage, _ = self._measure({step.output: grid})[0]
+        return replace(stage, layer=replace(stage.layer, name=name))
 
     def last(self) -> Stage:
         """Return the last stage.
@@ -160,7 +147,7 @@ class Stages:
             InputError: If no layer that can be laid out is on every path.
         """
         through = _on_every_path(self._steps)
-        grids = {s.output: self._grid(s) for s in self._steps if s.output in through}
+        grids = {s.output: self.grid(s) for s in self._steps if s.output in through}
         stages = {output: grid for output, grid in grids.items() if grid is not None}
         if not stages:
             raise InputError(self._reason())
@@ -175,28 +162,31 @@ class Stages:
                 return stage
         return measured[-1][0]
 
-    def _grid(self, step: Step) -> Grid | None:
+    def grid(self, step: Step) -> Grid | None:
+        """Return how a step's output is laid out, or None if it is not a map."""
         positions = self._positions.get(step.name.removesuffix("_site"))
         if positions is None or step.shape is None:
             return None
-        return grid_of(positions, step.shape, len(self._net.inputs))
+        return grid_of(positions, step.shape, len(self.net.inputs))
 
     def _without_end(self, stages: Mapping[int, Grid]) -> dict[int, Grid]:
         """Return stages without the pooling and the rearrangements that end the network.
 
-        A rearrangement is kept if it is the output of a module and what it rearranges is not, so
-        that the layer has a name: windows that the last block puts together again, for example.
+        Rearrangements after the last stage are kept if one of them is the output of an outer
+        module, which has the better name: a block that puts its windows together again.
         """
         steps = [step for step in self._steps if step.output in stages]
-        end = max((k for k, step in enumerate(steps) if not _is_passed_over(step)), default=0)
-        named = end
-        while named + 1 < len(steps) and not self._is_module(steps[named]):
-            named = named + 1 if _is_rearrangement(steps[named + 1]) else len(steps)
-        kept = named if named < len(steps) and self._is_module(steps[named]) else end
-        return {step.output: stages[step.output] for step in steps[: kept + 1]}
+        last = max((k for k, step in enumerate(steps) if not _is_passed_over(step)), default=0)
+        end = last + 1
+        while end < len(steps) and _is_rearrangement(steps[end]):
+            end += 1
+        best = min(range(last, end), key=lambda k: self._depth(steps[k]))
+        return {step.output: stages[step.output] for step in steps[: best + 1]}
 
-    def _is_module(self, step: Step) -> bool:
-        return self._name(step) != step.name
+    def _depth(self, step: Step) -> float:
+        """Return how deep the module is whose output a step is; inf if there is none."""
+        name = self._name(step)
+        return inf if name == step.name else name.count(".")
 
     def _step_named(self, name: str) -> Step:
         steps = {step.name: step for step in self._steps} | self._last_of
@@ -227,11 +217,11 @@ class Stages:
             seen[step.output], names[step.output] = result, self._name(step)
             return [result]
 
-        (score,) = self._net.propagate_steps([self._net.inputs], at_step)
+        (score,) = self.net.propagate_steps([self.net.inputs], at_step)
         gradients = torch.autograd.grad(
             score.sum(), list(seen.values()), allow_unused=True, materialize_grads=True
         )
-        rows = len(self._net.inputs)
+        rows = len(self.net.inputs)
         measured: list[tuple[Stage, bool]] = []
         for (output, activation), gradient in zip(seen.items(), gradients, strict=True):
             grid = grids[output]
@@ -242,7 +232,7 @@ class Stages:
 
     def _reason(self) -> str:
         """Return why there is no last stage."""
-        if any(self._grid(step) is not None for step in self._steps):
+        if any(self.grid(step) is not None for step in self._steps):
             return (
                 "no layer with a height and a width sees the whole image, because branches are "
                 f"pooled separately; name one of them with layer={self._alternatives()}"
@@ -254,7 +244,7 @@ class Stages:
 
     def _alternatives(self) -> str:
         """Return the last few modules that can be laid out, as the end of a sentence."""
-        names = [name for name, step in self._last_of.items() if self._grid(step) is not None]
+        names = [name for name, step in self._last_of.items() if self.grid(step) is not None]
         return f", such as {', '.join(map(repr, names[-3:]))}" if names else ""
 
 

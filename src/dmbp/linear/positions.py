@@ -258,7 +258,8 @@ class _Call:
             return None
         y, x = own.expanded()
         parts = ((y > 0).to(y.dtype), y, x)
-        known, y, x = (functional.adaptive_avg_pool2d(part, value.shape[2:]) for part in parts)
+        height, width = value.shape[2:]
+        known, y, x = (functional.adaptive_avg_pool2d(part, (height, width)) for part in parts)
         mean = Positions.of(y / known.clamp(min=1e-6), x / known.clamp(min=1e-6))
         return None if mean is None else mean.broadcast(value.shape)
 
@@ -308,20 +309,64 @@ def _is_real(value: Any) -> bool:
 
 
 REARRANGEMENTS = frozenset(
-    """
-    view _unsafe_view reshape flatten unflatten permute transpose t numpy_T movedim squeeze
-    unsqueeze expand repeat tile slice select narrow index index_select split split_with_sizes chunk
-    unbind getitem roll flip rot90 diagonal clone contiguous
-    """.split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "permute",
+        "transpose",
+        "t",
+        "numpy_T",
+        "movedim",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "repeat",
+        "tile",
+        "slice",
+        "select",
+        "narrow",
+        "index",
+        "index_select",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "getitem",
+        "roll",
+        "flip",
+        "rot90",
+        "diagonal",
+        "clone",
+        "contiguous",
+    ]
 )
 """Operations that reorder, cut or repeat elements."""
 
 MOVES = REARRANGEMENTS | frozenset(
-    """
-    pixel_shuffle pixel_unshuffle channel_shuffle im2col unfold gather take_along_dim cat stack
-    hstack vstack slice_scatter select_scatter index_put scatter pad constant_pad_nd
-    reflection_pad2d replication_pad2d
-    """.split()
+    [
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "channel_shuffle",
+        "im2col",
+        "unfold",
+        "gather",
+        "take_along_dim",
+        "cat",
+        "stack",
+        "hstack",
+        "vstack",
+        "slice_scatter",
+        "select_scatter",
+        "index_put",
+        "scatter",
+        "pad",
+        "constant_pad_nd",
+        "reflection_pad2d",
+        "replication_pad2d",
+    ]
 )
 """Operations that move elements without changing them."""
 
