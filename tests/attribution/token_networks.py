@@ -69,7 +69,7 @@ WINDOWS: Mapping[str, Any] = {
     "window_size": 4,
     "num_classes": CLASSES,
     "embed_dim": 12,
-    "depths": (2, 2),
+    "depths": (2, 1),
     "num_heads": (2, 2),
 }
 
@@ -102,7 +102,7 @@ def xcit() -> nn.Module:
 
 def torchvision_swin() -> nn.Module:
     return torchvision_models().SwinTransformer(
-        patch_size=[2, 2], embed_dim=12, depths=[2, 2], num_heads=[2, 2], window_size=[4, 4],
+        patch_size=[2, 2], embed_dim=12, depths=[2, 1], num_heads=[2, 2], window_size=[4, 4],
         num_classes=CLASSES,
     )  # fmt: skip
 

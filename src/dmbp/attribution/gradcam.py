@@ -10,7 +10,7 @@ patches the score depends on. `used_layer` says which layer it was.
     >>> cam.attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
     >>> print(cam.used_layer)
-    1 (8×8)
+    1 (6×6)
 
 Selvaraju et al., "Grad-CAM", ICCV 2017.
 """

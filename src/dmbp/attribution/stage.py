@@ -127,8 +127,8 @@ class Stages:
         grid = self.grid(step)
         if grid is None:
             raise InputError(
-                f"the output of {name!r} has no height and width, so there are no regions to show"
-                f"{self._alternatives()}"
+                f"the output of {name!r} has no height and width, so there are no regions to show; "
+                f"name another layer{self._alternatives()}"
             )
         times = _count_runs(self._steps, name)
         if times > 1 and step.output not in _on_every_path(self._steps):

@@ -17,9 +17,10 @@ each activation, the point (y, x) of the image that it stands for:
 What does not come from one place, such as a class token, stands for no point. Nothing here depends
 on names of architectures, on the weights or on the image.
 
-    >>> captured = capture(model, images)
-    >>> find_positions(captured, images)["relu"].y.flatten().tolist()[:2]    # 8 rows of pixels
-    [0.0625, 0.1875]
+    >>> from dmbp.linear.capture.export import capture
+    >>> found = find_positions(capture(model, images), images)
+    >>> found["relu"].y[0, 0, :2, 0].tolist()        # the first two of its six rows
+    [0.125, 0.25]
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class _Call:
 
     def read(self, position: int) -> Positions | None:
         """Return the positions of an argument."""
-        argument = self.node.args[position]
+        argument = self.node.args[position] if position < len(self.node.args) else None
         found = self.found.get(argument) if isinstance(argument, Node) else None
         return found if isinstance(found, Positions) else None
 
