@@ -11,7 +11,7 @@ from tests import nets
 from tests.tolerance import FLOAT64
 
 IMAGES = (2, 3, 16, 16)
-OURS = {"dmbp": {"iterations": 4}, "gradient": {}, "gradcam": {}, "deeplift": {}}
+OURS = {"dmbp": {"iterations": 4}, "gradient": {}, "gradcam": {"signed": True}, "deeplift": {}}
 
 
 def make(name: str) -> tuple[nets.VGGLike, Method, Tensor]:

@@ -1,14 +1,17 @@
 """GradCAM against Captum's, and which tensor it takes for the last stage."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from captum.attr import LayerGradCam
 from torch import Tensor, nn
 from torch.nn import functional
 
-import dmbp
-from dmbp.attribution.gradcam import GradCAM, last_stage
+from dmbp.attribution.base import Layer
+from dmbp.attribution.gradcam import GradCAM
 from dmbp.errors import InputError
+from dmbp.models.torchvision_models import import_torchvision
 from tests import nets
 from tests.attribution.networks import TARGET, HookedNet, attribute, images, torchvision_network
 from tests.tolerance import FLOAT64, relative
@@ -46,26 +49,68 @@ class ChannelsLast(nn.Module):
     ("net", "module"),
     [
         (nets.VGGLike, "features.4"),  # the pooling after it is passed over
-        (nets.FunctionalNet, ""),  # a function of the model itself
+        (nets.FunctionalNet, "relu_2"),  # an operation of the model itself
         (ChannelsLast, "back"),
     ],
 )
 def test_the_last_stage(net: type[nn.Module], module: str) -> None:
     """It is the last tensor every path passes before the pooling that ends the convolutions."""
-    assert last_stage(dmbp.linearize(net().eval(), torch.randn(1, 3, 16, 16))).module == module
+    cam = GradCAM(net().eval(), signed=True)
+    cam.attribute(torch.randn(1, 3, 16, 16), target=0)
+    assert cam.used_layer is not None
+    assert cam.used_layer.name == module
 
 
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("resnet18", "layer4.1"),
+        ("resnet18", "layer4"),
         ("googlenet", "inception5b"),
         ("squeezenet1_1", "classifier.2"),
     ],
 )
 def test_the_last_stage_of_torchvisions(name: str, module: str) -> None:
-    net = dmbp.linearize(torchvision_network(name), images(64)[:1], target=0)
-    assert last_stage(net).module.startswith(module)
+    cam = GradCAM(torchvision_network(name), signed=True)
+    cam.attribute(images(64)[:1], target=0)
+    assert cam.used_layer is not None
+    assert cam.used_layer.name == module
+
+
+def small_densenet() -> nn.Module:
+    models = import_torchvision().models
+    return models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=5)
+
+
+def small_efficientnet() -> nn.Module:
+    efficientnet = import_torchvision().models.efficientnet
+    blocks = [efficientnet.MBConvConfig(4, 3, 2, 8, 8, 1, 1.0, 1.0)]
+    return efficientnet.EfficientNet(blocks, dropout=0.0, last_channel=16, num_classes=5)
+
+
+def small_vgg() -> nn.Module:
+    features = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(8, 512, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+    )  # fmt: skip
+    vgg = import_torchvision().models.VGG(features, num_classes=5, init_weights=False)
+    vgg.classifier = nn.Linear(512 * 7 * 7, 5)
+    return vgg
+
+
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [
+        (small_densenet, ("relu__10", 4, 4)),  # forward() itself calls this, its eleventh ReLU
+        (small_efficientnet, ("features", 8, 8)),
+        (small_vgg, ("features.4", 16, 16)),
+    ],
+)
+def test_the_last_stage_of_small_ones(
+    make: Callable[[], nn.Module], layer: tuple[str, int, int]
+) -> None:
+    cam = GradCAM(make().eval(), signed=True)
+    cam.attribute(torch.randn(1, 3, 32, 32), target=0)
+    assert cam.used_layer == Layer(*layer)
 
 
 def test_layers_that_cannot_be_shown(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from dmbp.models import Classifier, Preprocessing
+from tests.nets import TinyViT
 
 
 def net(*layers: nn.Module, channels: int = 3) -> nn.Sequential:
@@ -26,6 +27,12 @@ def smooth() -> Classifier:
     torch.manual_seed(1)
     layers = nn.Tanh(), nn.Conv2d(4, 4, 3), nn.GELU(), *net()[2:]
     return Classifier("smooth", net(*layers), Preprocessing(32, 32))
+
+
+def tokens() -> Classifier:
+    """A transformer whose class token is read."""
+    torch.manual_seed(0)
+    return Classifier("tokens", TinyViT(), Preprocessing(32, 32))
 
 
 def star() -> nn.Module:

@@ -65,6 +65,25 @@ def test_one_method_and_other_formats() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_the_layer_that_methods_show() -> None:
+    asked = ("compare", "photo.jpg", "--model", "tests.cli.networks:tokens", "--out", "out")
+    asked = (*asked, "--methods", "gradcam,gradient", "--set", "gradcam.signed=True")
+    done = run(*asked)
+    assert done.exit_code == 0, done.output
+    record = read_record("out/photo-methods.json")["methods"]
+    layer = record["gradcam"]["layer"]
+    assert (layer["height"], layer["width"]) == (8, 8)
+    assert f"layer {layer['name']} (8×8)" in done.output
+    assert "layer" not in record["gradient"]
+    # After the last norm only the class token is read, so the map of the patches is zero.
+    blank = run(*asked, "--set", "gradcam.layer=norms.4")
+    assert blank.exit_code == 0, blank.output
+    said = "GradCAM's map at norms.4 is zero everywhere: the score does not depend on it"
+    assert sum(said in line for line in blank.output.splitlines()) == 1
+    assert "layer norms.4 (8×8)" in blank.output
+
+
+@pytest.mark.usefixtures("folder")
 def test_every_photo_of_a_strip_has_its_probability() -> None:
     asked = ("--methods", "gradient,random", "--target", "dog", "--picture", "svg")
     assert run("compare", "photo.jpg", *GOOD, *asked).exit_code == 0

@@ -13,6 +13,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -40,6 +41,19 @@ MEMORY_SHARE = 0.8
 """The share of free memory to fill; the rest is for what the estimate does not count."""
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The layer that a method took, and the size of the map that its activations make."""
+
+    name: str
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.height}×{self.width})"
+
 
 ROWS_TOGETHER = 32
 """How many rows a method runs at once unless it says otherwise."""
@@ -76,6 +90,9 @@ class Method(Attribution, ABC):
 
     runs_many_points: bool = False
     """Whether the model is run on many images for each row."""
+
+    used_layer: Layer | None = None
+    """The layer that the last call took, for methods that show one; None before the first."""
 
     def __init__(
         self,

@@ -6,7 +6,8 @@
 b_l is the output of step l of the linear network when everything it reads is zero: a convolution's
 bias, batch norm's hidden shift, an added constant, the offset of a saturated activation. With all
 of these counted, the parts add up to the score exactly. ψ takes magnitudes, scales them to [0, 1]
-for each image and resizes them to the image by bilinear interpolation with aligned corners.
+for each image and resizes them to the image by bilinear interpolation with aligned corners. Tokens
+are laid out as maps first (`stage.py`).
 
     >>> FullGrad(model).attribute(images, target=3).shape
     torch.Size([1, 1, 8, 8])
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dmbp.attribution.base import Method
+from dmbp.attribution.stage import Stages
 from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.network import LinearNetwork
@@ -43,21 +45,33 @@ class FullGrad(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return the sum of the maps of all parts for each row."""
-        parts = full_gradient(question.network())
+        net = question.network()
+        parts = full_gradient(net)
         if question.inputs.dim() != 4:
             raise InputError(
                 "fullgrad needs images of shape (batch, channel, height, width), not "
                 f"{tuple(question.inputs.shape)}"
             )
+        stages = Stages(net, question.linearizer.positions(question.inputs))
         size = question.inputs.shape[2:]
         total = _normalise(parts.input_gradient * question.inputs).sum(1, keepdim=True)
-        for contribution in parts.contributions:
-            if contribution.dim() == 4:
+        for step, contribution in zip(parts.steps, parts.contributions, strict=True):
+            laid_out = _as_map(stages, step, contribution)
+            if laid_out is not None:
                 maps = functional.interpolate(
-                    _normalise(contribution), size, mode="bilinear", align_corners=True
+                    _normalise(laid_out), size, mode="bilinear", align_corners=True
                 )
                 total = total + maps.sum(1, keepdim=True)
         return total
+
+
+def _as_map(stages: Stages, step: Step, contribution: Tensor) -> Tensor | None:
+    """Return a contribution as a map, of one place for each image after a pooling, or None."""
+    grid = stages.grid(step)
+    if grid is not None:
+        return grid.lay_out(contribution, len(stages.net.inputs))
+    is_pooled = contribution.dim() == 4 and contribution.shape[2:].numel() == 1
+    return contribution if is_pooled else None
 
 
 def _normalise(contribution: Tensor) -> Tensor:
@@ -75,12 +89,13 @@ def _normalise(contribution: Tensor) -> Tensor:
 class FullGradient:
     """The score of every row, split into the input's part and those of the biases.
 
-    `contributions` holds ∇y_l ⊙ b_l of each step with a bias, shaped like the step's output.
+    `contributions` holds ∇y_l ⊙ b_l of each of `steps`, those with a bias, shaped like its output.
     `constant` (rows,) is the part of the score that no step adds: zero, unless the target is a
     function of the outputs.
     """
 
     input_gradient: Tensor
+    steps: tuple[Step, ...]
     contributions: tuple[Tensor, ...]
     constant: Tensor
 
@@ -89,21 +104,23 @@ class FullGradient:
 def full_gradient(net: LinearNetwork) -> FullGradient:
     """Split the score of every row into the input's part and those of the biases."""
     biases = step_biases(net)
-    outputs: dict[int, Tensor] = {}
+    steps: list[Step] = []
+    outputs: list[Tensor] = []
 
     def at_step(step: Step, streams: list[Any]) -> list[Any]:
         if step.output in biases and streams[0].requires_grad:
-            outputs[step.output] = streams[0]
+            steps.append(step)
+            outputs.append(streams[0])
         return streams
 
     with torch.inference_mode(False), torch.enable_grad():
         inputs = net.inputs.detach().requires_grad_()
         (score,) = net.propagate_steps([inputs], at_step)
         first, *others = torch.autograd.grad(
-            score.sum(), [inputs, *outputs.values()], allow_unused=True, materialize_grads=True
+            score.sum(), [inputs, *outputs], allow_unused=True, materialize_grads=True
         )
-    parts = tuple(biases[k] * other for k, other in zip(outputs, others, strict=True))
-    return FullGradient(first, parts, net.constant)
+    parts = tuple(biases[s.output] * other for s, other in zip(steps, others, strict=True))
+    return FullGradient(first, tuple(steps), parts, net.constant)
 
 
 @torch.no_grad()

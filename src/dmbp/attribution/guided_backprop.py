@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.base import LinearMapMethod
-from dmbp.attribution.gradcam import GradCAM
+from dmbp.attribution.gradcam import GradCAM, warn_if_zero
 from dmbp.baseline import Baseline
 from dmbp.errors import CaptureError
 from dmbp.linear import Question, Site
@@ -73,6 +73,9 @@ class GuidedGradCAM(LinearMapMethod):
         reference: What pixels are compared with: None or "zero", "blur", "mean" or a tensor.
         output: Which of the model's outputs is explained: a name, a position or a function of
             what the model returns. None finds it automatically.
+
+    Attributes:
+        used_layer: The layer of the last call, with its height and width; None before the first.
     """
 
     def __init__(
@@ -89,4 +92,10 @@ class GuidedGradCAM(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the guided gradient for each row, weighted by region."""
-        return self._guided.linear_map(question) * self._regions.answer(question)
+        regions = self._regions.answer(question)
+        self.used_layer = self._regions.used_layer
+        maps = self._guided.linear_map(question) * regions
+        if regions.flatten(1).any(1).all():  # or else GradCAM has warned already
+            reason = "no positive gradient reaches the regions that GradCAM shows"
+            warn_if_zero(maps, "guided GradCAM's map", reason)
+        return maps

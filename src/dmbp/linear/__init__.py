@@ -11,6 +11,7 @@ Read `network.py` first. In the order of a call:
 - `freeze/`: freezes a captured graph at x, and checks it against the model's output;
   `freeze/secants.py` serves DeepLift;
 - `network.py`: `LinearNetwork`, with its value and its pullback;
+- `positions.py`: where on the image the elements of each activation lie;
 - `linearizer.py`: `dmbp.linearize`, which does all of this;
 - `question.py`: the rows of one batch, as attribution methods and the engine receive them.
 """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.network import LinearNetwork, run
+from dmbp.linear.positions import Positions, find_positions
 from dmbp.linear.steps import FrozenGraph, Selection, parse_selection, select_sites
 from dmbp.linear.targets import Target, TargetRows
 from dmbp.precision import TOLERANCE, full_precision, relative_error
@@ -91,6 +93,7 @@ class Linearizer:
         self._selection: Selection = None if sites is None else parse_selection(sites)
         self._captured: dict[Any, CapturedGraph] = {}
         self._mask_elements: dict[Any, int] = {}
+        self._positions: dict[Any, tuple[CapturedGraph, Mapping[str, Positions]]] = {}
 
     @property
     def model(self) -> Model:
@@ -192,6 +195,24 @@ class Linearizer:
         captured = self._captured.get(self.runner.signature(inputs))
         return captured if captured is None or captured.batch in (None, len(inputs)) else None
 
+    @torch.inference_mode(False)
+    def positions(self, inputs: Tensor) -> Mapping[str, Positions]:
+        """Return where on the image the activations lie that have a place there, by step.
+
+        The model has to have been frozen at inputs of this form.
+        """
+        captured = self.captured_graph(inputs)
+        assert captured is not None, "the model has not been frozen"
+        key = self.runner.signature(inputs)
+        known = self._positions.get(key)
+        if known is None or known[0] is not captured:
+            example = inputs[:1] if captured.batch is None else inputs
+            extra = self.runner.extra_inputs
+            arguments = extra.arguments(len(example))
+            bound = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
+            known = self._positions[key] = captured, find_positions(bound, example)
+        return known[1]
+
     def _freeze(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
         """Return the graph frozen at the inputs and its relative error; capture it if needed."""
         captured = self.captured_graph(inputs)
@@ -235,4 +256,4 @@ class Linearizer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave graphs out of deep copies and pickles; they are captured again when needed."""
-        return {**self.__dict__, "_captured": {}}
+        return {**self.__dict__, "_captured": {}, "_positions": {}}

@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from dmbp.attribution import METHODS, Method
+from dmbp.attribution.base import Layer
 from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
@@ -57,7 +58,8 @@ class Comparison:
 
     Insertion follows the probability of the target's class, also if it is explained rather than
     others: a difference of probabilities would be harder to read.
-    `refusals` maps the name of each method that could not be run to the reason.
+    `refusals` maps the name of each method that could not be run to the reason, and `layers` that
+    of each method that shows a layer to the layer.
     """
 
     prediction: Prediction
@@ -67,6 +69,7 @@ class Comparison:
     refusals: Mapping[str, str]
     settings: MethodSettings
     capture_seconds: float
+    layers: Mapping[str, Layer]
 
     def write(
         self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
@@ -121,6 +124,7 @@ class Comparison:
             "methods": {
                 name: {
                     "settings": {**METHODS[name].settings, **self.settings.get(name, {})},
+                    **self._layer_record(name),
                     "insertion": item.score,
                     "removal": _removal_record(self.removals[name]),
                     "seconds": round(item.seconds, 4),
@@ -131,6 +135,10 @@ class Comparison:
             "refused": dict(self.refusals),
         }
         return encode_record(record)
+
+    def _layer_record(self, name: str) -> dict[str, Any]:
+        layer = self.layers.get(name)
+        return {} if layer is None else {"layer": vars(layer)}
 
 
 def compare(
@@ -175,19 +183,25 @@ def compare(
     attributions: dict[str, torch.Tensor] = {}
     removals: dict[str, Removal] = {}
     refusals: dict[str, str] = {}
+    layers: dict[str, Layer] = {}
     for name, method in methods.items():
         method.linearizer.share_captures(shared)
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
             attributions[name], seconds = _run_timed(method, prediction)
             removals[name] = _remove_pixels(prediction, attributions[name])
             maps[name] = _score(name, prediction, attributions[name], seconds)
+            if method.used_layer is not None:
+                layers[name] = method.used_layer
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
                 score = f"insertion {maps[name].score:.3f}{note}"
-                console.print(f"{name}: {score}, {format_duration(seconds)}")
+                taken = f", layer {layers[name]}" if name in layers else ""
+                console.print(f"{name}: {score}, {format_duration(seconds)}{taken}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
-    return Comparison(prediction, maps, attributions, removals, refusals, settings, capture_seconds)
+    return Comparison(
+        prediction, maps, attributions, removals, refusals, settings, capture_seconds, layers
+    )
 
 
 @contextmanager
