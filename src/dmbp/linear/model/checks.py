@@ -109,7 +109,7 @@ def check_independence(run: RunWith, inputs: Tensor, extra: ExtraInputs, outputs
     """
     first = extra.pick([0])
     try:
-        # Others stand before and after it, as a recurrent network looks back, and not symmetrically.
+        # Others stand before and after it, because a recurrent network looks back.
         other = -inputs[:1].flip(-1)
         beside_another = run(torch.cat([other, inputs[:1], other, other]), first)[1:2]
         alone = run(inputs[:1], first)
