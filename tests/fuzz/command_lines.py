@@ -14,14 +14,14 @@ from typer.models import OptionInfo
 from dmbp.cli import app
 from dmbp.cli.bench import bench_app
 from tests.fuzz.case import FAST, MODEL, Case, Stock
-from tests.fuzz.damage import FLOATS, INTEGERS, TEXTS
+from tests.fuzz.damage import FLOATS, INTEGERS, LONG, TEXTS
 
 ORDINARY: Mapping[str, list[str]] = {
     "explain": ["photo.png", "--model", MODEL, *FAST],
     "compare": ["photo.png", "--model", MODEL, "--methods", "gradient"],
     "sanity": ["photo.png", "--model", MODEL, "--methods", "gradient", "--draws", "1"],
     "doctor": [MODEL],
-    "demo": ["--out", "photo.png"],  # refused: the whole demo takes a minute
+    "demo": [],
     "models": [],
     "methods": [],
     "bench run": ["plan.toml"],
@@ -74,6 +74,9 @@ MODELS = (
     *("tests.cli.networks:several", "tests.cli.networks:nosuch", "nosuch:x", ":", "a:", "net.pth"),
     *("photo.png", "timm:", "timm:nosuch", "resnet999", "os:getcwd", "sys:exit", "folder.onnx"),
 )
+UNUSABLE = ("photo.png", "loop", "pipe", "/dev/null/x", LONG, "a\0b", "photo.png/x")
+"""Folders that cannot be written to. `dmbp demo` gets no other, because it takes half a minute."""
+
 DEVICES = ("cpu", "cuda", "cuda:0", "cuda:99999999999", "mps", "meta", "cpu:1", "xla", "hpu", "")
 LINES = ("tangent", "secant", "pieces:4", "pieces:0", "pieces:99999999", "pieces:4:nan", "pieces:")
 
@@ -93,10 +96,12 @@ def make_option_case(rng: Random, folder: Path, stock: Stock) -> Case:
         shutil.copy(stock.path(name), folder)
     shutil.copy(stock.path("store.sqlite"), folder / "other.sqlite")
     shutil.copytree(stock.path("photos"), folder / "photos")
-    weights = [1 if name in ("models", "methods", "demo") else 6 for name in ORDINARY]
+    weights = [1 + len(declared(name)) for name in ORDINARY]
     (command,) = rng.choices(list(ORDINARY), weights)
+    if command == "demo":
+        return Case(["demo", "--out", rng.choice(UNUSABLE)], "a folder that cannot be written to")
     arguments = list(ORDINARY[command])
-    if rng.random() < 0.15:  # an odd positional argument, or none
+    if rng.random() < 0.1:  # an odd positional argument, or none
         arguments[:1] = rng.choice(([], [rng.choice(TEXTS)]))
     added = [_option(rng, option) for option in _some(rng, command)]
     words = [word for pair in added for word in pair]

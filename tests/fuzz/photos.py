@@ -62,7 +62,7 @@ def _noise(rng: Random, mode: str, size: tuple[int, int]) -> Image.Image:
 
 
 def _side(rng: Random) -> int:
-    return rng.choice((1, 15, 16, 17, 31, 40, 64, 200))
+    return rng.choice((1, 15, 16, 17, 31, 40, 40, 64, 64, 200))
 
 
 def encoded(rng: Random, kind: str) -> bytes:
@@ -102,7 +102,7 @@ def _ordinary(rng: Random, path: Path) -> str:
 
 
 def _damaged(rng: Random, path: Path) -> str:
-    kind = rng.choice((*READ_FORMATS, *READ_FORMATS, *FORMATS))
+    kind = rng.choice(READ_FORMATS if rng.random() < 0.8 else FORMATS)
     content, damage = damaged_bytes(rng, encoded(rng, kind))
     path.write_bytes(content)
     return f"{kind} {damage}"

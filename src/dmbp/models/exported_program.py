@@ -23,6 +23,10 @@ from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.program.file import load_program
 
+MAX_SIDE = 1024
+"""The longest side of the images that a model file may ask for: a few bytes of a file must not
+decide that an explanation takes hours and all memory. Models from code may take more."""
+
 
 def program_file_classifier(path: Path, *, trust: bool = False) -> Classifier:
     """Return the classifier in a `.pt2` file; `trust` is that of `load_program`."""
@@ -80,6 +84,11 @@ def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> In
             "height, width)"
         )
     images = InputShape(*shape)
+    if any(not 1 <= side <= MAX_SIDE for side in (images.height, images.width) if side is not None):
+        raise ModelError(
+            f"{source} takes images of {images.height or 'any'}×{images.width or 'any'} pixels; "
+            f"dmbp explains model files for images up to {MAX_SIDE}×{MAX_SIDE} pixels"
+        )
     if None not in (images.height, images.width) and images.height != images.width:
         raise ModelError(
             f"{source} takes images of {images.height}×{images.width} pixels; on the command line "

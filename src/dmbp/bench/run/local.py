@@ -35,6 +35,9 @@ from dmbp.files import shown
 
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 
+MAX_WORKERS = 256
+"""The most worker processes of a run; each takes a third of a gigabyte before it loads a model."""
+
 
 def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
     """Return the name of each worker's device.
@@ -44,9 +47,14 @@ def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
         workers: Workers for each device.
 
     Raises:
-        InputError: If a device does not exist.
+        InputError: If a device does not exist, or there are more than `MAX_WORKERS` workers.
     """
-    names = [_check_device(name.strip()) for name in text.split(",")]
+    names = [_check_device(name.strip()) for name in text.split(",", MAX_WORKERS)]
+    if len(names) * workers > MAX_WORKERS:
+        raise InputError(
+            f"{len(names)} devices with {workers} workers each are too many: a run has at most "
+            f"{MAX_WORKERS} worker processes"
+        )
     return tuple(name for name in names for _ in range(workers))
 
 

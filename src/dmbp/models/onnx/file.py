@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file
-from dmbp.models.classifier import MAX_SIDE, Classifier
+from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import (
+    MAX_SIDE,
     ChannelsLast,
     InputShape,
     check_input_shape,
@@ -214,7 +215,7 @@ def find_input(model: Any, source: str) -> tuple[str, list[int | None]]:
     if any(size is not None and not 1 <= size <= MAX_SIDE for size in shape):
         sizes = "×".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
-            f"{source} takes inputs of {sizes}; dmbp explains models of images up to "
+            f"{source} takes inputs of {sizes}; dmbp explains model files for images up to "
             f"{MAX_SIDE}×{MAX_SIDE} pixels"
         )
     return images.name, shape
