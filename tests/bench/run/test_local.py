@@ -5,6 +5,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+import torch
 
 from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
@@ -99,3 +100,28 @@ def test_devices() -> None:
     for name in ("gpu", "cuda:x", "cuda:99", "", "meta"):
         with pytest.raises(InputError, match="there is no device"):
             parse_devices(name)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="needs a machine without Apple's GPU")
+def test_a_device_that_this_machine_lacks() -> None:
+    with pytest.raises(InputError, match="there is no device 'mps': this PyTorch cannot use Apple"):
+        parse_devices("mps")
+
+
+def test_the_number_of_workers_is_limited() -> None:
+    assert len(parse_devices("cpu", 256)) == 256
+    for text, workers in (("cpu", 257), ("cpu,cpu", 129), (",".join(["cpu"] * 300), 1)):
+        with pytest.raises(InputError, match="a run has at most 256 worker processes"):
+            parse_devices(text, workers)
+
+
+def test_no_more_workers_than_units_are_started(tmp_path: Path) -> None:
+    """Three photos in units of two are work for two processes, however many were asked for."""
+    plan, started = make_plan(tmp_path, photos=3, methods=["random"]), set[int]()
+
+    def look(_: Tally) -> None:
+        started.update(child.pid or 0 for child in active_children())
+
+    run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(("cpu",) * 9, batch=2), look)
+    assert 1 <= len(started) <= 2
+    assert len(stored_rows(tmp_path / "s.sqlite")) == 3

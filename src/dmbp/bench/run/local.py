@@ -49,7 +49,7 @@ def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
     Raises:
         InputError: If a device does not exist, or there are more than `MAX_WORKERS` workers.
     """
-    names = [_check_device(name.strip()) for name in text.split(",", MAX_WORKERS)]
+    names = [_check_device(name.strip()) for name in text.split(",")]
     if len(names) * workers > MAX_WORKERS:
         raise InputError(
             f"{len(names)} devices with {workers} workers each are too many: a run has at most "
@@ -70,6 +70,8 @@ def _check_device(name: str) -> str:
         raise InputError(
             f"there is no device {name!r}: PyTorch finds {torch.cuda.device_count()} GPUs"
         )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"there is no device {name!r}: this PyTorch cannot use Apple's GPUs")
     return name
 
 
