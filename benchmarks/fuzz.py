@@ -17,6 +17,7 @@ determined by the seed and its index: `--only 123` runs one again and prints all
 
 import argparse
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -120,6 +121,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="INDEX", help="run this try alone")
     parser.add_argument("--slow", type=float, help="also name tries that take so many seconds")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers and files are removed
     return run(options) if options.only is None else run_one(options)
 
 

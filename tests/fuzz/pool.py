@@ -54,6 +54,9 @@ SECONDS = 60.0
 TRIES_PER_WORKER = 250
 """A worker is replaced after so many tries, since PyTorch keeps some memory of every capture."""
 
+TRIES_PER_COLLECTION = 20
+"""Collecting garbage takes a quarter of a second, more than most tries."""
+
 ADDRESS_SPACE = 24 * 2**30
 """The most memory that a worker may even reserve, so that no try takes the machine down."""
 
@@ -86,11 +89,12 @@ def run_try(seed: int, index: int, stock: Stock, scratch: Path) -> Outcome:
     outcome.peak = _peak()
     os.chdir(scratch)
     forget(folder)
+    if index % TRIES_PER_COLLECTION == 0:
+        gc.collect()
     return outcome
 
 
 def _reset_peak() -> None:
-    gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
 
 
