@@ -74,6 +74,9 @@ MODELS = (
     *("tests.cli.networks:several", "tests.cli.networks:nosuch", "nosuch:x", ":", "a:", "net.pth"),
     *("photo.png", "timm:", "timm:nosuch", "resnet999", "os:getcwd", "sys:exit", "folder.onnx"),
 )
+SLOW = ("--gif", "--ray")
+"""Options that take seconds, and are tried less often."""
+
 UNUSABLE = ("photo.png", "loop", "pipe", "/dev/null/x", LONG, "a\0b", "photo.png/x")
 """Folders that cannot be written to. `dmbp demo` gets no other, because it takes half a minute."""
 
@@ -122,7 +125,9 @@ class Option:
 
 
 def _some(rng: Random, command: str) -> list[Option]:
-    options = declared(command)
+    options = [
+        option for option in declared(command) if option.name not in SLOW or rng.random() < 0.1
+    ]
     return rng.sample(options, min(len(options), rng.choice((1, 1, 2, 3, 4))))
 
 
