@@ -95,6 +95,9 @@ def run(options: argparse.Namespace) -> int:
                 print(
                     f"slow: try {outcome.index}, {outcome.seconds:.1f} s: {command!a}", flush=True
                 )
+            if len(outcomes) % 500 == 0:
+                wrong = sum(bool(one.problems) for one in outcomes)
+                print(f"{len(outcomes)} tries, {wrong} with problems", flush=True)
     minutes = (time.monotonic() - started) / 60
     print(f"seed {options.seed}, {len(outcomes)} tries in {minutes:.0f} minutes\n{table(outcomes)}")
     return int(any(outcome.problems for outcome in outcomes))
