@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tests.fuzz.benchmarks import make_dataset_case, make_plan_case, make_store_case
+from tests.fuzz.bench_files import make_dataset_case, make_plan_case, make_store_case
 from tests.fuzz.case import Case, Stock, forget, make_stock, write_odd_files
 from tests.fuzz.command_lines import make_option_case
 from tests.fuzz.judge import CRASH, HANG, MEMORY, MOST_MEMORY, Ended, Outcome, run_case
