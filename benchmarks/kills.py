@@ -83,7 +83,10 @@ class KilledRun:
         if victim != "worker":
             process.wait()
         time.sleep(SECONDS)
-        counts.orphans += sum(alive(pid) for pid in gone)
+        left = [pid for pid in gone if alive(pid)]
+        counts.orphans += len(left)
+        if left:
+            print(f"left after {victim}, {signal.Signals(number).name}: {left}", flush=True)
         return True
 
     def _all(self) -> list[int]:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dmbp.bench import Store
+from dmbp.bench.run.worker_process import end_with_parent
 from dmbp.errors import DMBPError
 from tests.conftest import ROOT
 
@@ -35,6 +36,22 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Return the exit code of a process, and what it printed."""
     _, said = process.communicate(timeout=180)
     return process.returncode, " ".join(said.split())
+
+
+def sleep_until_the_parent_ends() -> None:
+    """Sleep in a process that multiprocessing has started, much longer than any test."""
+    end_with_parent()
+    time.sleep(600)
+
+
+PARENT = """
+from multiprocessing import get_context
+from tests.bench.processes import sleep_until_the_parent_ends
+child = get_context("spawn").Process(target=sleep_until_the_parent_ends)
+child.start()
+print(child.pid, flush=True)
+child.join()
+"""
 
 
 def wait_for_more(store: Path, process: subprocess.Popen[str]) -> None:

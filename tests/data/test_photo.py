@@ -80,7 +80,7 @@ def test_broken_photos(tmp_path: Path) -> None:
         ("missing.jpg", "there is no file"),
         ("cut.jpg", "truncated"),
         ("text.jpg", "not an image"),
-        ("empty.png", "not an image"),
+        ("empty.png", "it is empty"),
         ("dot.png", "1×1 pixels; a photo needs at least 16"),
         ("huge.png", "more than 64 megapixels"),
         (".", "cannot be read"),

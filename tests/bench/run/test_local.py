@@ -1,5 +1,8 @@
 """Runs on this machine: several processes give the same rows, whichever of them die."""
 
+import signal
+import subprocess
+import sys
 import time
 from multiprocessing import active_children
 from pathlib import Path
@@ -13,7 +16,9 @@ from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
 from dmbp.bench.run.local import ProcessWorker, parse_devices, threads_per_process
 from dmbp.errors import InputError, WorkerError
+from tests.bench.processes import PARENT, alive, all_gone
 from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
+from tests.conftest import ROOT
 
 TWO = ("cpu", "cpu")
 
@@ -50,7 +55,7 @@ def test_only_what_kills_every_worker_is_given_up(
 
 
 def test_workers_that_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.worker_main", print)  # ends at once, without a word
+    monkeypatch.setattr("dmbp.bench.run.worker_process.main", print)  # ends at once, without a word
     plan = read_plan(make_plan(tmp_path, photos=2))
     with pytest.raises(WorkerError, match="workers for cpu do not start: the last ended with"):
         run_plan(plan, tmp_path / "s.sqlite", RunOptions(TWO))
@@ -92,6 +97,18 @@ def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     assert [threads_per_process(count) for count in (1, 3, 16)] == [8, 2, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ends_with_its_driver(number: int) -> None:
+    """Also while it imports PyTorch, before it reads from its pipe; this one never does."""
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        parent.send_signal(number)
+    assert all_gone([child])
 
 
 def test_devices() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dmbp.bench.identity import load_task_model
+from dmbp.bench.run import worker_process
 from dmbp.bench.run.pool import Assignment, ResultStream, WorkerHandle, WorkerPool
 from dmbp.bench.run.unit_runner import (
     MAX_DECODERS,
@@ -129,7 +130,9 @@ class ProcessWorker(WorkerHandle):
         super().__init__(device)
         context = get_context("spawn")  # a forked process cannot use CUDA
         self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=worker_main, args=(child_pipe, device, threads))
+        self.process = context.Process(
+            target=worker_process.main, args=(child_pipe, device, threads)
+        )
         with _interrupts_blocked():
             self.process.start()
         child_pipe.close()
@@ -208,7 +211,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def worker_main(pipe: Any, device: str, threads: int) -> None:
-    """Entry point of a worker process: compute units from a pipe until it is closed."""
+    """Compute units from a pipe until it is closed; `worker_process.main` calls this."""
     torch.set_num_threads(threads)
     decoders = min(MAX_DECODERS, 2 * threads)
     runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)
