@@ -20,6 +20,7 @@ def test_what_is_not_a_file_that_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     os.mkfifo("pipe")
     Path("loop").symlink_to("loop")
     Path("text").write_text("a")
+    Path("empty").touch()
     with Path("huge").open("wb") as file:
         file.truncate(2**40)
     with socket.socket(socket.AF_UNIX) as server:
@@ -34,11 +35,21 @@ def test_what_is_not_a_file_that_is_read(tmp_path: Path, monkeypatch: pytest.Mon
             ("loop", "loop cannot be read: it is a symbolic link that leads back to itself"),
             ("a\0b", r"a\\x00b cannot be read: its name contains a NUL character"),
             ("n" * 300, "n…n* cannot be read: its name is too long, file systems allow 255 bytes"),
+            ("empty", "empty cannot be read: it is empty"),
             ("huge", "huge cannot be read: it has 1,099,511,627,776 bytes, more than the 1,000"),
         ]:
             with pytest.raises(InputError, match=sentence):
                 check(Path(name))
     check(Path("text"))
+
+
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="needs Linux")
+def test_files_of_the_system_are_not_opened() -> None:
+    """Reading the kernel's log waits until there is more of it; such files have no size."""
+    with pytest.raises(
+        InputError, match=r"/proc/kmsg cannot be read: (it is empty|permission denied)"
+    ):
+        check(Path("/proc/kmsg"))
 
 
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

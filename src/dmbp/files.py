@@ -47,15 +47,22 @@ KINDS: Mapping[str, Callable[[int], bool]] = {
 
 
 def check_file(
-    path: Path, *, what: str, error: type[DMBPError], most_bytes: int | None = None
+    path: Path,
+    *,
+    what: str,
+    error: type[DMBPError],
+    most_bytes: int | None = None,
+    may_be_empty: bool = False,
 ) -> None:
-    """Check that a path is a regular file that is not too large; it is not opened.
+    """Check that a path is a regular file that is neither empty nor too large; it is not opened.
 
     Args:
         path: The path that a user named.
         what: What the file should be, such as "photo".
         error: The exception to raise.
         most_bytes: The largest size that is read, if there is one.
+        may_be_empty: Whether a file without content is accepted. Files of the system such as
+            `/proc/kmsg`, reading which may wait forever, have no size, either.
 
     Raises:
         DMBPError: An `error`, if there is no such file, or it should not be read.
@@ -72,6 +79,8 @@ def check_file(
         raise error(f"{shown(path)} cannot be read: it is {found}, not a {what}")
     if not os.access(path, os.R_OK):
         raise error(f"{shown(path)} cannot be read: {REASONS[errno.EACCES]}")
+    if status.st_size == 0 and not may_be_empty:
+        raise error(f"{shown(path)} cannot be read: it is empty")
     if most_bytes is not None and status.st_size > most_bytes:
         raise error(
             f"{shown(path)} cannot be read: it has {status.st_size:,} bytes, more than the "
@@ -88,7 +97,7 @@ def read_text(path: Path, *, what: str, error: type[DMBPError], most_bytes: int)
     check_file(path, what=what, error=error, most_bytes=most_bytes)
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes)  # files of /proc do not tell their size
+            content = file.read(most_bytes)
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as problem:
         raise error(f"{shown(path)} cannot be read: {reason(problem)}") from problem

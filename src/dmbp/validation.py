@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_REPETITIONS = 10_000
+"""The most iterations, and the most of whatever else a method repeats without keeping it. A number
+such as 1e20, typed by mistake, would run forever."""
+
 Location = tuple[int | str, ...]
 """The keys and indices that lead to a value, as in pydantic's `loc`."""
 
@@ -299,12 +303,18 @@ PLAIN_TYPES = (bool, int, float, str, bytes, list, tuple, dict)
 """Types of values that messages show; of other values they name the type."""
 
 
+def check_range(name: str, value: float, *, least: float, most: float) -> None:
+    """Raise an `InputError` unless a number is in a range, both ends of which are in it."""
+    if not least <= value <= most:
+        raise InputError(f"{name} must be from {least:,} to {most:,}, not {_format_value(value)}")
+
+
 def _format_value(value: Any) -> str:
-    text = (
-        repr(value)
-        if value is None or isinstance(value, PLAIN_TYPES)
-        else f"a {type(value).__name__}"
-    )
+    try:
+        is_plain = value is None or isinstance(value, PLAIN_TYPES)
+        text = repr(value) if is_plain else f"a {type(value).__name__}"
+    except (ValueError, RecursionError):  # Python writes no whole number of over 4300 digits
+        return "a value that is too long to show"
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 

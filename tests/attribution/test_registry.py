@@ -9,6 +9,7 @@ import torch
 
 import dmbp
 from dmbp.attribution import METHODS, parse_method_names
+from dmbp.attribution.settings import check_settings
 from dmbp.errors import InputError
 from tests import nets
 
@@ -95,3 +96,27 @@ def test_earlier_models_are_released() -> None:
     del model, models
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "sentence"),
+    [
+        ("rise", {"masks": 10**9}, "masks must be from 1 to 100,000, not 1000000000"),
+        ("rise", {"cells": 10**9}, "cells must be from 1 to 1,000"),
+        ("rise", {"masks": 16**5000}, "not a value that is too long to show"),
+        ("integrated_gradients", {"steps": 10**9}, "steps must be from 1 to 1,000"),
+        ("smoothgrad", {"samples": 10**9}, "samples must be from 1 to 1,000"),
+        ("smoothgrad", {"noise": 1e30}, "noise must be from 0 to 1,000"),
+        ("blur_ig", {"steps": 10**9}, "steps must be from 1 to 1,000"),
+        ("blur_ig", {"max_sigma": 1e9}, "max_sigma must be from 0.01 to 1,000"),
+        ("lpr", {"iterations": 10**9}, "iterations must be from 0 to 10,000"),
+        ("lpr", {"learning_rate": 1e9}, "learning_rate must be above 0 and at most 1,000"),
+        ("dmbp", {"iterations": 10**9}, "iterations must be a whole number from 0 to 10,000"),
+    ],
+)
+def test_what_a_method_repeats_is_limited(
+    method: str, settings: dict[str, float], sentence: str
+) -> None:
+    """A number that was typed by mistake would run forever, or take all memory."""
+    with pytest.raises(InputError, match=sentence):
+        check_settings(method, settings)

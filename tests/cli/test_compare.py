@@ -193,7 +193,7 @@ def test_sanity() -> None:
         ),
         (
             ("compare", "photo.jpg", "--methods", "rise", "--set", "rise.masks=0"),
-            "masks and cells must be 1 or more",
+            "masks must be from 1 to 100,000, not 0",
         ),
         (("compare", "photo.jpg", "--target", "7"), "class 7 is out of range"),
         (("compare", "photo.jpg", "--methods", ","), "no method is named"),
@@ -202,7 +202,7 @@ def test_sanity() -> None:
             ("compare", "photo.jpg", "--set", "rise.masks=1e3"),
             "rise.masks must be a whole number, not '1e3'",
         ),
-        (("compare", "photo.jpg", "--set", "rise.masks=0"), "masks and cells must be 1 or more"),
+        (("compare", "photo.jpg", "--set", "rise.cells=0"), "cells must be from 1 to 1,000, not 0"),
         (
             ("compare", "photo.jpg", "--set", "rise.open=nan"),
             "rise.open must be a number, not 'nan'",
@@ -229,7 +229,8 @@ def test_sanity() -> None:
             ("compare", "photo.jpg", "--methods", "dmbp", "--set", "dmbp.smooth=secnt"),
             "did you mean 'secant'?",
         ),
-        (("sanity", "photo.jpg", "--draws", "0"), "draws must be 1 or more"),
+        (("sanity", "photo.jpg", "--draws", "0"), "draws must be from 1 to 100, not 0"),
+        (("sanity", "photo.jpg", "--draws", "1000000"), "draws must be from 1 to 100, not 1000000"),
         (("sanity", "photo.jpg", "--methods", "nothing"), "no method 'nothing'"),
     ],
 )

@@ -63,6 +63,10 @@ SENTENCES: dict[str, tuple[list[str], str]] = {
         ["photo.jpg", "--learning-rate", "1e308"],
         "learning_rate must be above 0 and at most 1,000, not 1e+308",
     ),
+    "iterations": (
+        ["photo.jpg", "--iterations", "1" + "0" * 20],
+        "iterations must be a whole number from 0 to 10,000, not 100000000000000000000",
+    ),
     "no HPU": (["photo.jpg", "--device", "hpu"], "device 'hpu' is not available"),
     "no MKL-DNN": (["photo.jpg", "--device", "mkldnn"], "'mkldnn' is not available: this PyTorch"),
     "empty device": (["photo.jpg", "--device", ""], "device '' is not available"),
@@ -85,6 +89,7 @@ def test_one_sentence_at_once(case: str) -> None:
         (["status", "--store", "/dev/zero"], "it is a device, not a file of results"),
         (["run", "/dev/zero"], "/dev/zero cannot be read: it is a device, not a plan"),
         (["run", LONG], "its name is too long"),
+        (["run", "a.toml", "--workers", "1000000"], "a run has at most 256 worker processes"),
         (["run", "a.toml", "--device", "cuda:" + "9" * 30], "there is no device 'cuda:999"),
         (["run", "a.toml", "--shard", "1/" + "9" * 5000], "a shard is written as 1/4 to 4/4"),
     ],

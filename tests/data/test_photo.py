@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 from pathlib import Path
 
 import numpy
@@ -79,7 +80,7 @@ def test_broken_photos(tmp_path: Path) -> None:
         ("missing.jpg", "there is no file"),
         ("cut.jpg", "truncated"),
         ("text.jpg", "not an image"),
-        ("empty.png", "not an image"),
+        ("empty.png", "it is empty"),
         ("dot.png", "1×1 pixels; a photo needs at least 16"),
         ("huge.png", "more than 64 megapixels"),
         (".", "cannot be read"),
@@ -157,3 +158,16 @@ def test_folders_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "listdir", denied)
     with pytest.raises(PhotoError, match=r"the folder .* cannot be read: permission denied"):
         photo_paths([tmp_path])
+
+
+def test_libtiff_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Errors of the library go to the process's standard error, not to Python's."""
+    noise = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(64 * 64 * 3))
+    path = tmp_path / "a.tif"
+    noise.save(path, compression="tiff_deflate")
+    content = bytearray(path.read_bytes())
+    content[200:260] = bytes(60)
+    path.write_bytes(content)
+    with pytest.raises(PhotoError, match=r"a\.tif cannot be read"):
+        read_photo(path)
+    assert capfd.readouterr() == ("", "")

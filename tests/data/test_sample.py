@@ -39,7 +39,7 @@ def test_manifests(tmp_path: Path) -> None:
         ("image,label\na.jpg,3\n", "has no column 'file'; its first line reads image,label"),
         ("file,label\na.jpg,\n", "line 2 of .* lacks a file or a label"),
         ("file,label\n", "lists no photos"),
-        ("", "has no column 'file'"),
+        ("", "it is empty"),
         ("file,label\na\0.jpg,3\n", "line 2 of .* contains a NUL character"),
         ("file,label\na.jpg,\0\n", "line 2 of .* contains a NUL character"),
         ("file,label\na.jpg," + "9" * 5000, "line 2 of .* has a number of 5,000 digits"),

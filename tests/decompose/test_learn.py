@@ -95,7 +95,8 @@ def test_no_iterations_reads_out_the_initial_masks() -> None:
     [
         ({"objective": "posnge"}, "no objective 'posnge'; did you mean 'posneg'"),
         ({"combine": "add"}, "no combine 'add'"),
-        ({"iterations": -1}, "iterations must be a whole number from 0"),
+        ({"iterations": -1}, "iterations must be a whole number from 0 to 10,000, not -1"),
+        ({"iterations": 10**20}, "iterations must be a whole number from 0 to 10,000, not 1000"),
         ({"iterations": 2.5}, "iterations must be a whole number"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be above 0"),

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from dmbp.errors import ModelError, WeightsError
 from dmbp.linear.model.wrappers import OneAtATime
 from dmbp.models import load_model
 from tests.models.networks import assert_same_map, small_network
+from tests.models.program.tampering import Members, edit_program, tamper
 from tests.real import photographs
 
 DYNAMIC = ({0: Dim.AUTO},)
@@ -45,6 +48,34 @@ def test_several_images_and_targets(tmp_path: Path, dynamic: object) -> None:
     assert program.preprocessing.crop == 20
     assert torch.allclose(program.module(images), model(images))
     assert_same_map(program, model, images, [[0, 1], [2], [1]])
+
+
+def tampered(path: Path, change: Callable[[Any], None]) -> str:
+    """Change the JSON of a program, and return the name of the new file."""
+
+    def route(members: Members, _: Path) -> None:
+        edit_program(members, change)
+
+    return str(tamper(path, route, path.with_name("mark")))
+
+
+def test_declared_sizes_are_limited(tmp_path: Path) -> None:
+    """Ten kilobytes may ask for images of any size, and for tensors of any size on the way."""
+    path = save(small_network(), tmp_path / "net.pt2", torch.zeros(1, 3, 32, 32))
+
+    def grow_input(program: Any) -> None:
+        values = program["graph_module"]["graph"]["tensor_values"]
+        values["input"]["sizes"][2:] = [{"as_int": 10**6}] * 2
+
+    def grow_pooling(program: Any) -> None:
+        nodes = program["graph_module"]["graph"]["nodes"]
+        (pool,) = (node for node in nodes if "adaptive_avg_pool2d" in node["target"])
+        pool["inputs"][1]["arg"]["as_ints"] = [20_000, 20_000]
+
+    with pytest.raises(ModelError, match=r"of 1000000×1000000 pixels; .* up to 1024×1024 pixels"):
+        load_model(tampered(path, grow_input))
+    with pytest.raises(ModelError, match=r"would compute a tensor of 1×4×20000×20000 numbers"):
+        load_model(tampered(path, grow_pooling))
 
 
 def test_a_program_from_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,20 @@ def test_smoothing_keeps_the_sum_inside() -> None:
     assert smooth_map(dot, 0) is dot
 
 
+@pytest.mark.parametrize(("shape", "sigma"), [((5, 7), 3.0), ((300, 20), 1.2), ((600, 9), 60.0)])
+def test_smoothing_is_a_convolution(shape: tuple[int, int], sigma: float) -> None:
+    """Of more rows than a block has, of fewer, and with a kernel wider than a block."""
+    array = numpy.random.default_rng(0).normal(size=shape)
+    radius = max(1, round(3 * sigma))
+    weights = numpy.exp(-0.5 * (numpy.arange(-radius, radius + 1) / sigma) ** 2)
+    weights /= weights.sum()
+    expected = numpy.pad(array, radius)
+    for axis in (0, 1):
+        expected = numpy.apply_along_axis(numpy.convolve, axis, expected, weights, "same")
+    expected = expected[radius:-radius, radius:-radius]
+    assert smooth_map(array, sigma) == pytest.approx(expected, abs=1e-12)
+
+
 def test_windows_do_not_show_as_boxes_and_detail_stays() -> None:
     """Drawn evenly, windows lose their edges; speckled, they keep their speckles."""
     boxes = numpy.zeros((160, 160))

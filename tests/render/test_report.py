@@ -274,6 +274,19 @@ def test_every_page_is_complete_and_every_link_leads_somewhere() -> None:
             assert not anchor or f'id="{anchor}"' in pages[name]
 
 
+def test_pages_of_an_earlier_longer_report_are_removed(tmp_path: Path) -> None:
+    heading = ReportHeading("net", settings={}, versions={})
+    for count, names in (
+        (3, ["report-1.html", "report-2.html", "report-3.html", REPORT_NAME]),
+        (2, ["report-1.html", "report-2.html", REPORT_NAME]),
+        (1, [REPORT_NAME]),
+    ):
+        with ReportWriter(tmp_path, heading, page_bytes=1) as report:
+            for number in range(count):
+                report.add(photo(number))
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
 def test_an_exception_leaves_no_link_to_a_page_that_is_not_there(tmp_path: Path) -> None:
     heading = ReportHeading("net", settings={}, versions={})
 

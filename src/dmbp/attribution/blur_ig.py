@@ -27,8 +27,11 @@ from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
+from dmbp.validation import check_range
 
 DERIVATIVE_STEP = 0.01
+MAX_STEPS = 1000
+MIN_SIGMA, MAX_SIGMA = 0.01, 1000
 """The step in σ of the finite difference ∂x_σ/∂σ."""
 
 
@@ -45,7 +48,7 @@ class BlurIG(Method):
             what the model returns. None finds it automatically.
 
     Raises:
-        InputError: If `steps` or `max_sigma` is not positive.
+        InputError: If `steps` is not from 1 to 1000, or `max_sigma` not from 0.01 to 1000.
     """
 
     runs_many_points = True
@@ -66,10 +69,8 @@ class BlurIG(Method):
     @staticmethod
     def check_settings(*, steps: int, max_sigma: float, **_: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
-        if steps < 1 or max_sigma <= 0:
-            raise InputError(
-                f"steps must be 1 or more and max_sigma above 0, not {steps, max_sigma}"
-            )
+        check_range("steps", steps, least=1, most=MAX_STEPS)
+        check_range("max_sigma", max_sigma, least=MIN_SIGMA, most=MAX_SIGMA)
 
     def answer(self, question: Question) -> Tensor:
         """Return the integral for each row."""

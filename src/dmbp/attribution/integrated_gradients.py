@@ -19,10 +19,13 @@ from torch import Tensor
 from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradient import scores
 from dmbp.baseline import Baseline, baseline_for
-from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
+from dmbp.validation import check_range
+
+MAX_STEPS = 1000
+"""Captum places n steps by the eigenvalues of an n × n matrix."""
 
 
 class IntegratedGradients(LinearMapMethod):
@@ -39,7 +42,7 @@ class IntegratedGradients(LinearMapMethod):
             what the model returns. None finds it automatically.
 
     Raises:
-        InputError: If `steps` is below 1.
+        InputError: If `steps` is below 1 or above 1000.
     """
 
     runs_many_points = True
@@ -59,8 +62,7 @@ class IntegratedGradients(LinearMapMethod):
     @staticmethod
     def check_settings(*, steps: int, **_: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
-        if steps < 1:
-            raise InputError(f"steps must be 1 or more, not {steps}")
+        check_range("steps", steps, least=1, most=MAX_STEPS)
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the average gradient for each row."""

@@ -34,6 +34,10 @@ from dmbp.linear import LinearNetwork, Question, Site
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.network import NO_SITES
+from dmbp.validation import MAX_REPETITIONS, check_range
+
+MAX_LEARNING_RATE = 1000
+MAX_WEIGHT = 1_000_000
 
 
 class LPR(LinearMapMethod):
@@ -51,7 +55,8 @@ class LPR(LinearMapMethod):
             what the model returns. None finds it automatically.
 
     Raises:
-        InputError: If a number is negative, or `learning_rate` or `softness` is zero.
+        InputError: If a number is out of range: `iterations` is at most 10,000, `learning_rate`
+            1000, and `area` and `softness` a million.
     """
 
     def __init__(
@@ -81,10 +86,12 @@ class LPR(LinearMapMethod):
         *, iterations: int, learning_rate: float, area: float, softness: float, **_: Any
     ) -> None:
         """Raise an `InputError` if a setting is out of range."""
-        if iterations < 0 or learning_rate <= 0 or area < 0 or softness <= 0:
+        check_range("iterations", iterations, least=0, most=MAX_REPETITIONS)
+        check_range("area", area, least=0, most=MAX_WEIGHT)
+        if not 0 < learning_rate <= MAX_LEARNING_RATE or not 0 < softness <= MAX_WEIGHT:
             raise InputError(
-                "iterations and area must be 0 or more, learning_rate and softness above 0, not "
-                f"{iterations, area, learning_rate, softness}"
+                f"learning_rate must be above 0 and at most {MAX_LEARNING_RATE:,}, softness above "
+                f"0 and at most {MAX_WEIGHT:,}, not {learning_rate, softness}"
             )
 
     @torch.enable_grad()

@@ -31,6 +31,7 @@ from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.precision import RUN_PRECISIONS, reduced_precision
 from dmbp.probabilities import Activation, check_activation
+from dmbp.validation import check_range
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class RISEPreset:
 BLOCK = 128
 """How many masks are drawn at a time; fixed, so that the batch size does not change them."""
 
+MAX_MASKS, MAX_CELLS = 100_000, 1000
+
 PRESETS: Mapping[str, RISEPreset] = {
     "authors": RISEPreset(6000, 8, 0.1, "softmax"),
     "torchray": RISEPreset(8000, 7, 0.5, "sigmoid"),
@@ -57,11 +60,10 @@ def _resolve_preset(preset: str, **overrides: Any) -> RISEPreset:
     require_known("preset", preset, PRESETS)
     overrides = {name: value for name, value in overrides.items() if value is not None}
     resolved = replace(PRESETS[preset], **overrides)
-    if resolved.masks < 1 or resolved.cells < 1 or not 0 < resolved.open <= 1:
-        raise InputError(
-            "masks and cells must be 1 or more and open above 0, at most 1, not "
-            f"{resolved.masks, resolved.cells, resolved.open}"
-        )
+    check_range("masks", resolved.masks, least=1, most=MAX_MASKS)
+    check_range("cells", resolved.cells, least=1, most=MAX_CELLS)
+    if not 0 < resolved.open <= 1:
+        raise InputError(f"open must be above 0 and at most 1, not {resolved.open}")
     return resolved
 
 

@@ -20,10 +20,15 @@ from torch import Tensor
 from dmbp.attribution.base import LinearMapMethod
 from dmbp.attribution.gradient import gradients_at_points
 from dmbp.baseline import Baseline
-from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
+from dmbp.validation import check_range
+
+MAX_SAMPLES = 1000
+"""All samples' gradients are in memory at once."""
+
+MAX_NOISE = 1000
 
 
 class SmoothGrad(LinearMapMethod):
@@ -42,7 +47,7 @@ class SmoothGrad(LinearMapMethod):
             what the model returns. None finds it automatically.
 
     Raises:
-        InputError: If `samples` is below 1 or `noise` is negative.
+        InputError: If `samples` is not from 1 to 1000, or `noise` not from 0 to 1000.
     """
 
     runs_many_points = True
@@ -65,8 +70,8 @@ class SmoothGrad(LinearMapMethod):
     @staticmethod
     def check_settings(*, samples: int, noise: float, **_: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
-        if samples < 1 or noise < 0:
-            raise InputError(f"samples must be 1 or more and noise 0 or more, not {samples, noise}")
+        check_range("samples", samples, least=1, most=MAX_SAMPLES)
+        check_range("noise", noise, least=0, most=MAX_NOISE)
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the average gradient for each row."""

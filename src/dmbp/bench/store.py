@@ -303,7 +303,7 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self._path = path
         if not is_missing(path):
-            check_file(path, what="file of results", error=InputError)
+            check_file(path, what="file of results", error=InputError, may_be_empty=True)
         self.is_read_only = read_only and not _is_writable(path)
         with self._errors_translated():
             self.connection = sqlite3.connect(

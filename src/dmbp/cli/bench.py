@@ -223,7 +223,7 @@ def _check_exists(store: Path) -> None:
         raise InputError(
             f"there is no file of results {shown(store)}; `dmbp bench run` creates one"
         )
-    check_file(store, what="file of results", error=InputError)
+    check_file(store, what="file of results", error=InputError, may_be_empty=True)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

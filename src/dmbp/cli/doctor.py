@@ -30,7 +30,7 @@ def doctor(
     size: Annotated[
         int | None,
         typer.Option(
-            min=1, max=4096, help="Side of the test image in pixels. Default: the model's own."
+            min=1, max=1024, help="Side of the test image in pixels. Default: the model's own."
         ),
     ] = None,
     device: DeviceOption = "cpu",

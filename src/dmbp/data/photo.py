@@ -7,16 +7,18 @@ der Walt, CC0), the astronaut Eileen Collins (NASA, public domain) and the motor
 Scharstein, Middlebury stereo data).
 """
 
+import ctypes
 import os
 import warnings
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from dmbp.errors import PhotoError, first_line
 from dmbp.files import check_file, is_folder, printable, reason, shown
@@ -124,6 +126,15 @@ def decode_photo(path: Path) -> Image.Image:
         return _to_rgb(ImageOps.exif_transpose(image))
 
 
+def count_pixels(path: Path) -> int:
+    """Return how many pixels a photo has, by its header, or raise a `PhotoError`.
+
+    Like `decode_photo`, this does not change the filters for warnings.
+    """
+    with _opened(path) as image:
+        return image.width * image.height
+
+
 def check_photo(path: Path) -> None:
     """Raise a `PhotoError` if a file is not a photo, or is too small or too large.
 
@@ -137,6 +148,7 @@ def check_photo(path: Path) -> None:
 def _opened(path: Path) -> Generator[Image.Image]:
     """Open a photo and check its size; errors, also inside, are raised as a `PhotoError`."""
     check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
+    _silence_libtiff()
     try:
         with Image.open(path, formats=FORMATS) as image:
             _check_size(path, *image.size)
@@ -157,6 +169,20 @@ def _opened(path: Path) -> Generator[Image.Image]:
     except Exception as error:  # decoders raise almost anything for a damaged file
         why = "there is not enough memory" if isinstance(error, MemoryError) else first_line(error)
         raise PhotoError(f"{shown(path)} cannot be read: {printable(why)}") from error
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Keep libtiff from printing about damaged files; Pillow raises an exception for them, too.
+
+    The search for the function begins at Pillow's module and ends at the libraries it was linked
+    with. If libtiff is not among them, it still prints.
+    """
+    with suppress(OSError, AttributeError):
+        set_handler = ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler
+        set_handler.argtypes = [ctypes.c_void_p]
+        set_handler.restype = ctypes.c_void_p
+        set_handler(None)
 
 
 def _check_size(path: Path, width: int, height: int) -> None:

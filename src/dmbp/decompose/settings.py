@@ -14,6 +14,7 @@ from torch import Tensor
 from dmbp.baseline import Baseline, ReplaceFunction
 from dmbp.engine import PRECISIONS, Loss
 from dmbp.errors import InputError, require_known
+from dmbp.validation import MAX_REPETITIONS
 
 OBJECTIVES: Mapping[str, Loss] = {
     "all": Loss(positive=-1, negative=1, nuisance=1),  # y⁻ − y⁺ + |y~|: the paper's DMBP
@@ -33,6 +34,9 @@ Removal = OneRemoval | Sequence[OneRemoval]
 
 MAX_LEARNING_RATE = 1000
 """A step of 1 already takes a mask from one end of its range to the other."""
+
+MAX_MIXTURES = 1000
+"""All mixtures of an image are in memory at once."""
 
 NAMED_REMOVALS = ("blur", "mean", "zero", "noise")
 
@@ -82,8 +86,10 @@ class WindowTest:
             raise InputError(f"floor must be from 0 to 1, or None, not {floor!r}")
         mixtures: Any = self.mixtures
         is_count = isinstance(mixtures, int) and not isinstance(mixtures, bool)
-        if not is_count or mixtures < 0 or mixtures % 2:
-            raise InputError(f"mixtures must be an even number from 0, not {mixtures!r}")
+        if not is_count or not 0 <= mixtures <= MAX_MIXTURES or mixtures % 2:
+            raise InputError(
+                f"mixtures must be an even number from 0 to {MAX_MIXTURES:,}, not {mixtures!r:.60}"
+            )
         for removal in self.removals:
             is_known = _is_name(removal) and removal in (None, *NAMED_REMOVALS)
             if not (is_known or isinstance(removal, Tensor) or callable(removal)):
@@ -158,8 +164,12 @@ class Settings:
         require_known("objective", self.objective, OBJECTIVES)
         require_known("combine", self.combine, ("sum", "own_signs"))
         require_known("precision", self.precision, PRECISIONS)
-        if not isinstance(self.iterations, int) or self.iterations < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"iterations must be a whole number from 0, not {self.iterations}")
+        is_count = isinstance(self.iterations, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_count or not 0 <= self.iterations <= MAX_REPETITIONS:
+            raise InputError(
+                f"iterations must be a whole number from 0 to {MAX_REPETITIONS:,}, not "
+                f"{self.iterations!r:.60}"
+            )
         if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
             raise InputError(
                 f"learning_rate must be above 0 and at most {MAX_LEARNING_RATE:,}, not "

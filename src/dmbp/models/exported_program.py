@@ -15,13 +15,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.onnx.graph import SizeLimit, TooLarge
 from dmbp.models.program.file import load_program
+from dmbp.process import silence_output
+
+MAX_SIDE = 1024
+"""The longest side of the images that an exported model may ask for: a few bytes of a file must not
+decide that an explanation takes hours and all memory. Modules from code may take 4096 pixels."""
 
 
 def program_file_classifier(path: Path, *, trust: bool = False) -> Classifier:
@@ -40,6 +48,7 @@ def program_classifier(program: ExportedProgram, source: str) -> Classifier:
     except Exception as error:  # whatever torch raises about a graph that does not fit together
         reason = first_line(error)[:200]
         raise ModelError(f"{source} is not a program that runs: {reason}") from error
+    _check_sizes(module, images, source)
     return classifier_from_module(module, images, source)
 
 
@@ -80,12 +89,32 @@ def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> In
             "height, width)"
         )
     images = InputShape(*shape)
+    if any(not 1 <= side <= MAX_SIDE for side in (images.height, images.width) if side is not None):
+        raise ModelError(
+            f"{source} takes images of {images.height or 'any'}×{images.width or 'any'} pixels; "
+            f"dmbp explains model files for images up to {MAX_SIDE}×{MAX_SIDE} pixels"
+        )
     if None not in (images.height, images.width) and images.height != images.width:
         raise ModelError(
             f"{source} takes images of {images.height}×{images.width} pixels; on the command line "
             "dmbp only makes square ones"
         )
     return images
+
+
+def _check_sizes(module: nn.Module, images: InputShape, source: str) -> None:
+    """Raise a `ModelError` if a tensor would be too large, by propagating shapes only."""
+    preprocessing = images.preprocessing()
+    side = preprocessing.crop
+    dtype = next((weight.dtype for weight in module.parameters()), None)
+    fake_tensors = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with silence_output(), torch.no_grad(), fake_tensors, SizeLimit():
+            module(torch.empty(images.batch or 1, len(preprocessing.mean), side, side, dtype=dtype))
+    except TooLarge as error:
+        raise ModelError(f"{source}: {error}") from error
+    except Exception:  # whatever torch raises is said when the model is run
+        return
 
 
 def classifier_from_module(module: nn.Module, images: InputShape, source: str) -> Classifier:

@@ -15,7 +15,7 @@ import numpy
 import torch
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from numpy.typing import NDArray
-from torch.nn import functional
+from torch import Tensor
 
 Array = NDArray[numpy.float64]
 
@@ -114,14 +114,33 @@ def smooth_map(array: Array, sigma: float) -> Array:
     if sigma <= 0:
         return array
     radius = max(1, round(3 * sigma))
-    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    weights = (weights / weights.sum()).view(1, 1, -1, 1)
-    image = torch.from_numpy(numpy.ascontiguousarray(array, dtype=numpy.float64))[None, None]
-    for kernel in (weights, weights.transpose(2, 3)):
-        padding = (kernel.shape[2] // 2, kernel.shape[3] // 2)
-        image = functional.conv2d(image, kernel, padding=padding)
-    return image[0, 0].numpy()
+    weights = numpy.exp(-0.5 * (numpy.arange(-radius, radius + 1) / sigma) ** 2)
+    weights /= weights.sum()
+    image = torch.from_numpy(numpy.ascontiguousarray(array, dtype=numpy.float64))
+    kernel = torch.from_numpy(weights)
+    return _convolve_down(_convolve_down(image, kernel).T, kernel).T.contiguous().numpy()
+
+
+ROWS_AT_ONCE = 256
+
+
+def _convolve_down(image: Tensor, weights: Tensor) -> Tensor:
+    """Convolve each column of a map with a symmetric kernel, padded with zeros.
+
+    Blocks of rows are multiplied by banded matrices. For a map of 1024 × 1024, this takes a tenth
+    of the time of PyTorch's convolution of doubles, which unrolls the map to two gigabytes.
+    """
+    height, radius = len(image), len(weights) // 2
+    result = torch.empty(image.shape, dtype=image.dtype)
+    for start in range(0, height, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, height)
+        first, last = max(0, start - radius), min(height, stop + radius)
+        distance = torch.arange(first, last) - torch.arange(start, stop)[:, None]
+        band = torch.where(
+            distance.abs() <= radius, weights[distance.clamp(-radius, radius) + radius], 0.0
+        )
+        result[start:stop] = band @ image[first:last]
+    return result
 
 
 COARSE = 4.0

@@ -8,10 +8,12 @@ hashes. Markup must therefore have no `style` attributes.
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -191,11 +193,18 @@ class ReportWriter:
     def __exit__(self, *_: object) -> None:
         if not self._page.sections:
             return
-        if not self._contents:
+        if self._contents:
+            self._write_page(is_last=True)
+            self._write(REPORT_NAME, _Page(), contents=self._contents)
+        else:
             self._write(REPORT_NAME, self._page)
-            return
-        self._write_page(is_last=True)
-        self._write(REPORT_NAME, _Page(), contents=self._contents)
+        self._remove_later_pages()
+
+    def _remove_later_pages(self) -> None:
+        """Remove the pages that an earlier, longer report has left in the folder."""
+        with suppress(OSError):  # there are no more
+            for number in count(len(self._contents) + 1):
+                (self.folder / _page_name(number)).unlink()
 
     def add(self, photo: ReportPhoto) -> None:
         """Add a photo; the page before it is written if the photo does not fit into it."""

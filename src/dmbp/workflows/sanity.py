@@ -13,11 +13,15 @@ from rich.console import Console
 
 from dmbp.attribution import METHODS
 from dmbp.attribution.settings import MethodSettings
-from dmbp.errors import DMBPError, InputError
+from dmbp.errors import DMBPError
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
 from dmbp.render import PanelStyle, SanityRow, draw_sanity, encode_figure, write_all_or_none
+from dmbp.validation import check_range
 from dmbp.workflows.compare import leave_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction, encode_record
+
+MAX_DRAWS = 100
+"""Every draw is a copy of the model, and all of them are in memory at once."""
 
 DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
 """The help of `--methods` in `cli/sanity.py` lists the same."""
@@ -82,12 +86,11 @@ def check_sanity(
         The maps and correlations, and the methods that could not be run on the model.
 
     Raises:
-        InputError: If `draws` is less than 1.
+        InputError: If `draws` is less than 1 or more than `MAX_DRAWS`.
         SiteError: If the model has no such sites.
         DMBPError: If no method could be run.
     """
-    if draws < 1:
-        raise InputError(f"draws must be 1 or more, not {draws}")
+    check_range("draws", draws, least=1, most=MAX_DRAWS)
     generator = torch.Generator().manual_seed(0)
     module = prediction.classifier.module
     reinitialised = [

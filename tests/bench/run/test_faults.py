@@ -5,9 +5,8 @@
 
 import os
 import random
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -20,39 +19,13 @@ from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
 from dmbp.bench.run.local import run_in_process
-from dmbp.bench.run.unit_runner import UNITS_AHEAD
+from dmbp.bench.run.unit_runner import UNITS_AHEAD, DecodingRoom
 from dmbp.data.photo import decode_photo
-from dmbp.errors import DMBPError, WorkerError
+from dmbp.errors import WorkerError
+from tests.bench.processes import all_gone, count, ended, start, wait_for_more, workers_of
 from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
-from tests.conftest import ROOT
 
 KILLS = int(os.environ.get("DMBP_KILLS", "3"))
-
-
-def start(plan: Path, store: Path, *given: str, limit: int | None = None) -> subprocess.Popen[str]:
-    """Start `dmbp bench run` in a process of its own, whose files may have `limit` bytes."""
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
-    command = (limited if limit else "") + "from dmbp.cli import app; app()"
-    arguments = [
-        "bench",
-        "run",
-        str(plan),
-        "--store",
-        str(store),
-        "--batch",
-        "1",
-        "--quiet",
-        *given,
-    ]
-    return subprocess.Popen(
-        [sys.executable, "-c", command, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Return the exit code of a process, and what it printed."""
-    _, said = process.communicate(timeout=180)
-    return process.returncode, " ".join(said.split())
 
 
 def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
@@ -65,54 +38,17 @@ def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
         if kill % 3 == 1:  # before it has done anything
             time.sleep(moments.random() * 3)
         else:
-            _wait_for_more(store, process)
+            wait_for_more(store, process)
             time.sleep(moments.random() * 0.3)
-        workers = _children(process.pid)
+        workers = workers_of(process.pid)
         process.kill()
         ended(process)
-        print(f"kill {kill + 1}: {_count(store)} of {6 * KILLS} rows, {len(workers)} workers")
-        assert _all_gone(workers)
-    assert 0 < _count(store) < 6 * KILLS  # or nothing was left to continue
+        print(f"kill {kill + 1}: {count(store)} of {6 * KILLS} rows, {len(workers)} workers")
+        assert all_gone(workers)
+    assert 0 < count(store) < 6 * KILLS  # or nothing was left to continue
     assert ended(start(plan, store)) == (0, "")
     assert (stored_rows(store), table(read_plan(plan), store)) == run_undisturbed(plan, batch=1)
-    print(f"in the end: {_count(store)} rows, the same as of an undisturbed run")
-
-
-def _wait_for_more(store: Path, process: subprocess.Popen[str]) -> None:
-    before, deadline = _count(store), time.monotonic() + 60
-    while _count(store) <= before and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.03)
-
-
-def _count(store: Path) -> int:
-    if not store.exists():
-        return 0
-    try:
-        with closing(Store(store)) as results:
-            return sum(1 for _ in results.rows())
-    except DMBPError:  # it is being created
-        return 0
-
-
-def _children(pid: int) -> list[int]:
-    """Return the workers of a run, if the system tells; multiprocessing's tracker is not one."""
-    found = Path(f"/proc/{pid}/task/{pid}/children")
-    pids = [int(child) for child in found.read_text().split()] if found.exists() else []
-    return [child for child in pids if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
-def _all_gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 20
-    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(_alive(pid) for pid in pids)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    print(f"in the end: {count(store)} rows, the same as of an undisturbed run")
 
 
 def test_two_runs_on_one_store(tmp_path: Path) -> None:
@@ -129,7 +65,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     code, said = ended(start(plan, store, limit=64 * 1024))
     assert code == 2
     assert said.startswith(f"dmbp: cannot write to {store}: ")
-    assert 0 < _count(store) < 40
+    assert 0 < count(store) < 40
     run_plan(read_plan(plan), store, RunOptions(batch=1))
     assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
@@ -197,6 +133,25 @@ def test_photos_are_decoded_once_and_by_threads(
     tally = run_plan(read_plan(make_plan(tmp_path)), tmp_path / "s.sqlite", RunOptions(batch=5))
     assert (tally.done, tally.failed) == (24, 0)
     assert len(decoded) == len(set(decoded)) == 12
+
+
+def test_large_photos_are_decoded_one_after_the_other() -> None:
+    """Eight photos of 64 megapixels at once would take 10 GB; small ones may be side by side."""
+    room, busy, most = DecodingRoom(100), list[int](), list[tuple[int, int]]()
+
+    def decode(pixels: int) -> None:
+        with room.taken(pixels):
+            busy.append(pixels)
+            most.append((sum(busy), len(busy)))
+            time.sleep(0.01)
+            busy.remove(pixels)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(decode, [60, 60, 10, 10, 10, 10, 100, 60] * 3))
+    assert max(pixels for pixels, _ in most) <= 100
+    assert max(count for _, count in most) > 2
+    with room.taken(500):  # a photo that changed since its header was read must not wait forever
+        pass
 
 
 def test_units_are_made_as_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

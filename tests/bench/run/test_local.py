@@ -1,10 +1,14 @@
 """Runs on this machine: several processes give the same rows, whichever of them die."""
 
+import signal
+import subprocess
+import sys
 import time
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+import torch
 
 from dmbp.bench import Store
 from dmbp.bench.plan import read_plan
@@ -12,7 +16,9 @@ from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, run_plan
 from dmbp.bench.run.local import ProcessWorker, parse_devices, threads_per_process
 from dmbp.errors import InputError, WorkerError
+from tests.bench.processes import PARENT, alive, all_gone
 from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
+from tests.conftest import ROOT
 
 TWO = ("cpu", "cpu")
 
@@ -49,7 +55,7 @@ def test_only_what_kills_every_worker_is_given_up(
 
 
 def test_workers_that_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dmbp.bench.run.local.worker_main", print)  # ends at once, without a word
+    monkeypatch.setattr("dmbp.bench.run.worker_process.main", print)  # ends at once, without a word
     plan = read_plan(make_plan(tmp_path, photos=2))
     with pytest.raises(WorkerError, match="workers for cpu do not start: the last ended with"):
         run_plan(plan, tmp_path / "s.sqlite", RunOptions(TWO))
@@ -93,9 +99,46 @@ def test_threads_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_per_process(count) for count in (1, 3, 16)] == [8, 2, 1]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_ends_with_its_driver(number: int) -> None:
+    """Also while it imports PyTorch, before it reads from its pipe; this one never does."""
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        parent.send_signal(number)
+    assert all_gone([child])
+
+
 def test_devices() -> None:
     assert parse_devices("cpu") == ("cpu",)
     assert parse_devices("cpu", 3) == ("cpu",) * 3
     for name in ("gpu", "cuda:x", "cuda:99", "", "meta"):
         with pytest.raises(InputError, match="there is no device"):
             parse_devices(name)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="needs a machine without Apple's GPU")
+def test_a_device_that_this_machine_lacks() -> None:
+    with pytest.raises(InputError, match="there is no device 'mps': this PyTorch cannot use Apple"):
+        parse_devices("mps")
+
+
+def test_the_number_of_workers_is_limited() -> None:
+    assert len(parse_devices("cpu", 256)) == 256
+    for text, workers in (("cpu", 257), ("cpu,cpu", 129), (",".join(["cpu"] * 300), 1)):
+        with pytest.raises(InputError, match="a run has at most 256 worker processes"):
+            parse_devices(text, workers)
+
+
+def test_no_more_workers_than_units_are_started(tmp_path: Path) -> None:
+    """Three photos in units of two are work for two processes, however many were asked for."""
+    plan, started = make_plan(tmp_path, photos=3, methods=["random"]), set[int]()
+
+    def look(_: Tally) -> None:
+        started.update(child.pid or 0 for child in active_children())
+
+    run_plan(read_plan(plan), tmp_path / "s.sqlite", RunOptions(("cpu",) * 9, batch=2), look)
+    assert 1 <= len(started) <= 2
+    assert len(stored_rows(tmp_path / "s.sqlite")) == 3

@@ -4,5 +4,6 @@
 - `unit_runner`: how a worker computes one unit;
 - `pool`: assigns units to workers and replaces workers that die;
 - `local`: workers in this process, or in several processes on this machine;
+- `worker_process`: how such a process begins;
 - `ray_cluster`: workers on a Ray cluster.
 """

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dmbp.bench.identity import load_task_model
+from dmbp.bench.run import worker_process
 from dmbp.bench.run.pool import Assignment, ResultStream, WorkerHandle, WorkerPool
 from dmbp.bench.run.unit_runner import (
     MAX_DECODERS,
@@ -35,6 +36,9 @@ from dmbp.files import shown
 
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 
+MAX_WORKERS = 256
+"""The most worker processes of a run; each takes a third of a gigabyte before it loads a model."""
+
 
 def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
     """Return the name of each worker's device.
@@ -44,9 +48,14 @@ def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
         workers: Workers for each device.
 
     Raises:
-        InputError: If a device does not exist.
+        InputError: If a device does not exist, or there are more than `MAX_WORKERS` workers.
     """
     names = [_check_device(name.strip()) for name in text.split(",")]
+    if len(names) * workers > MAX_WORKERS:
+        raise InputError(
+            f"{len(names)} devices with {workers} workers each are too many: a run has at most "
+            f"{MAX_WORKERS} worker processes"
+        )
     return tuple(name for name in names for _ in range(workers))
 
 
@@ -62,6 +71,8 @@ def _check_device(name: str) -> str:
         raise InputError(
             f"there is no device {name!r}: PyTorch finds {torch.cuda.device_count()} GPUs"
         )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"there is no device {name!r}: this PyTorch cannot use Apple's GPUs")
     return name
 
 
@@ -119,7 +130,9 @@ class ProcessWorker(WorkerHandle):
         super().__init__(device)
         context = get_context("spawn")  # a forked process cannot use CUDA
         self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=worker_main, args=(child_pipe, device, threads))
+        self.process = context.Process(
+            target=worker_process.main, args=(child_pipe, device, threads)
+        )
         with _interrupts_blocked():
             self.process.start()
         child_pipe.close()
@@ -198,7 +211,7 @@ def threads_per_process(processes: int) -> int:
 
 
 def worker_main(pipe: Any, device: str, threads: int) -> None:
-    """Entry point of a worker process: compute units from a pipe until it is closed."""
+    """Compute units from a pipe until it is closed; `worker_process.main` calls this."""
     torch.set_num_threads(threads)
     decoders = min(MAX_DECODERS, 2 * threads)
     runner = UnitRunner(partial(load_task_model, device=device), decoders=decoders)

@@ -104,7 +104,10 @@ class WorkerPool(ABC, Generic[Worker]):
     def rows(self) -> ResultStream:
         """Yield the rows of all units as they arrive, and end all workers afterwards."""
         try:
-            for device in self._devices:
+            for device in self._devices:  # no more workers than units
+                if (assignment := next(self._new, None)) is None:
+                    break
+                self._returned.append(assignment)
                 self.workers.append(self.start(device))
             while self._assign():
                 yield from self.collect()

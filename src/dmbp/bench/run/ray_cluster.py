@@ -26,6 +26,7 @@ from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings
 from dmbp.errors import InputError, WorkerError
+from dmbp.process import silence_output
 
 
 def run_on_cluster(units: Iterator[Unit], *, address: str) -> ResultStream:
@@ -155,7 +156,8 @@ def _connect(ray: Any, address: str) -> bool:
         return False
     try:
         _check_reachable(address)
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        with silence_output():  # Ray logs the traceback of an address that it cannot read
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, ValueError, RuntimeError) as error:
         raise WorkerError(
             f"there is no Ray cluster at {address!r} ({in_one_line(error)[:120]}); `ray start "

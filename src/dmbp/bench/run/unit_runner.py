@@ -5,9 +5,11 @@ wait. A worker has one device and keeps the model of the latest task.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Condition
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from dmbp.bench.plan import Task, Variant
 from dmbp.bench.scoring import AttributionBatch, score
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Part, PhotoTarget, Unit
-from dmbp.data.photo import decode_photo
+from dmbp.data.photo import MAX_PIXELS, count_pixels, decode_photo
 from dmbp.errors import ModelError, PhotoError, WorkerError
 from dmbp.models import Classifier, Preprocessing
 
@@ -38,11 +40,12 @@ class UnitRunner:
     def __init__(self, load: LoadModel, *, decoders: int = MAX_DECODERS) -> None:
         self._load = load
         self._threads = ThreadPoolExecutor(decoders)
+        self._room = DecodingRoom()
         self._latest: tuple[Task, TaskRunner] | None = None
 
     def decode(self, unit: Unit) -> "DecodedPhotos":
         """Start to decode a unit's photos."""
-        return DecodedPhotos(unit, self._threads)
+        return DecodedPhotos(unit, self._threads, self._room)
 
     def rows(self, unit: Unit, photos: "DecodedPhotos") -> Iterator[list[ResultRow]]:
         """Yield the rows of a unit by part; if its model cannot be loaded, they are failures."""
@@ -75,13 +78,40 @@ class UnitRunner:
         return TaskRunner(unit.task, model.classifier)
 
 
+class DecodingRoom:
+    """Limits how many pixels are decoded at once, whatever the number of threads.
+
+    Eight threads with a photo of 64 megapixels each would take 10 GB. Small photos are decoded side
+    by side; a photo waits while those that are being decoded and itself have more than
+    `MAX_PIXELS`.
+    """
+
+    def __init__(self, pixels: int = MAX_PIXELS) -> None:
+        self._pixels = self._free = pixels
+        self._changed = Condition()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Generator[None]:
+        """Wait until there is room for so many pixels, and take it inside."""
+        needed = min(pixels, self._pixels)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= needed)
+            self._free -= needed
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += needed
+                self._changed.notify_all()
+
+
 class DecodedPhotos:
     """The photos of one unit; each is decoded once for all of its classes and methods."""
 
-    def __init__(self, unit: Unit, threads: Executor) -> None:
+    def __init__(self, unit: Unit, threads: Executor, room: DecodingRoom) -> None:
         preprocessing = unit.identity.preprocessing
         self._inputs: dict[Path, Future[Tensor]] = {
-            path: threads.submit(_decode, path, preprocessing) for path in unit.photo_paths()
+            path: threads.submit(_decode, path, preprocessing, room) for path in unit.photo_paths()
         }
 
     def input(self, target: PhotoTarget) -> Tensor:
@@ -91,8 +121,9 @@ class DecodedPhotos:
         return self._inputs[target.sample.path].result()
 
 
-def _decode(path: Path, preprocessing: Preprocessing) -> Tensor:
-    return preprocessing.tensor(preprocessing.view(decode_photo(path)))
+def _decode(path: Path, preprocessing: Preprocessing, room: DecodingRoom) -> Tensor:
+    with room.taken(count_pixels(path)):
+        return preprocessing.tensor(preprocessing.view(decode_photo(path)))
 
 
 class TaskRunner:

@@ -20,8 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
-from dmbp.models.classifier import MAX_SIDE, Classifier
+from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import (
+    MAX_SIDE,
     ChannelsLast,
     InputShape,
     check_input_shape,
@@ -339,6 +340,10 @@ def _file_names(tensors: Sequence[Any]) -> list[str]:
     return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
+MAX_HELD = 2**24
+"""The most numbers of an input that is not a photo."""
+
+
 def find_input(
     model: Any, source: str, *, name: str | None = None
 ) -> tuple[str, list[int | None], list[Any]]:
@@ -366,11 +371,12 @@ def find_input(
             "export the network without its preprocessing"
         )
     shape = _sizes(chosen)
-    if any(size is not None and size > MAX_SIDE for size in shape):
+    most = MAX_SIDE if len(shape) == 4 else MAX_HELD
+    if any(size is not None and size > most for size in shape):
         sizes = "×".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
-            f"{source} takes inputs of {sizes}; dmbp explains models of images up to "
-            f"{MAX_SIDE}×{MAX_SIDE} pixels"
+            f"{source} takes inputs of {sizes}; dmbp explains model files for images up to "
+            f"{MAX_SIDE}×{MAX_SIDE} pixels, and other inputs of up to {MAX_HELD:,} numbers"
         )
     return chosen.name, shape, [value for value in inputs if value is not chosen]
 
@@ -383,10 +389,6 @@ def _sizes(value: Any) -> list[int | None]:
     """Return an input's sizes; Paddle writes a size that is open as −1, others as a name."""
     dimensions = value.type.tensor_type.shape.dim
     return [d.dim_value if d.dim_value > 0 else None for d in dimensions]
-
-
-MAX_HELD = 2**24
-"""The most numbers of an input that is held."""
 
 
 def held_values(inputs: Sequence[Any], given: Mapping[str, Any], source: str) -> dict[str, Any]:
