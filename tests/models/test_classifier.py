@@ -68,7 +68,15 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"crop": (224, 160)}, "'crop' of a Preprocessing must be a number of pixels"),
+        (
+            {"crop": (224, 160, 3)},
+            "'crop' of a Preprocessing must be a number of pixels, or height",
+        ),
+        ({"crop": (224, 5000)}, "'crop' of a Preprocessing must be .* at most 4096"),
+        ({"crop": (224, 160), "fit": "whole"}, "must be one number, the short side, not 224×160"),
+        ({"scale": 0.0}, "'scale' of a Preprocessing must be a number above zero"),
+        ({"channels": "bgr", "mean": (0.5,), "std": (0.5,)}, "one number each, for grey"),
+        ({"channels": "rbg"}, 'must be "rgb" or "bgr", not \'rbg\''),
         ({"crop": 10**6}, "'crop' of a Preprocessing must be a number of pixels.*at most 4096"),
         ({"resize": -5}, "'resize' of a Preprocessing must be a number of pixels"),
         ({"interpolation": "bicubic"}, "one of Pillow's"),

@@ -15,7 +15,7 @@ from torch import nn
 import dmbp
 from dmbp.errors import ModelError
 from dmbp.models import hugging_face_classifier, load_model
-from dmbp.models.factory import read_preprocessing
+from dmbp.models.hugging_face import read_preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 from tests.tolerance import FLOAT64, relative
 
@@ -107,7 +107,7 @@ def test_photos_are_prepared_as_the_processor_does(case: str) -> None:
 @pytest.mark.parametrize("name", ["Levit", "MobileViT", "EfficientNet", "Swin2SR"])
 def test_a_processor_with_rules_of_its_own_is_refused(name: str) -> None:
     processor = getattr(transformers, f"{name}ImageProcessor")()
-    with pytest.raises(ModelError, match="in a way that dmbp does not support; return a"):
+    with pytest.raises(ModelError, match="in a way that dmbp does not support; give --size"):
         read_preprocessing(processor)
 
 

@@ -22,6 +22,8 @@ from dmbp.models.classifier import MAX_SIDE, Classifier
 from dmbp.models.exported_program import (
     ChannelsLast,
     InputShape,
+    StatedInput,
+    channels_first,
     check_input_shape,
     classifier_from_module,
 )
@@ -47,39 +49,40 @@ MAX_BYTES = 2**31
 """The largest ONNX file; the format itself allows no more, larger weights are in other files."""
 
 
-def onnx_file_classifier(path: Path) -> Classifier:
+def onnx_file_classifier(path: Path, stated: StatedInput | None = None) -> Classifier:
     """Return the classifier in an ONNX file, in single precision."""
-    classifier = read_classifier(path)
+    classifier = read_classifier(path, stated)
     classifier.module.float()
     return classifier
 
 
-def read_classifier(path: Path) -> Classifier:
+def read_classifier(path: Path, stated: StatedInput | None = None) -> Classifier:
     """Return the classifier in the file's precision, with half precision converted to single.
 
     Raises:
         ModelError: If the file is damaged or cannot be explained.
     """
     try:
-        return _read_classifier(path)
+        return _read_classifier(path, stated or StatedInput())
     except ModelError:
         raise
     except Exception as error:  # a damaged file may hold anything, such as names that are not text
         raise ModelError(f"{path} is damaged: {first_line(error)}") from error
 
 
-def _read_classifier(path: Path) -> Classifier:
+def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     model = read_model(path)
     images, shape = find_input(model, str(path))
     graph = _read_graph(model, images, find_output(model, str(path)), path)
     module: nn.Module = OnnxModule(graph)
-    if _has_channels_last(shape):
-        module, shape = ChannelsLast(module), [shape[0], shape[3], *shape[1:3]]
+    if stated.layout == "nhwc" or (stated.layout is None and _has_channels_last(shape)):
+        module, shape = ChannelsLast(module), channels_first(shape)
     expected = check_input_shape([shape], str(path))
-    _check_sizes(module, expected, path)
-    if expected.batch is None and not _takes_batches(module, expected):
+    sized = expected.with_stated_size(stated, str(path))
+    _check_sizes(module, sized, path)
+    if expected.batch is None and not _takes_batches(module, sized):
         expected = replace(expected, batch=1)
-    return classifier_from_module(module, expected, str(path))
+    return classifier_from_module(module, expected, str(path), stated)
 
 
 def _read_graph(model: Any, images: str, scores: str, path: Path) -> OnnxGraph:
@@ -116,8 +119,7 @@ def _shapes_only() -> FakeTensorMode:
 def _fake_images(module: nn.Module, expected: InputShape, *, count: int) -> Tensor:
     preprocessing = expected.preprocessing()
     dtype = next((weight.dtype for weight in module.parameters()), None)
-    side = preprocessing.crop
-    return torch.empty(count, len(preprocessing.mean), side, side, dtype=dtype)
+    return torch.empty(count, len(preprocessing.mean), *preprocessing.size, dtype=dtype)
 
 
 def _takes_batches(module: nn.Module, expected: InputShape) -> bool:
