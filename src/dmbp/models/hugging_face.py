@@ -71,6 +71,12 @@ def hugging_face_model(name: str, *, assume_preprocessing: bool = False) -> Clas
             image classifier that can be built without running the model's own code.
         WeightsError: If weights are missing, or do not fit.
     """
+    if not name:
+        raise ModelError(
+            f"{PREFIX}: needs the name of a model, {PREFIX}:google/vit-base-patch16-224"
+        )
+    if _is_path(name) and not is_model_folder(name):
+        raise ModelError(f"{shown(name)} is not a folder with a model: it has no config.json")
     transformers = _import_transformers(f"{PREFIX}:{name}")
     folder = Path(name) if _is_path(name) else _download(name)
     config = _read_config(transformers, folder, name)
@@ -79,7 +85,8 @@ def hugging_face_model(name: str, *, assume_preprocessing: bool = False) -> Clas
     try:
         processor = _read_processor(transformers, folder, name)
         if processor is not None:
-            return hugging_face_classifier(module, processor, name=label)
+            classifier = hugging_face_classifier(module, processor, name=label)
+            return replace(classifier, origins=dict.fromkeys(ASSUMED_ORIGINS, SETTINGS[1]))
     except ModelError:
         if not assume_preprocessing:
             raise
@@ -130,12 +137,25 @@ def _download(name: str) -> Path:
             if not any(folder.glob("*.safetensors")):
                 snapshot_download(name, allow_patterns=[*SETTINGS, *PICKLED_WEIGHTS])
     except Exception as error:  # from the hub or the network, or a name that cannot be one
-        reason = " ".join(str(error).split()).partition(". ")[0][:150]
+        why = next((words for kind, words in HUB_ERRORS.items() if _is_kind(error, kind)), None)
         raise ModelError(
-            f"cannot download {shown(name)!r} from the Hugging Face hub ({reason}); give the name "
-            f"of a model there, or a folder, {PREFIX}:./a-folder"
+            f"cannot download {shown(name)!r} from the Hugging Face hub: {why or _reason(error)}; "
+            f"give the name of a model there, or a folder, {PREFIX}:./a-folder"
         ) from error
     return folder
+
+
+HUB_ERRORS: Mapping[str, str] = {
+    "GatedRepoError": "its conditions have to be accepted there first",
+    "RepositoryNotFoundError": "there is no such model, or it is private",
+    "HFValidationError": "that is not a name of a model",
+    "LocalEntryNotFoundError": "it cannot be reached, and the model was not downloaded before",
+}
+"""What the hub's exceptions mean, by the names of their classes."""
+
+
+def _is_kind(error: Exception, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(error).__mro__)
 
 
 def _read_config(transformers: Any, folder: Path, name: str) -> Any:

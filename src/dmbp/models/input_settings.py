@@ -188,10 +188,7 @@ class SettingsLayer:
 
         The layout is left to whoever loads the module.
         """
-        settings = self.settings
-        own = classifier.preprocessing
-        if self.conventional and settings.size is not None and as_size(settings.size) != own.crop:
-            settings = replace(settings, size=None, resize=None)
+        own, settings = classifier.preprocessing, self.settings
         named = settings.given
         if settings.scale is not None:
             named += ["mean", "std"]
@@ -199,12 +196,15 @@ class SettingsLayer:
             named += ["classes"]
         try:
             preprocessing = settings.change(own)
+            if self.conventional and settings.size is not None and preprocessing.crop != own.crop:
+                named.remove("size")
+                preprocessing = preprocessing.with_size(own.crop)
         except InputError as error:
             raise InputError(f"{classifier.name}, with {self.origin}: {error}") from error
         return replace(
             classifier,
             preprocessing=preprocessing,
-            classes=self.classes or classifier.classes,
+            classes=classifier.classes if self.classes is None else self.classes,
             origins={**classifier.origins, **dict.fromkeys(named, self.origin)},
         )
 

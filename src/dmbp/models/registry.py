@@ -2,11 +2,12 @@
 
     net.pt2, net.onnx          a file with a whole model            `FILES`
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
-    hf:google/vit-…, ./folder  a model of Hugging Face              hugging_face.py
+    hf:google/vit-…            a model of Hugging Face              hugging_face.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
     resnet50, …                a torchvision architecture           torchvision_models.py
+    ./a-folder                 a folder of Hugging Face             hugging_face.py
 
 The first line that matches the name is used.
 """
@@ -106,18 +107,13 @@ def load_model(
         raise ModelError(f"the model's name is empty; give one, or none at all for {DEFAULT}")
     architecture, _, published = name.partition(":")
     inputs = inputs or InputSettings()
-    is_file = Path(name).suffix in FILES and not is_model_folder(name)
+    is_file = Path(name).suffix in FILES
     if is_file:
         classifier = _load_file(Path(name), weights, trust_model_file, inputs)
     elif architecture == timm_models.PREFIX and published:
         classifier = timm_classifier(published, weights)
-    elif is_hugging_face(name):
-        if weights is not None:
-            raise WeightsError(f"{name} names its weights already: leave out {weights}")
-        classifier = hugging_face_model(
-            name.removeprefix(f"{hugging_face.PREFIX}:"),
-            assume_preprocessing=None not in (inputs.size, inputs.mean, inputs.std),
-        )
+    elif architecture == hugging_face.PREFIX and ":" in name:
+        classifier = _load_hugging_face(published, weights, inputs)
     elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
@@ -128,6 +124,8 @@ def load_model(
         classifier = MODELS[name](weights)
     elif name in torchvision_names():
         classifier = torchvision_classifier(name, weights)
+    elif is_model_folder(name):
+        classifier = _load_hugging_face(name, weights, inputs)
     else:
         hint = _weights_file_hint(name) or suggestion(name, model_names())
         raise ModelError(f"there is no model {shown(name)!r}; {hint}")
@@ -142,12 +140,6 @@ def _with_layout(classifier: Classifier, inputs: InputSettings) -> Classifier:
     if inputs.layout != "nhwc":
         return classifier
     return replace(classifier, module=ChannelsLast(classifier.module))
-
-
-def is_hugging_face(name: str) -> bool:
-    """Return whether a name is that of a model on Hugging Face's hub, or of a folder."""
-    prefix, _, rest = name.partition(":")
-    return bool(prefix == hugging_face.PREFIX and rest) or is_model_folder(name)
 
 
 def model_names() -> list[str]:
@@ -177,6 +169,13 @@ def untrained_model(name: str, *, inputs: InputSettings | None = None) -> Classi
         classifier = untrained_torchvision(name)
     inputs = inputs or InputSettings()
     return SettingsLayer(OPTIONS, inputs).apply(_with_layout(classifier, inputs))
+
+
+def _load_hugging_face(name: str, weights: Path | None, inputs: InputSettings) -> Classifier:
+    if weights is not None:
+        raise WeightsError(f"{name} has its weights beside its config: leave out {weights}")
+    is_stated = None not in (inputs.size, inputs.mean, inputs.std)
+    return hugging_face_model(name, assume_preprocessing=is_stated)
 
 
 def _load_file(path: Path, weights: Path | None, trust: bool, inputs: InputSettings) -> Classifier:
