@@ -47,7 +47,14 @@ from dmbp.errors import InputError, first_line, require_known
 from dmbp.files import read_text, shown
 from dmbp.metrics.insertion import STEPS
 from dmbp.models.classifier import CHANNELS, ChannelOrder, Fit, Layout
-from dmbp.models.input_settings import InputSettings, InterpolationName, PerChannel, Size, White
+from dmbp.models.input_settings import (
+    InputSettings,
+    InterpolationName,
+    PerChannel,
+    Size,
+    White,
+    make_hashable,
+)
 from dmbp.validation import (
     FORBID_UNKNOWN,
     Constraint,
@@ -171,6 +178,7 @@ class Task:
         return InputSettings(**{name: getattr(self, name) for name in names})
 
     def __post_init__(self) -> None:
+        make_hashable(self)
         check_fields(self, owner=f"task {self.name!r}")
         if not self.metrics or len(set(self.metrics)) < len(self.metrics):
             metrics = list(self.metrics)

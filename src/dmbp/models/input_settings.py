@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from PIL import Image
 
@@ -88,6 +88,14 @@ White = Annotated[
 InterpolationName = Annotated[str, OneOf("interpolation", tuple(INTERPOLATIONS))]
 
 
+def make_hashable(instance: Any) -> None:
+    """Turn the lists among an instance's sizes and numbers into tuples."""
+    for name in ("size", "resize", "mean", "std"):
+        value = getattr(instance, name)
+        if isinstance(value, list):
+            object.__setattr__(instance, name, tuple(cast("list[Any]", value)))
+
+
 @dataclass(frozen=True)
 class InputSettings:
     """Settings of a model's input; None leaves a setting as it is.
@@ -125,6 +133,7 @@ class InputSettings:
     __pydantic_config__ = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
+        make_hashable(self)
         check_fields(self, owner="the input's settings")
 
     @property
