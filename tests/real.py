@@ -73,7 +73,7 @@ def voc_pairs(shared: Path, preprocessing: Preprocessing, images: int) -> Pairs:
             target.append(index)
             image.append(number)
             others.append([other for other in present if other != index])
-            boxes.append(voc.boxes(CLASSES[index], side=SIDE))
+            boxes.append(voc.boxes(CLASSES[index], size=(SIDE, SIDE)))
     return Pairs(torch.cat(inputs), torch.tensor(target), image, others, boxes)
 
 

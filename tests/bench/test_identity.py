@@ -13,9 +13,9 @@ from dmbp.bench.identity import DIGESTED_NAMES, TaskModel, load_task_model, weig
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
-from dmbp.bench.units import SkippedTasks, missing_units
-from dmbp.errors import TargetError
-from dmbp.models import Classifier, load_model
+from dmbp.bench.units import SkippedTasks, _seen, missing_units
+from dmbp.errors import InputError, TargetError
+from dmbp.models import Classifier, Preprocessing, load_model
 from tests.bench.tiny import Tiny, make_plan, tiny
 
 MODULES_WITH_NETWORKS = ("exported_program", "onnx.graph", "voc160")
@@ -121,9 +121,39 @@ def test_the_preprocessing_is_in_the_key(tmp_path: Path) -> None:
     for changed in (
         replace(seen, interpolation=Image.Resampling.NEAREST),
         replace(seen, crop=17),
+        replace(seen, crop=(16, 17)),
+        replace(seen, scale=255.0),
+        replace(seen, channels="bgr"),
         replace(seen, std=(1.0, 1.0, 1.0)),
     ):
         assert keys(own).isdisjoint(keys(replace(own, preprocessing=changed)))
+
+
+def test_results_from_before_there_were_ranges_and_orders_are_found() -> None:
+    """The key of a cell has the settings that it always had, unless there are others."""
+    seen = Preprocessing(176, 160)
+    assert _seen(seen) == [176, 160, "crop", seen.mean, seen.std, seen.interpolation]
+    assert _seen(replace(seen, scale=255.0))[6:] == [255.0, "rgb"]
+
+
+def test_a_task_says_how_photos_are_prepared(tmp_path: Path) -> None:
+    path = make_plan(tmp_path, photos=2)
+    keys = 'size = [12, 20]\nfit = "squeeze"\nmean = 104\nscale = 255\nchannels = "bgr"\n'
+    text = path.read_text().replace("tests.bench.tiny:tiny", "tests.cli.networks:good")
+    path.write_text(text + keys)
+    plan = read_plan(path)
+    seen = load_task_model(plan.tasks[0], "cpu").identity.preprocessing
+    assert (seen.size, seen.fit, seen.channels) == ((12, 20), "squeeze", "bgr")
+    assert (seen.mean, seen.std, seen.scale) == ((104,) * 3, (1,) * 3, 255)
+    assert run_plan(plan, tmp_path / "s.sqlite", RunOptions()).failed == 0
+    for wrong, sentence in [
+        ("size = 0", "'size' of task .* must be a number of pixels"),
+        ('channels = "rbg"', '"rgb" or "bgr"'),
+        ('layout = "nhcw"', "no layout 'nhcw'; did you mean"),
+    ]:
+        path.write_text(text + wrong)
+        with pytest.raises(InputError, match=sentence):
+            read_plan(path)
 
 
 def test_the_order_of_metrics_does_not_matter(tmp_path: Path) -> None:

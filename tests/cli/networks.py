@@ -1,5 +1,7 @@
 """Models that commands load by name, as users' own: `tests.cli.networks:good`."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,14 @@ def net(*layers: nn.Module, channels: int = 3) -> nn.Sequential:
 
 def good() -> Classifier:
     return Classifier("good", net(), Preprocessing(32, 32), ("cat", "dog", "hamster"))
+
+
+def reversed_channels() -> Classifier:
+    """The good network for images whose channels are in reverse."""
+    classifier = good()
+    first: Any = classifier.module[0]  # pyright: ignore
+    first.weight.data = first.weight.data.flip(1)
+    return classifier
 
 
 def several() -> Classifier:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,49 @@ def test_json() -> None:
     assert record["learning"]["mask_elements"] == math.prod([1, 4, 18, 18])
     assert set(record["learning"]["memory"] or {}) in ({"bytes", "what"}, set())
     assert record["exactness"] <= record["tolerance"]
+
+
+def test_how_photos_are_prepared() -> None:
+    options = ("--size", "20x30", "--scale", "255", "--channels", "bgr", "--mean", "104,117,123")
+    result = doctor(f"{NETWORKS}:good", *options, "--fit", "squeeze")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    for line in (
+        "size 20×30 (height×width) the options",
+        "fit squeeze the options",
+        "mean 104, 117, 123 the options",
+        "std 1, 1, 1 the options",
+        "scale pixels from 0 to 255 the options",
+        "channels bgr the options",
+        "interpolation bilinear the model's own",
+    ):
+        assert line in lines
+    assert "float32 input 1×3×20×30" in result.output
+    assert "mean 0.485, 0.456, 0.406 assumed: ImageNet's" in " ".join(
+        doctor(f"{NETWORKS}:star", "--size", "20").output.split()
+    )
+
+
+def test_the_sample_photo(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = json.loads(doctor("voc160", "--json").output)
+    assert record["preprocessing"]["crop"] == 160
+    assert record["sample"]["cat"][0]["name"] == "cat"
+    assert record["sample"]["cat"][0]["probability"] > 0.9
+    assert "sample photo, a cat: cat (9" in doctor("voc160").output
+    wrong = json.loads(doctor("voc160", "--scale", "255", "--json").output)
+    assert wrong["origins"]["std"] == "the options"
+    assert wrong["sample"]["cat"] != record["sample"]["cat"]
+    untrained = doctor("resnet18", "--size", "32")
+    assert "sample photo, a cat: not shown, the weights are random" in untrained.output
+    assert "sample photo, a cat: the model" in doctor(f"{NETWORKS}:segmenter").output
+    monkeypatch.setitem(sys.modules, "skimage.data", None)
+    assert "a cat: the sample photos come from scikit-image" in doctor("voc160").output
+
+
+def test_classes_of_the_sample_photo(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("red\ngreen\nblue\n")
+    result = doctor(f"{NETWORKS}:star", "--size", "20", "--classes", str(tmp_path / "names.txt"))
+    assert {"red", "green", "blue"} <= set(result.output.split())
 
 
 def test_many_sites_are_cut_short_unless_asked_for() -> None:

@@ -6,10 +6,12 @@ import shutil
 import weakref
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -25,7 +27,7 @@ from dmbp.render import ReportPhoto, ReportWriter
 from dmbp.workflows.explain import Explanation
 from dmbp.workflows.prediction import ModelSpec
 from tests.cli import networks
-from tests.cli.commands import read_record, run, run_explain
+from tests.cli.commands import NETWORKS, read_record, run, run_explain
 
 
 def test_a_picture_and_a_record_for_every_photo(folder: Path) -> None:
@@ -578,3 +580,66 @@ def test_no_room_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 2
     assert "cannot write to dmbp-out: No space left on device" in result.stderr
     assert not list((folder / "dmbp-out").iterdir())
+
+
+def test_how_photos_are_prepared(folder: Path) -> None:
+    options = ("--size", "20x30", "--fit", "squeeze", "--scale", "255", "--channels", "bgr")
+    result = run_explain("photo.jpg", *options, "--mean", "104,117,123", "--report", "--gif")
+    assert result.exit_code == 0, result.output
+    assert read_record()["preprocessing"] == {
+        "fit": "squeeze",
+        "resize": [20, 30],
+        "crop": [20, 30],
+        "interpolation": "bilinear",
+        "mean": [104.0, 117.0, 123.0],
+        "std": [1.0, 1.0, 1.0],
+        "scale": 255.0,
+        "channels": "bgr",
+    }
+    assert "channels bgr" in Path("dmbp-out/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--size", "48x", "--size must be a number of pixels, or height and width such as 48x192"),
+        ("--size", "5000", "each at most 4096, not '5000'"),
+        ("--mean", "a,b,c", "--mean must be one number, or three numbers, one for each channel"),
+        ("--std", "1,2", "--std must be one number, or three numbers, one for each channel"),
+        ("--std", "0", "std must be above zero in every channel"),
+        ("--scale", "0", "--scale must be a number above zero, such as 255, not 0.0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "compare", "sanity", "doctor"])
+def test_wrong_settings_of_the_input(
+    folder: Path, command: str, option: str, value: str, sentence: str
+) -> None:
+    model = f"{NETWORKS}:good"
+    photo = ["photo.jpg", "--model", model] if command != "doctor" else [model]
+    result = run(command, *photo, option, value)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_patterns_of_a_bgr_network_are_drawn_as_rgb(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pattern of a network with its channels reversed has the same colours."""
+    drawn: list[Any] = []
+
+    def keep(rows: Any, *_: Any, **__: Any) -> Any:
+        drawn.append(rows[0])
+        return Figure()
+
+    monkeypatch.setattr("dmbp.workflows.explain.draw_panel", keep)
+    for model, order in (("good", "rgb"), ("reversed_channels", "bgr")):
+        result = run_explain("photo.jpg", "--channels", order, model=f"{NETWORKS}:{model}")
+        assert result.exit_code == 0, result.output
+    expected, found = drawn
+    assert numpy.allclose(found.photo, expected.photo)
+    for name in ("positive_map", "negative_map"):
+        pattern = getattr(expected, name)
+        largest = numpy.abs(pattern).max()
+        assert numpy.allclose(getattr(found, name), pattern, atol=1e-3 * largest)
+        assert numpy.abs(pattern - pattern[..., ::-1]).max() > 0.1 * largest

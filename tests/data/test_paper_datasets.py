@@ -76,7 +76,9 @@ def test_boxes_of_an_annotation(tmp_path: Path) -> None:
     assert image.path == tmp_path / "JPEGImages" / "a.jpg"
     assert image.classes() == ["cat", "dog"]
     assert image.classes(difficult=False) == ["cat"]
-    assert image.boxes("cat", side=100) == [(10.0, 10.0, 30.0, 90.0), (0.0, 0.0, 5.0, 10.0)]
+    squeezed = image.boxes("cat", size=(100, 100))
+    assert squeezed == [(10.0, 10.0, 30.0, 90.0), (0.0, 0.0, 5.0, 10.0)]
+    assert image.boxes("cat", size=(50, 100))[0] == (10.0, 5.0, 30.0, 45.0)
 
 
 def test_folders_that_are_not_vocs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, get_args
 
+import numpy
 import pytest
 import torch
 from PIL import Image
@@ -25,6 +26,63 @@ def test_size(fit: Fit, size: tuple[int, int]) -> None:
     seen = Preprocessing(resize=80, crop=64, fit=fit)
     assert seen.view(PHOTO).size == size
     assert seen.tensor(seen.view(PHOTO)).shape == (1, 3, size[1], size[0])
+
+
+@pytest.mark.parametrize(
+    ("fit", "resize", "scaled"),
+    [
+        ("crop", 40, (60, 40)),
+        ("crop", (40, 100), (100, 66)),
+        ("crop", (60, 50), (90, 60)),
+        ("squeeze", 40, (48, 32)),
+        ("squeeze-crop", (40, 60), (60, 40)),
+    ],
+)
+def test_rectangles(fit: Fit, resize: Any, scaled: tuple[int, int]) -> None:
+    """A photo of 300×200 covers what it is resized to; the model sees 32 rows of 48 pixels."""
+    seen = Preprocessing(resize=resize, crop=(32, 48), fit=fit)
+    assert seen.scaled_size(PHOTO.size) == scaled
+    assert seen.view(PHOTO).size == (48, 32)
+    assert seen.tensor(seen.view(PHOTO)).shape == (1, 3, 32, 48)
+    assert seen.size == (32, 48)
+
+
+def test_the_centre_of_a_rectangle() -> None:
+    """Only the middle of a photo is red; a crop of its shape and size shows nothing else."""
+    photo = Image.new("RGB", (100, 100), "blue")
+    photo.paste(Image.new("RGB", (60, 20), "red"), (20, 40))
+    view = Preprocessing(resize=100, crop=(20, 60)).view(photo)
+    assert view.getcolors() == [(20 * 60, (255, 0, 0))]
+
+
+def test_a_square_pair_is_a_number() -> None:
+    assert Preprocessing(resize=(256, 256), crop=[224, 224]) == Preprocessing()  # pyright: ignore[reportArgumentType]
+    assert Preprocessing(342, 299).with_size(224) == Preprocessing(256, 224)
+    assert Preprocessing(crop=(112, 224)).as_dict()["crop"] == [112, 224]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Preprocessing(crop=(8, 16), fit="squeeze", channels="bgr"),
+        Preprocessing(crop=8, scale=255.0, channels="bgr", mean=(104, 117, 123), std=(1, 2, 3)),
+        Preprocessing(crop=8, scale=255.0, mean=(100,), std=(50,)),
+    ],
+)
+def test_an_input_turns_back_into_its_view(seen: Preprocessing) -> None:
+    noise = Image.effect_noise((30, 20), 90).convert("RGB")
+    view = seen.view(Image.merge("RGB", [noise.getchannel(0).rotate(a) for a in (0, 90, 180)]))
+    pixels = seen.denormalise(seen.tensor(view))[0].permute(1, 2, 0)
+    expected = torch.from_numpy(numpy.asarray(view).copy()) / 255
+    assert (pixels - expected).abs().max() < 1e-5
+
+
+def test_range_and_order_of_channels() -> None:
+    """The range of 0 to 255 has the photo's own values."""
+    seen = Preprocessing(crop=8, scale=255.0, channels="bgr", mean=(0, 0, 5), std=(1, 1, 2))
+    inputs = seen.tensor(seen.view(Image.new("RGB", (9, 9), (201, 100, 50))))
+    assert inputs[0, :, 0, 0].tolist() == [50, 100, 98]
+    assert (seen.as_dict()["scale"], seen.as_dict()["channels"]) == (255, "bgr")
 
 
 def test_one_channel() -> None:
@@ -68,7 +126,15 @@ def test_preprocessing_sees_the_centre(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"crop": (224, 160)}, "'crop' of a Preprocessing must be a number of pixels"),
+        (
+            {"crop": (224, 160, 3)},
+            "'crop' of a Preprocessing must be a number of pixels, or height",
+        ),
+        ({"crop": (224, 5000)}, "'crop' of a Preprocessing must be .* at most 4096"),
+        ({"crop": (224, 160), "fit": "whole"}, "must be one number, the short side, not 224×160"),
+        ({"scale": 0.0}, "'scale' of a Preprocessing must be a number above zero"),
+        ({"channels": "bgr", "mean": (0.5,), "std": (0.5,)}, "one number each, for grey"),
+        ({"channels": "rbg"}, 'must be "rgb" or "bgr", not \'rbg\''),
         ({"crop": 10**6}, "'crop' of a Preprocessing must be a number of pixels.*at most 4096"),
         ({"resize": -5}, "'resize' of a Preprocessing must be a number of pixels"),
         ({"interpolation": "bicubic"}, "one of Pillow's"),

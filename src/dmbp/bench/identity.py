@@ -9,7 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -67,24 +67,21 @@ def load_task_model(task: Task, device: str) -> TaskModel:
 
 
 def _classifier(task: Task, device: str) -> Classifier:
-    classifier = load_model(task.model, weights=task.weights, classes=task.classes)
+    classifier = load_model(
+        task.model, weights=task.weights, classes=task.classes, inputs=task.inputs
+    )
     move_module(classifier.module, device)
     classifier.module.requires_grad_(False)
     noise = classifier.move_inputs(_noise(classifier.preprocessing))
     outputs, classifier = run_classifier(classifier, noise)
     if task.classes is not None:  # only names from a file may not match
         classifier.check_classes(outputs[0])
-    if task.fit is None:
-        return classifier
-    return replace(
-        classifier,
-        preprocessing=replace(classifier.preprocessing, fit=task.fit),  # pyright: ignore
-    )
+    return classifier
 
 
 def _noise(preprocessing: Preprocessing) -> Tensor:
     """Return noise shaped like a preprocessed photo."""
-    shape = (1, len(preprocessing.mean), preprocessing.crop, preprocessing.crop)
+    shape = (1, len(preprocessing.mean), *preprocessing.size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 

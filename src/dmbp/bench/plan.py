@@ -19,7 +19,8 @@ A plan is a TOML file:
     model = "resnet50-voc"
     weights = "../models"
     metrics = ["IM", "cIM"]         # or others of METRICS
-    fit = "squeeze"                 # default: that of the model's preprocessing
+    fit = "squeeze"                 # default: that of the model's preprocessing; likewise size,
+                                    # mean, std, scale, channels, interpolation and layout
     first = 50                      # number of photos; default: all
 
 A variant is a method with its settings, and a column of a table. Two variants may share a method;
@@ -34,7 +35,7 @@ their labels distinguish them.
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -45,7 +46,15 @@ from dmbp.data.dataset import READERS
 from dmbp.errors import InputError, first_line, require_known
 from dmbp.files import read_text, shown
 from dmbp.metrics.insertion import STEPS
-from dmbp.models.classifier import Fit
+from dmbp.models.classifier import CHANNELS, ChannelOrder, Fit, Layout
+from dmbp.models.input_settings import (
+    InputSettings,
+    InterpolationName,
+    PerChannel,
+    Size,
+    White,
+    make_hashable,
+)
 from dmbp.validation import (
     FORBID_UNKNOWN,
     Constraint,
@@ -128,6 +137,14 @@ class Task:
         fit: How photos are fitted to the model's input; by default as its preprocessing says.
         first: How many photos to take; by default all.
         steps: Points of an insertion or deletion curve.
+        size: These and the following are those of `dmbp.models.InputSettings`.
+        resize: Likewise.
+        mean: Likewise.
+        std: Likewise.
+        scale: Likewise.
+        channels: Likewise.
+        interpolation: Likewise.
+        layout: Likewise.
 
     Raises:
         InputError: If a value is not allowed.
@@ -143,10 +160,25 @@ class Task:
     fit: Annotated[str, OneOf("fit", get_args(Fit))] | None = None
     first: Count | None = None
     steps: Steps = STEPS
+    size: Size = None
+    resize: Size = None
+    mean: PerChannel = None
+    std: PerChannel = None
+    scale: White = None
+    channels: Annotated[ChannelOrder, CHANNELS] | None = None
+    interpolation: InterpolationName | None = None
+    layout: Annotated[str, OneOf("layout", get_args(Layout))] | None = None
 
     __pydantic_config__ = FORBID_UNKNOWN
 
+    @property
+    def inputs(self) -> InputSettings:
+        """How photos are prepared for the model, where the plan says so."""
+        names = [item.name for item in fields(InputSettings)]
+        return InputSettings(**{name: getattr(self, name) for name in names})
+
     def __post_init__(self) -> None:
+        make_hashable(self)
         check_fields(self, owner=f"task {self.name!r}")
         if not self.metrics or len(set(self.metrics)) < len(self.metrics):
             metrics = list(self.metrics)

@@ -120,7 +120,8 @@ def _score_pointing(name: str, batch: AttributionBatch, results: list[Attributio
         return
     for k, target in enumerate(batch.targets):
         if target.sample.annotation is not None:
-            boxes = target.sample.annotation.boxes(str(target.label), side=batch.maps.shape[-1])
+            size = batch.maps.shape[-2], batch.maps.shape[-1]
+            boxes = target.sample.annotation.boxes(str(target.label), size=size)
             hit = metrics.pointing_game(batch.maps[k : k + 1].cpu(), [boxes])
             results[k].scores[name] = float(hit)
 

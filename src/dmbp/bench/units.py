@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dmbp.bench.identity import ModelIdentity, load_task_model
 from dmbp.bench.plan import Plan, Task, Variant
@@ -24,6 +25,7 @@ from dmbp.data.photo import MAX_BYTES
 from dmbp.data.sample import Label, Sample
 from dmbp.errors import DMBPError, PhotoError, TargetError, one_line
 from dmbp.files import check_file, reason, shown
+from dmbp.models import Preprocessing
 
 PHOTOS_AT_ONCE = 256
 """Photos whose questions are looked up in the store together."""
@@ -173,9 +175,19 @@ def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant:
             "steps": task.steps,
             "activation": identity.activation,
             "others": list(target.others) if "cIM" in task.metrics else [],
-            "seen": list(astuple(identity.preprocessing)),
+            "seen": _seen(identity.preprocessing),
         },
     )
+
+
+def _seen(preprocessing: Preprocessing) -> list[Any]:
+    """Return the settings that decide what the model saw.
+
+    The last two are left out if they are the defaults, so that results from before there were such
+    settings are found.
+    """
+    *first, scale, channels = astuple(preprocessing)
+    return first if (scale, channels) == (1.0, "rgb") else [*first, scale, channels]
 
 
 class SkippedTasks:

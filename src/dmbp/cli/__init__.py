@@ -24,7 +24,7 @@ from dmbp.cli.compare import compare
 from dmbp.cli.demo import demo
 from dmbp.cli.doctor import doctor
 from dmbp.cli.explain import explain
-from dmbp.cli.options import CommandGroup, set_debugging, stdout
+from dmbp.cli.options import CommandGroup, set_debugging, stderr, stdout
 from dmbp.cli.sanity import sanity
 
 app = typer.Typer(
@@ -56,13 +56,23 @@ def main(
         raise typer.Exit
 
 
+OTHER_MODELS = """
+besides these names, --model takes
+  timm:NAME                a model of timm, such as timm:resnet50.a1_in1k
+  hf:NAME                  a model of Hugging Face, such as hf:google/vit-base-patch16-224
+  FOLDER                   the same from a folder that save_pretrained wrote, such as ./my-vit
+  FILE.pt2, FILE.onnx      a program of torch.export, an ONNX file
+  package.module:factory   your own"""
+
+
 @app.command()
 def models() -> None:
-    """List the names that --model takes, besides timm's and your own."""
+    """List the names that --model takes, and how other models are named."""
     from dmbp.models import model_names
 
     for name in model_names():
         stdout.print(name)
+    stderr.print(OTHER_MODELS)
 
 
 @app.command("methods")

@@ -5,12 +5,22 @@ from typing import Annotated
 import typer
 
 from dmbp.cli.options import (
+    MODEL_HELP,
+    ChannelsOption,
+    ClassesOption,
     DeviceOption,
+    FitOption,
+    LayoutOption,
+    MeanOption,
+    ScaleOption,
     SitesOption,
+    SizeOption,
     SmoothOption,
+    StdOption,
     TrustOption,
     WeightsOption,
     given_options,
+    input_settings,
     report_errors,
     stdout,
 )
@@ -20,19 +30,19 @@ def doctor(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-            "package.module:factory for your own. An architecture without --weights gets random "
-            "weights."
+            help=f"The model: {MODEL_HELP} An architecture without --weights gets random weights."
         ),
     ],
     weights: WeightsOption = None,
+    classes: ClassesOption = None,
     trust_model_file: TrustOption = False,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1024, help="Side of the test image in pixels. Default: the model's own."
-        ),
-    ] = None,
+    size: SizeOption = None,
+    fit: FitOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    scale: ScaleOption = None,
+    channels: ChannelsOption = None,
+    layout: LayoutOption = None,
     device: DeviceOption = "cpu",
     smooth: SmoothOption = None,
     sites: SitesOption = None,
@@ -43,20 +53,35 @@ def doctor(
 ) -> None:
     """Check whether a model can be explained.
 
-    Runs a few iterations on an image of noise, and prints which operations were made linear, how
-    exactly the model is reproduced, and what an explanation costs in time and memory. For an
-    unsupported model it lists each blocking operation, its module and a fix; the exit code is
-    then 2.
+    Prints how photos are prepared, where each of these settings comes from, and what the model says
+    about a sample photo of a cat, so that you see if a setting is wrong. Then it runs a few
+    iterations on an image of noise, and prints which operations were made linear, how exactly the
+    model is reproduced, and what an explanation costs in time and memory. For an unsupported model
+    it lists each blocking operation, its module and a fix; the exit code is then 2.
     """
     from dmbp.workflows.doctor import diagnose
     from dmbp.workflows.prediction import ModelSpec
 
     with report_errors():
-        spec = ModelSpec(
-            model, weights, None, device, untrained=True, trust_model_file=trust_model_file
+        inputs = input_settings(
+            size=size,
+            fit=fit,
+            mean=mean,
+            std=std,
+            scale=scale,
+            channels=channels,
+            layout=layout,
         )
-        freezing = given_options(smooth=smooth, sites=sites)
-        diagnosis = diagnose(spec, size=size, freezing=freezing)
+        spec = ModelSpec(
+            model,
+            weights,
+            classes,
+            device,
+            untrained=True,
+            trust_model_file=trust_model_file,
+            inputs=inputs,
+        )
+        diagnosis = diagnose(spec, freezing=given_options(smooth=smooth, sites=sites))
     if as_json:
         stdout.print(diagnosis.json())
     else:

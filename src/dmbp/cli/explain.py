@@ -7,9 +7,13 @@ import typer
 
 from dmbp.cli.options import (
     DEFAULT_OUT,
+    ChannelsOption,
     ClassesOption,
     ColoursOption,
     DeviceOption,
+    FitOption,
+    LayoutOption,
+    MeanOption,
     ModelOption,
     Objective,
     OutOption,
@@ -20,11 +24,15 @@ from dmbp.cli.options import (
     QuietOption,
     RatherThanOption,
     RemovalName,
+    ScaleOption,
     SitesOption,
+    SizeOption,
     SmoothOption,
+    StdOption,
     TrustOption,
     WeightsOption,
     given_options,
+    input_settings,
     print_default_model,
     report_errors,
     stdout,
@@ -39,6 +47,13 @@ def explain(
     weights: WeightsOption = None,
     classes: ClassesOption = None,
     trust_model_file: TrustOption = False,
+    size: SizeOption = None,
+    fit: FitOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    scale: ScaleOption = None,
+    channels: ChannelsOption = None,
+    layout: LayoutOption = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,9 +178,21 @@ def explain(
         gif=gif,
     )
     with report_errors():
+        inputs = input_settings(
+            size=size,
+            fit=fit,
+            mean=mean,
+            std=std,
+            scale=scale,
+            channels=channels,
+            layout=layout,
+        )
+        spec = ModelSpec(
+            model, weights, classes, device, trust_model_file=trust_model_file, inputs=inputs
+        )
         explain_photos(
             photos,
-            ModelSpec(model, weights, classes, device, trust_model_file=trust_model_file),
+            spec,
             output,
             targets=target or [],
             rather_than=rather_than or [],

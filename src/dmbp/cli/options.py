@@ -25,6 +25,7 @@ from dmbp.errors import DMBPError, PhotoError, TargetError, first_line, one_line
 from dmbp.files import is_folder, printable, reason, shown
 
 if TYPE_CHECKING:
+    from dmbp.models import InputSettings
     from dmbp.workflows.compare import Comparison
     from dmbp.workflows.prediction import ModelSpec, Prediction
     from dmbp.workflows.sanity import SanityCheck
@@ -177,12 +178,86 @@ class PaletteName(StrEnum):
     purple_orange = "purple-orange"
 
 
+class FitName(StrEnum):
+    """Which part of a photo a model sees, as in `dmbp.models.Preprocessing`."""
+
+    crop = "crop"
+    squeeze = "squeeze"
+    squeeze_crop = "squeeze-crop"
+    whole = "whole"
+
+
+class ChannelOrderName(StrEnum):
+    """Orders of an image's channels."""
+
+    rgb = "rgb"
+    bgr = "bgr"
+
+
+class LayoutName(StrEnum):
+    """Layouts of a batch of images."""
+
+    nchw = "nchw"
+    nhwc = "nhwc"
+
+
+MODEL_HELP = (
+    "a name from `dmbp models`, timm:NAME, hf:NAME or a folder for a model of Hugging Face, a .pt2 "
+    "or .onnx file, or package.module:factory for your own."
+)
 ModelOption = Annotated[
     str | None,
+    typer.Option("--model", help=f"The model: {MODEL_HELP} Default: the built-in model, voc160."),
+]
+SizeOption = Annotated[
+    str | None,
     typer.Option(
-        "--model",
-        help="The model: a name from `dmbp models`, timm:NAME, a .pt2 or .onnx file, or "
-        "package.module:factory for your own. Default: the built-in model, voc160.",
+        "--size",
+        metavar="PIXELS",
+        help="Size of the model's input in pixels: 224, or 48x192 for height and width. Default, "
+        "here and for the next six: what the model or a file beside it says, else ImageNet's.",
+    ),
+]
+FitOption = Annotated[
+    FitName | None,
+    typer.Option(
+        "--fit",
+        help="Which part of a photo the model sees: its centre, all of it squeezed, the centre of "
+        "the squeezed photo, or all of it in its own shape.",
+    ),
+]
+MeanOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mean",
+        metavar="NUMBERS",
+        help="What is subtracted from each channel, such as 0.5,0.5,0.5, in the order of "
+        "--channels and the range of --scale.",
+    ),
+]
+StdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--std", metavar="NUMBERS", help="What each channel is then divided by, likewise."
+    ),
+]
+ScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--scale",
+        help="The value of white before --mean is subtracted: 1, or 255 for pixels from 0 to 255. "
+        "If given, --mean is 0 and --std is 1 unless they are given, too.",
+    ),
+]
+ChannelsOption = Annotated[
+    ChannelOrderName | None,
+    typer.Option("--channels", help="The order of the input's channels."),
+]
+LayoutOption = Annotated[
+    LayoutName | None,
+    typer.Option(
+        "--layout",
+        help="nhwc if the model takes images with their channels last, as TensorFlow's do.",
     ),
 ]
 WeightsOption = Annotated[
@@ -251,6 +326,47 @@ RatherThanOption = Annotated[
 ]
 METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
 DEFAULT_OUT = Path("dmbp-out")
+
+
+def input_settings(
+    *,
+    size: str | None,
+    fit: FitName | None,
+    mean: str | None,
+    std: str | None,
+    scale: float | None,
+    channels: ChannelOrderName | None,
+    layout: LayoutName | None,
+) -> "InputSettings":
+    """Return the options about a model's input.
+
+    Raises:
+        InputError: If one of them is not of its form.
+    """
+    from dmbp.models.input_settings import InputSettings
+    from dmbp.validation import ErrorContext, parse
+
+    values = given_options(
+        size=size,
+        fit=None if fit is None else fit.value,
+        mean=_parse_numbers(mean),
+        std=_parse_numbers(std),
+        scale=scale,
+        channels=None if channels is None else channels.value,
+        layout=None if layout is None else layout.value,
+    )
+    context = ErrorContext("the options", key_name=lambda key: f"--{key}")
+    return parse(InputSettings, values, lambda _: context)
+
+
+def _parse_numbers(text: str | None) -> Any:
+    """Return numbers that are separated by commas, or the text if it has anything else."""
+    if text is None:
+        return None
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        return text
 
 
 def given_options(**options: Any) -> dict[str, Any]:

@@ -7,9 +7,13 @@ import typer
 from dmbp.cli.options import (
     DEFAULT_OUT,
     METHODS_HELP,
+    ChannelsOption,
     ClassesOption,
     ColoursOption,
     DeviceOption,
+    FitOption,
+    LayoutOption,
+    MeanOption,
     ModelOption,
     OutOption,
     PaletteName,
@@ -18,12 +22,16 @@ from dmbp.cli.options import (
     PictureOption,
     QuietOption,
     RatherThanOption,
+    ScaleOption,
     SitesOption,
+    SizeOption,
     SmoothOption,
+    StdOption,
     TargetOption,
     TrustOption,
     WeightsOption,
     given_options,
+    input_settings,
     predict_photo,
     report_errors,
     stdout,
@@ -46,6 +54,13 @@ def sanity(
     weights: WeightsOption = None,
     classes: ClassesOption = None,
     trust_model_file: TrustOption = False,
+    size: SizeOption = None,
+    fit: FitOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    scale: ScaleOption = None,
+    channels: ChannelsOption = None,
+    layout: LayoutOption = None,
     target: TargetOption = None,
     rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
@@ -70,9 +85,21 @@ def sanity(
     with report_errors():
         names = parse_method_names(methods or DEFAULT_METHODS)
         settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
+        inputs = input_settings(
+            size=size,
+            fit=fit,
+            mean=mean,
+            std=std,
+            scale=scale,
+            channels=channels,
+            layout=layout,
+        )
+        spec = ModelSpec(
+            model, weights, classes, device, trust_model_file=trust_model_file, inputs=inputs
+        )
         prediction = predict_photo(
             photo,
-            ModelSpec(model, weights, classes, device, trust_model_file=trust_model_file),
+            spec,
             target,
             rather_than,
             out=out,

@@ -51,9 +51,9 @@ class VocImage:
         names = [item.name for item in self.objects if difficult or not item.difficult]
         return list(dict.fromkeys(names))
 
-    def boxes(self, name: str, *, side: int) -> list[Box]:
-        """Return the boxes of a class after the photo is squeezed to `side` × `side` pixels."""
-        across, down = (side / length for length in self.size)
+    def boxes(self, name: str, *, size: tuple[int, int]) -> list[Box]:
+        """Return the boxes of a class after the photo is squeezed to a size (height, width)."""
+        across, down = size[1] / self.size[0], size[0] / self.size[1]
         return [
             (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
             for box in (item.box for item in self.objects if item.name == name)

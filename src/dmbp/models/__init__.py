@@ -10,7 +10,12 @@
     exported_program.py    programs of `torch.export`, `net.pt2`
     program/               reads the file of such a program without running code in it
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
-    factory.py             a user's model, `package.module:factory`, or one of `transformers`
+    hugging_face.py        models of `transformers`, `hf:NAME` or a folder
+    factory.py             a user's model, `package.module:factory`
+    input_settings.py      `InputSettings`: how photos are prepared, where a model does not say
+    settings_files.py      reads such settings from files beside a model, `net.toml` and others
+    json_files.py          reads JSON files beside a model
+    class_names.py         reads the names of classes
     state_dict.py          loads weights from a file into a module
 
 To add a model with a name, write a function `(weights: Path | None) -> Classifier` and
@@ -18,7 +23,8 @@ add it to `MODELS` in `registry.py`; a new kind of model file is a line in `FILE
 """
 
 from dmbp.models.classifier import Classifier, Preprocessing
-from dmbp.models.factory import hugging_face_classifier
+from dmbp.models.hugging_face import hugging_face_classifier
+from dmbp.models.input_settings import InputSettings
 from dmbp.models.registry import (
     DEFAULT,
     MODELS,
@@ -32,6 +38,7 @@ __all__ = [
     "DEFAULT",
     "MODELS",
     "Classifier",
+    "InputSettings",
     "Preprocessing",
     "hugging_face_classifier",
     "is_architecture",

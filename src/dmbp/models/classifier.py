@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy
 import torch
@@ -18,29 +19,55 @@ from dmbp.probabilities import activation_function
 from dmbp.validation import Constraint, check_fields
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
+ChannelOrder = Literal["rgb", "bgr"]
+Layout = Literal["nchw", "nhwc"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 GREY_MEAN = (0.449,)
 GREY_STD = (0.226,)
 
+ASSUMED = "assumed: ImageNet's"
+"""The origin of a setting that nothing states."""
+
+ASSUMED_ORIGINS: Mapping[str, str] = dict[str, str].fromkeys(
+    ("size", "fit", "mean", "std", "scale", "channels", "interpolation"), ASSUMED
+)
+"""The origins of a preprocessing of which nothing is stated."""
+
 MAX_SIDE = 4096
 """The longest side of a model's input in pixels: such an image alone takes 0.2 GB."""
+
+MAX_SCALE = 2**32
+"""The largest value of white: more than 16 bits for each channel have."""
 
 MAX_SCALED_PIXELS = 64_000_000
 """The most pixels that a photo is scaled to before it is cropped, as many as a photo may have."""
 
-Pixels = Annotated[
-    int,
-    Constraint(
-        "a number of pixels, because photos are made square, and at most 4096",
-        lambda side: 1 <= side <= MAX_SIDE,
-    ),
-]
-ResizedPixels = Annotated[
-    int, Constraint("a number of pixels, because photos are made square", lambda side: side >= 1)
-]
+PixelSize = int | tuple[int, int]
+"""A side in pixels, or height and width."""
+
+
+def _is_size(value: Any, *, most: int | None = None) -> bool:
+    sides = value if isinstance(value, tuple) else (value, value)
+    return len(sides) == 2 and all(
+        type(side) is int and side >= 1 and (most is None or side <= most) for side in sides
+    )
+
+
+CROP = Constraint(
+    "a number of pixels, or height and width, each at most 4096",
+    lambda size: _is_size(size, most=MAX_SIDE),
+    instance_of=(int, tuple),
+)
+RESIZE = Constraint("a number of pixels, or height and width", _is_size, instance_of=(int, tuple))
+CHANNELS = Constraint(
+    '"rgb" or "bgr"', lambda order: order in get_args(ChannelOrder), instance_of=(str,)
+)
 PerChannel = Annotated[tuple[float, ...], Constraint("a number for each channel")]
+Scale = Annotated[
+    float, Constraint("a number above zero, such as 255", lambda white: 0 < white <= MAX_SCALE)
+]
 Interpolation = Annotated[
     Image.Resampling,
     Constraint(
@@ -53,33 +80,44 @@ Interpolation = Annotated[
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Turns a photo into a model's input: resizes, crops, scales to [0, 1] and normalises it.
+    """Turns a photo into a model's input: resizes, crops, scales and normalises it.
+
+    A size is a number of pixels, or a pair of height and width.
 
     Args:
-        resize: Length in pixels to which a photo is resized before it is cropped.
-        crop: Side length of the input in pixels, at most 4096.
-        fit: Which part of the photo the model sees. "crop" makes the short side `resize` pixels
-            long and takes the central `crop` × `crop` of it; "squeeze" resizes the whole photo to
-            `crop` × `crop`; "squeeze-crop" resizes it to `resize` × `resize` and takes the centre;
-            "whole" makes the short side `crop` pixels long and keeps all of it.
-        mean: Subtracted from each channel: three numbers for RGB, or one for grey images.
+        resize: Size to which a photo is resized before it is cropped.
+        crop: Size of the input in pixels, at most 4096 in each direction.
+        fit: Which part of the photo the model sees. "crop" resizes the photo, keeping its shape,
+            until it just covers `resize` (a number is the length of the short side), and takes the
+            central `crop` of it; "squeeze" resizes the whole photo to `crop`; "squeeze-crop"
+            resizes it to `resize` and takes the centre; "whole" makes the short side `crop` pixels
+            long and keeps all of it, so that `crop` must be a number.
+        mean: Subtracted from each channel: three numbers in the order of `channels`, or one for
+            grey images. They are in the range of `scale`.
         std: What each channel is then divided by, as many positive numbers as `mean` has.
         interpolation: Pillow's filter for resizing.
+        scale: The value of white before `mean` is subtracted: 1 for pixels from 0 to 1, 255 for
+            pixels from 0 to 255.
+        channels: The order of the input's channels, "rgb" or "bgr".
 
     Raises:
         InputError: If a setting has another value.
     """
 
-    resize: ResizedPixels = 256
-    crop: Pixels = 224
+    resize: Annotated[PixelSize, RESIZE] = 256
+    crop: Annotated[PixelSize, CROP] = 224
     fit: Fit = "crop"
     mean: PerChannel = IMAGENET_MEAN
     std: PerChannel = IMAGENET_STD
     interpolation: Interpolation = Image.Resampling.BILINEAR
+    scale: Scale = 1.0
+    channels: Annotated[ChannelOrder, CHANNELS] = "rgb"
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             object.__setattr__(self, name, _as_float_tuple(getattr(self, name)))
+        for name in ("resize", "crop"):
+            object.__setattr__(self, name, _as_size(getattr(self, name)))
         check_fields(self)
         if len(self.mean) not in (1, 3) or len(self.std) != len(self.mean):
             raise InputError(
@@ -88,6 +126,13 @@ class Preprocessing:
             )
         if min(self.std) <= 0:
             raise InputError(f"std must be above zero in every channel, not {list(self.std)}")
+        if self.channels == "bgr" and len(self.mean) == 1:
+            raise InputError('channels are "bgr", but mean and std have one number each, for grey')
+        if self.fit == "whole" and isinstance(self.crop, tuple):
+            raise InputError(
+                f'the fit "whole" keeps the shape of a photo, so the size must be one number, the '
+                f"short side, not {format_size(self.crop)}: choose squeeze or crop"
+            )
 
     @staticmethod
     def for_channels(channels: int | None) -> Preprocessing:
@@ -97,15 +142,30 @@ class Preprocessing:
         """
         return Preprocessing(mean=GREY_MEAN, std=GREY_STD) if channels == 1 else Preprocessing()
 
-    def as_dict(self) -> dict[str, str | int | list[float]]:
-        """Return all settings as plain values, for a file or a report."""
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the input; with the fit "whole", those of a square photo's."""
+        return height_and_width(self.crop)
+
+    def with_size(self, size: PixelSize) -> Preprocessing:
+        """Return the same preprocessing for another size; `resize` keeps its ratio to `crop`."""
+        sides = zip(height_and_width(size), height_and_width(self.resize), self.size, strict=True)
+        height, width = (max(1, round(new * resize / crop)) for new, resize, crop in sides)
+        return replace(self, crop=size, resize=(height, width))
+
+    def as_dict(self) -> dict[str, str | float | list[int] | list[float]]:
+        """Return all settings as plain values, for a file or a report; sizes are [height, width]
+        if they are not square.
+        """
         return {
             "fit": self.fit,
-            "resize": self.resize,
-            "crop": self.crop,
+            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
+            "crop": list(self.crop) if isinstance(self.crop, tuple) else self.crop,
             "interpolation": self.interpolation.name.lower(),
             "mean": list(self.mean),
             "std": list(self.std),
+            "scale": self.scale,
+            "channels": self.channels if len(self.mean) == 3 else "grey",
         }
 
     def view(self, photo: Image.Image) -> Image.Image:
@@ -125,8 +185,9 @@ class Preprocessing:
         resized = photo.resize((width, height), self.interpolation)
         if self.fit in ("squeeze", "whole"):
             return resized
-        left, top = (round((side - self.crop) / 2) for side in (width, height))
-        return resized.crop((left, top, left + self.crop, top + self.crop))
+        down, across = self.size
+        left, top = round((width - across) / 2), round((height - down) / 2)
+        return resized.crop((left, top, left + across, top + down))
 
     def scaled_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the width and height that a photo is resized to before it is cropped.
@@ -137,22 +198,30 @@ class Preprocessing:
         Raises:
             PhotoError: If these are more than 64 megapixels.
         """
-        if self.fit == "squeeze":
-            return self.crop, self.crop
-        if self.fit == "whole":
-            sides = [max(1, round(side * self.crop / min(size))) for side in size]
-        else:
-            # Rounded as torchvision does: a pixel more or less shifts the whole photo.
-            divisors = size if self.fit == "squeeze-crop" else [min(size)] * 2
-            scales = zip(size, divisors, strict=True)
-            sides = [max(self.crop, int(self.resize * side / by)) for side, by in scales]
-        width, height = sides
+        width, height = self._scaled_size(*size)
         if width * height > MAX_SCALED_PIXELS:
             raise PhotoError(
                 f"the photo of {size[0]}×{size[1]} pixels would be scaled to {width}×{height} for "
                 f"the model, more than {MAX_SCALED_PIXELS // 1_000_000} megapixels: crop it first"
             )
         return width, height
+
+    def _scaled_size(self, width: int, height: int) -> tuple[int, int]:
+        down, across = self.size
+        if self.fit == "squeeze":
+            return across, down
+        if self.fit == "whole":
+            short = min(width, height)
+            return max(1, round(width * down / short)), max(1, round(height * down / short))
+        least_height, least_width = height_and_width(self.resize)
+        if self.fit == "squeeze-crop":
+            scaled = least_width, least_height
+        # Rounded as torchvision does: a pixel more or less shifts the whole photo.
+        elif width * least_height >= height * least_width:
+            scaled = int(least_height * width / height), least_height
+        else:
+            scaled = least_width, int(least_width * height / width)
+        return max(across, scaled[0]), max(down, scaled[1])
 
     def tensor(self, view: Image.Image) -> Tensor:
         """Return a view as the model's input.
@@ -164,10 +233,35 @@ class Preprocessing:
             A float32 tensor (1, 3, height, width), or (1, 1, height, width) for grey images.
         """
         view = view.convert("L") if len(self.mean) == 1 else view
-        pixels = torch.from_numpy(numpy.asarray(view, dtype=numpy.float32) / 255)
-        pixels = pixels.reshape(view.height, view.width, len(self.mean))
+        # Divided once, so that the range of 0 to 255 has the photo's own values.
+        pixels = numpy.asarray(view, dtype=numpy.float32) / (255 / self.scale)
+        pixels = torch.from_numpy(pixels).reshape(view.height, view.width, len(self.mean))
+        pixels = pixels.flip(2) if self.channels == "bgr" else pixels
         normalised = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return normalised.permute(2, 0, 1)[None].contiguous()
+
+    def denormalise(self, inputs: Tensor) -> Tensor:
+        """Return what `tensor` made from a view as RGB, or grey, in [0, 1].
+
+        Args:
+            inputs: A tensor (…, channels, height, width).
+
+        Returns:
+            A tensor of the same shape; values are outside [0, 1] where no photo has such an input.
+        """
+        mean, std = (inputs.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        pixels = (inputs * std + mean) / self.scale
+        return pixels.flip(-3) if self.channels == "bgr" else pixels
+
+
+def height_and_width(size: PixelSize) -> tuple[int, int]:
+    """Return a size as a pair."""
+    return size if isinstance(size, tuple) else (size, size)
+
+
+def format_size(size: PixelSize) -> str:
+    """Return a size as text, such as 48×192 for height and width."""
+    return "×".join(map(str, height_and_width(size)))
 
 
 def _as_float_tuple(values: Any) -> Any:
@@ -176,6 +270,14 @@ def _as_float_tuple(values: Any) -> Any:
         return tuple(float(number) for number in values)
     except (TypeError, ValueError):
         return values
+
+
+def _as_size(size: Any) -> Any:
+    """Return a pair as a tuple, or as a number if it is square; anything else unchanged."""
+    if not isinstance(size, list | tuple):
+        return size
+    sides = tuple(size)
+    return sides[0] if len(sides) == 2 and sides[0] == sides[1] else sides
 
 
 # A factory may return a classifier with an exported program, which is converted before use.
@@ -200,6 +302,8 @@ class Classifier:
             "sigmoid" if several may be, "none" if the outputs are probabilities already.
         weights: The file of the weights, if one was given.
         input_shape: The shape of one input, if the model does not take photos.
+        origins: Where settings of the preprocessing, and the class names, came from if they are not
+            the model's own, such as {"mean": "net.toml", "size": "the file"}.
 
     Raises:
         InputError: If an argument has the wrong type.
@@ -212,6 +316,7 @@ class Classifier:
     activation: Literal["softmax", "sigmoid", "none"] = "softmax"
     weights: str | None = None
     input_shape: tuple[int, ...] | None = None
+    origins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -10,8 +10,8 @@ otherwise it is run on one image after the other. ONNX files are subject to the 
 `InputShape` and the functions that check it are used for both.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,15 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
-from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.classifier import (
+    ASSUMED_ORIGINS,
+    Classifier,
+    Layout,
+    PixelSize,
+    Preprocessing,
+    format_size,
+    height_and_width,
+)
 from dmbp.models.onnx.graph import SizeLimit, TooLarge
 from dmbp.models.program.file import load_program
 from dmbp.process import silence_output
@@ -32,24 +40,55 @@ MAX_SIDE = 1024
 decide that an explanation takes hours and all memory. Modules from code may take 4096 pixels."""
 
 
-def program_file_classifier(path: Path, *, trust: bool = False) -> Classifier:
+@dataclass(frozen=True)
+class StatedInput:
+    """What is said about a file's input outside the file; None leaves it to the file.
+
+    Args:
+        size: The input's size, which must agree with the sizes that the file fixes.
+        default_size: The size for a file that does not fix it.
+        layout: Where the channels are.
+        input: The input of an ONNX file to explain; by default the only one that may be a photo, or
+            the first one of floating point.
+        output: The output of an ONNX file to explain, by default the one that looks like scores.
+        hold: The values of an ONNX file's other inputs by name, numbers or tensors. Inputs of
+            floating point are zero by default.
+    """
+
+    size: PixelSize | None = None
+    default_size: PixelSize | None = None
+    layout: Layout | None = None
+    input: str | None = None
+    output: str | None = None
+    hold: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def program_file_classifier(
+    path: Path, *, trust: bool = False, stated: StatedInput | None = None
+) -> Classifier:
     """Return the classifier in a `.pt2` file; `trust` is that of `load_program`."""
-    return program_classifier(load_program(path, trust=trust), str(path))
+    return program_classifier(load_program(path, trust=trust), str(path), stated)
 
 
-def program_classifier(program: ExportedProgram, source: str) -> Classifier:
+def program_classifier(
+    program: ExportedProgram, source: str, stated: StatedInput | None = None
+) -> Classifier:
     """Return a program as a classifier; `source` is its name, also in error messages."""
+    stated = stated or StatedInput()
     user_inputs = program.graph_signature.user_inputs
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
+    if stated.layout == "nhwc":
+        shapes = [channels_first(shape) for shape in shapes]
     images = check_input_shape(shapes, source)
     try:
-        module = program.module()
+        module: nn.Module = program.module()
     except Exception as error:  # whatever torch raises about a graph that does not fit together
         reason = first_line(error)[:200]
         raise ModelError(f"{source} is not a program that runs: {reason}") from error
-    _check_sizes(module, images, source)
-    return classifier_from_module(module, images, source)
+    module = ChannelsLast(module) if stated.layout == "nhwc" else module
+    _check_sizes(module, images.with_stated_size(stated, source), source)
+    return classifier_from_module(module, images, source, stated)
 
 
 def _shape(value: Any) -> list[int | None]:
@@ -67,26 +106,60 @@ class InputShape:
     height: int | None
     width: int | None
 
+    def with_stated_size(self, stated: StatedInput, source: str) -> "InputShape":
+        """Return the shape with the sizes that are stated where the model takes any.
+
+        Raises:
+            ModelError: If the model takes another size than the one stated.
+        """
+        own = (self.height, self.width)
+        if stated.size is not None:
+            pairs = zip(own, height_and_width(stated.size), strict=True)
+            if any(side not in (None, wanted) for side, wanted in pairs):
+                sizes = "×".join("any" if side is None else str(side) for side in own)
+                raise ModelError(
+                    f"{source} takes images of {sizes} pixels (height×width), not "
+                    f"{format_size(stated.size)}: leave out the size, or export the network for it"
+                )
+        size = stated.size if stated.size is not None else stated.default_size
+        if size is None:
+            return self
+        height, width = height_and_width(size)
+        return replace(self, height=self.height or height, width=self.width or width)
+
     def preprocessing(self) -> Preprocessing:
-        """Return ImageNet's preprocessing scaled to the model's side length."""
+        """Return ImageNet's preprocessing at the model's size.
+
+        Rectangles get the whole photo, squeezed, because a crop would keep a strip of it.
+        """
         default = Preprocessing.for_channels(self.channels)
-        side = self.height or self.width or default.crop
-        return replace(default, crop=side, resize=round(side * default.resize / default.crop))
+        side = self.height or self.width or default.size[0]
+        preprocessing = default.with_size((self.height or side, self.width or side))
+        is_square = isinstance(preprocessing.crop, int)
+        return preprocessing if is_square else replace(preprocessing, fit="squeeze")
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each setting of `preprocessing` comes from."""
+        origins = ASSUMED_ORIGINS
+        return origins if None in (self.height, self.width) else {**origins, "size": "the file"}
 
 
 def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> InputShape:
     """Return the shape of a model's input, given the shapes of all its inputs.
 
     Raises:
-        ModelError: If the model does not take exactly one input of square photos.
+        ModelError: If the model does not take exactly one input of photos.
     """
     if len(shapes) != 1:
         raise ModelError(f"{source} takes {len(shapes)} inputs; dmbp explains models with one")
     (shape,) = shapes
     if len(shape) != 4 or shape[1] not in (None, 1, 3):
+        last = len(shape) == 4 and shape[3] in (1, 3)
+        hint = "; if its channels come last, give --layout nhwc" if last else ""
         raise ModelError(
             f"{source} takes inputs of shape {_format(shape)}, not photos of shape (batch, 3, "
-            "height, width)"
+            f"height, width){hint}"
         )
     images = InputShape(*shape)
     if any(not 1 <= side <= MAX_SIDE for side in (images.height, images.width) if side is not None):
@@ -94,30 +167,32 @@ def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> In
             f"{source} takes images of {images.height or 'any'}×{images.width or 'any'} pixels; "
             f"dmbp explains model files for images up to {MAX_SIDE}×{MAX_SIDE} pixels"
         )
-    if None not in (images.height, images.width) and images.height != images.width:
-        raise ModelError(
-            f"{source} takes images of {images.height}×{images.width} pixels; on the command line "
-            "dmbp only makes square ones"
-        )
     return images
 
 
 def _check_sizes(module: nn.Module, images: InputShape, source: str) -> None:
     """Raise a `ModelError` if a tensor would be too large, by propagating shapes only."""
     preprocessing = images.preprocessing()
-    side = preprocessing.crop
     dtype = next((weight.dtype for weight in module.parameters()), None)
+    shape = (images.batch or 1, len(preprocessing.mean), *preprocessing.size)
     fake_tensors = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with silence_output(), torch.no_grad(), fake_tensors, SizeLimit():
-            module(torch.empty(images.batch or 1, len(preprocessing.mean), side, side, dtype=dtype))
+            module(torch.empty(shape, dtype=dtype))
     except TooLarge as error:
         raise ModelError(f"{source}: {error}") from error
     except Exception:  # whatever torch raises is said when the model is run
         return
 
 
-def classifier_from_module(module: nn.Module, images: InputShape, source: str) -> Classifier:
+def channels_first(shape: Sequence[int | None]) -> list[int | None]:
+    """Return the shape of images (batch, height, width, channels) in torch's order."""
+    return [shape[0], shape[3], *shape[1:3]] if len(shape) == 4 else list(shape)
+
+
+def classifier_from_module(
+    module: nn.Module, images: InputShape, source: str, stated: StatedInput | None = None
+) -> Classifier:
     """Return an exported module as a classifier that takes batches of any size."""
     if images.batch not in (None, 1):
         raise ModelError(
@@ -126,7 +201,11 @@ def classifier_from_module(module: nn.Module, images: InputShape, source: str) -
         )
     batched = OneAtATime(module) if images.batch == 1 else module
     force_eval(batched)
-    return Classifier(source, batched, images.preprocessing())
+    sized = images.with_stated_size(stated or StatedInput(), source)
+    preprocessing, origins = sized.preprocessing(), images.origins
+    if preprocessing.fit == "squeeze":
+        origins = {**origins, "fit": "assumed, because the size is not square"}
+    return Classifier(source, batched, preprocessing, origins=origins)
 
 
 class ChannelsLast(nn.Module):

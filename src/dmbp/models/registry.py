@@ -2,26 +2,32 @@
 
     net.pt2, net.onnx          a file with a whole model            `FILES`
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
+    hf:google/vit-…            a model of Hugging Face              hugging_face.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
     resnet50, …                a torchvision architecture           torchvision_models.py
+    ./a-folder                 a folder of Hugging Face             hugging_face.py
 
 The first line that matches the name is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dmbp.errors import ModelError, WeightsError, suggestion
-from dmbp.files import check_file, printable, read_text, shown
-from dmbp.models import voc160
+from dmbp.files import check_file, shown
+from dmbp.models import hugging_face, timm_models, voc160
+from dmbp.models.class_names import read_classes
 from dmbp.models.classifier import Classifier
-from dmbp.models.exported_program import program_file_classifier
+from dmbp.models.exported_program import ChannelsLast, StatedInput, program_file_classifier
 from dmbp.models.factory import factory_classifier
+from dmbp.models.hugging_face import hugging_face_model, is_model_folder
+from dmbp.models.input_settings import OPTIONS, InputSettings, SettingsLayer, as_size
 from dmbp.models.onnx.file import onnx_file_classifier
 from dmbp.models.paper_networks import (
     keras_resnet50_classifier,
@@ -30,7 +36,8 @@ from dmbp.models.paper_networks import (
     vgg16_voc_caffe_classifier,
     vgg16_voc_classifier,
 )
-from dmbp.models.timm_models import PREFIX, timm_classifier, untrained_timm
+from dmbp.models.settings_files import layers_beside
+from dmbp.models.timm_models import timm_classifier, untrained_timm
 from dmbp.models.torchvision_models import (
     torchvision_classifier,
     torchvision_names,
@@ -52,17 +59,13 @@ MODELS: Mapping[str, Loader] = {
 }
 """dmbp's models by name. To add one, write a `Loader` in this folder and add a line here."""
 
-FILES: Mapping[str, Callable[[Path, bool], Classifier]] = {
-    ".pt2": lambda path, trust: program_file_classifier(path, trust=trust),
-    ".onnx": lambda path, _: onnx_file_classifier(path),  # ONNX files cannot contain code
+FILES: Mapping[str, Callable[[Path, bool, StatedInput], Classifier]] = {
+    ".pt2": lambda path, trust, stated: program_file_classifier(path, trust=trust, stated=stated),
+    # ONNX files cannot contain code, so none is trusted.
+    ".onnx": lambda path, _, stated: onnx_file_classifier(path, stated),
 }
-"""Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`."""
-
-MAX_CLASSES_BYTES = 2**24
-"""The largest file of class names; ImageNet's 21 841 names are 0.5 MB."""
-
-LONGEST_CLASS = 1000
-"""The most characters of a class's name; drawing longer ones takes minutes."""
+"""Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`, the
+third what is said about the input outside the file."""
 
 PUBLISHED = ("IMAGENET", "DEFAULT")
 """Prefixes of the names of torchvision's weights. torchvision is imported only for a name with one
@@ -75,33 +78,42 @@ def load_model(
     weights: Path | None = None,
     classes: Path | None = None,
     trust_model_file: bool = False,
+    inputs: InputSettings | None = None,
 ) -> Classifier:
     """Load a model by name, like the option `--model` of every command.
 
     Args:
-        name: One of `model_names()`; `timm:NAME`; a torchvision architecture with weights it
-            publishes, such as `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
+        name: One of `model_names()`; `timm:NAME`; `hf:NAME` or a folder for a model of Hugging
+            Face; a torchvision architecture with weights it publishes, such as
+            `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
             `package.module:factory`.
         weights: A file of weights, or a folder for models that need several files. By default the
             model's published weights are used, and downloaded if necessary.
         classes: A text file of class names, one per line, in the order of the outputs.
         trust_model_file: Let torch load a `.pt2` file that dmbp cannot read as plain data. Such a
             file may run any code.
+        inputs: How photos are prepared, where that differs from what the model, or files beside it,
+            say.
 
     Returns:
         The model in evaluation mode, with its preprocessing and class names.
 
     Raises:
+        InputError: If `inputs`, or a TOML file beside the model, do not go with the model.
         ModelError: If there is no such model, or it cannot be built.
         WeightsError: If weights are missing, unreadable, or do not fit the model.
     """
     if not name.strip():
         raise ModelError(f"the model's name is empty; give one, or none at all for {DEFAULT}")
     architecture, _, published = name.partition(":")
-    if Path(name).suffix in FILES:
-        classifier = _load_file(Path(name), weights, trust_model_file)
-    elif architecture == PREFIX and published:
+    inputs = inputs or InputSettings()
+    is_file = Path(name).suffix in FILES
+    if is_file:
+        classifier = _load_file(Path(name), weights, trust_model_file, inputs)
+    elif architecture == timm_models.PREFIX and published:
         classifier = timm_classifier(published, weights)
+    elif architecture == hugging_face.PREFIX and ":" in name:
+        classifier = _load_hugging_face(published, weights, inputs)
     elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")
@@ -112,10 +124,22 @@ def load_model(
         classifier = MODELS[name](weights)
     elif name in torchvision_names():
         classifier = torchvision_classifier(name, weights)
+    elif is_model_folder(name):
+        classifier = _load_hugging_face(name, weights, inputs)
     else:
         hint = _weights_file_hint(name) or suggestion(name, model_names())
         raise ModelError(f"there is no model {shown(name)!r}; {hint}")
-    return classifier if classes is None else replace(classifier, classes=read_classes(classes))
+    if not is_file:
+        classifier = _with_layout(classifier, inputs)
+    names = None if classes is None else read_classes(classes)
+    return SettingsLayer(OPTIONS, inputs, names).apply(classifier)
+
+
+def _with_layout(classifier: Classifier, inputs: InputSettings) -> Classifier:
+    """Return a classifier that takes torch's images, whichever layout its module takes."""
+    if inputs.layout != "nhwc":
+        return classifier
+    return replace(classifier, module=ChannelsLast(classifier.module))
 
 
 def model_names() -> list[str]:
@@ -125,41 +149,57 @@ def model_names() -> list[str]:
 
 def is_architecture(name: str) -> bool:
     """Return whether torchvision or timm can build the model without weights."""
-    return name in torchvision_names() or name.startswith(f"{PREFIX}:")
+    return name in torchvision_names() or name.startswith(f"{timm_models.PREFIX}:")
 
 
-def untrained_model(name: str) -> Classifier:
+def untrained_model(name: str, *, inputs: InputSettings | None = None) -> Classifier:
     """Return an architecture of torchvision or timm with random weights.
 
     Args:
         name: A name for which `is_architecture` is true.
+        inputs: As for `load_model`.
 
     Returns:
         The model in evaluation mode, with the preprocessing of its published weights.
     """
-    if name.startswith(f"{PREFIX}:"):
-        return untrained_timm(name.removeprefix(f"{PREFIX}:"))
-    return untrained_torchvision(name)
+    prefix = f"{timm_models.PREFIX}:"
+    if name.startswith(prefix):
+        classifier = untrained_timm(name.removeprefix(prefix))
+    else:
+        classifier = untrained_torchvision(name)
+    inputs = inputs or InputSettings()
+    return SettingsLayer(OPTIONS, inputs).apply(_with_layout(classifier, inputs))
 
 
-def read_classes(path: Path) -> tuple[str, ...]:
-    """Read class names from a text file with one per line."""
-    text = read_text(path, what="file of classes", error=WeightsError, most_bytes=MAX_CLASSES_BYTES)
-    names = tuple(printable(line.strip()) for line in text.rstrip().splitlines())
-    for number, name in enumerate(names, 1):
-        if len(name) > LONGEST_CLASS:
-            raise WeightsError(
-                f"line {number} of {shown(path)} has {len(name):,} characters, which is no class's "
-                "name"
-            )
-    return names
+def _load_hugging_face(name: str, weights: Path | None, inputs: InputSettings) -> Classifier:
+    if weights is not None:
+        raise WeightsError(f"{name} has its weights beside its config: leave out {weights}")
+    is_stated = None not in (inputs.size, inputs.mean, inputs.std)
+    return hugging_face_model(name, assume_preprocessing=is_stated)
 
 
-def _load_file(path: Path, weights: Path | None, trust: bool) -> Classifier:
+def _load_file(path: Path, weights: Path | None, trust: bool, inputs: InputSettings) -> Classifier:
+    """Return the model in a file, with what the files beside it say about its input."""
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
     check_file(path, what="model file", error=ModelError)
-    return FILES[path.suffix](path, trust)
+    layers = layers_beside(path)
+    conventional = [layer.settings.size for layer in layers if layer.conventional]
+    stated = [*(layer.settings for layer in layers if not layer.conventional), inputs]
+    form = StatedInput(
+        size=as_size(_last(settings.size for settings in stated)),
+        default_size=as_size(_last(conventional)),
+        layout=_last(settings.layout for settings in stated),
+    )
+    classifier = FILES[path.suffix](path, trust, form)
+    for layer in layers:
+        classifier = layer.apply(classifier)
+    return classifier
+
+
+def _last(values: Iterable[Any]) -> Any:
+    """Return the last value that is not None, or None."""
+    return next((value for value in reversed([*values]) if value is not None), None)
 
 
 def _weights_file_hint(name: str) -> str | None:

@@ -8,13 +8,15 @@ mean and std.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from PIL import Image
 from torch import nn
 
-from dmbp.errors import ModelError, WeightsError, suggestion
+from dmbp.errors import InputError, ModelError, WeightsError, suggestion
+from dmbp.models.class_names import check_class_names
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
+from dmbp.models.input_settings import SettingsLayer, settings_of
 from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.process import silence_logging
@@ -27,8 +29,6 @@ _RESAMPLING: Mapping[str, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-
-_FITS: Mapping[str, Fit] = {"center": "crop", "squash": "squeeze"}
 
 
 def timm_classifier(name: str, weights: Path | None) -> Classifier:
@@ -60,21 +60,52 @@ def read_preprocessing(module: nn.Module, name: str) -> Preprocessing:
     from timm.data.config import resolve_data_config
 
     config: Any = resolve_data_config({}, model=module)
-    channels, height, width = config["input_size"]
-    fit = _FITS.get(config["crop_mode"])
-    is_cropped_square = fit == "squeeze" and config["crop_pct"] != 1
-    if channels != 3 or height != width or fit is None or is_cropped_square:
+    return _preprocessing(config, name)
+
+
+def layer_from_config(table: Mapping[str, Any], origin: str) -> SettingsLayer:
+    """Return the preprocessing and labels in a `config.json` as timm writes it beside weights.
+
+    Raises:
+        ModelError: If a value is missing, or photos are prepared in a way that is not supported.
+    """
+    config = {**_DEFAULTS, **table["pretrained_cfg"]}
+    config = {key: config.get(key) for key in (*_DEFAULTS, "input_size", "mean", "std")}
+    settings = settings_of(_preprocessing(config, origin))
+    labels = table.get("label_names") or table["pretrained_cfg"].get("label_names")
+    names = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
+    classes = check_class_names(cast("list[str]", labels), origin, item="label") if names else None
+    return SettingsLayer(origin, settings, classes, conventional=True)
+
+
+_DEFAULTS = {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"}
+"""timm's values of settings that a `pretrained_cfg` may leave out."""
+
+
+def _preprocessing(config: Mapping[str, Any], name: str) -> Preprocessing:
+    """Return the preprocessing that timm's settings describe."""
+    try:
+        channels, height, width = config["input_size"]
+        squeezed = "squeeze" if config["crop_pct"] == 1 else "squeeze-crop"
+        fits: Mapping[str, Fit] = {"center": "crop", "squash": squeezed}
+        preprocessing = Preprocessing(
+            resize=(
+                math.floor(height / config["crop_pct"]),
+                math.floor(width / config["crop_pct"]),
+            ),
+            crop=(height, width),
+            fit=fits[config["crop_mode"]],
+            mean=config["mean"],
+            std=config["std"],
+            interpolation=_RESAMPLING[config["interpolation"]],
+        )
+        if channels != len(preprocessing.mean):
+            raise ValueError
+    except (ArithmeticError, KeyError, TypeError, ValueError, InputError) as error:
         raise ModelError(
             f"timm prepares photos for {name} in a way that dmbp does not support: {config}"
-        )
-    return Preprocessing(
-        resize=math.floor(height / config["crop_pct"]),
-        crop=height,
-        fit=fit,
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
-        interpolation=_RESAMPLING[config["interpolation"]],
-    )
+        ) from error
+    return preprocessing
 
 
 def _import_timm(name: str) -> Any:

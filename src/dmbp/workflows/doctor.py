@@ -11,10 +11,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dmbp import __version__
+from dmbp.data import sample_photos
+from dmbp.errors import DMBPError, one_line
 from dmbp.linear import Site
+from dmbp.models import Classifier, Preprocessing
+from dmbp.models.classifier import format_size
 from dmbp.render.comparison import format_duration
+from dmbp.workflows.class_target import NamedClass
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
-from dmbp.workflows.prediction import ModelSpec
+from dmbp.workflows.prediction import ModelSpec, predict
 
 FROZEN: Mapping[str, str] = {
     "affine": "nothing, it is affine",
@@ -30,13 +35,67 @@ FIRST_SHOWN, LAST_SHOWN = 3, 2
 """How many entries are shown from the start and the end of a long list."""
 
 
+SAMPLE = "cat"
+"""The sample photo that the model is shown."""
+
+TOP_SHOWN = 3
+"""How many classes are shown of what the model says about the sample photo."""
+
+OWN = "the model's own"
+"""The origin of a setting that came with the model."""
+
+
+@dataclass(frozen=True)
+class PhotoCheck:
+    """How photos are prepared for a model, and what it says about a sample photo.
+
+    `origins` says where each setting came from. `top` are the most probable classes of the sample
+    photo; if it is empty, `why_not` says why.
+    """
+
+    preprocessing: Preprocessing
+    origins: Mapping[str, str]
+    top: Sequence[NamedClass] = ()
+    why_not: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return the check as plain values."""
+        return {
+            "preprocessing": self.preprocessing.as_dict(),
+            "origins": dict(self.origins),
+            "sample": {SAMPLE: [one.record() for one in self.top]} if self.top else None,
+        }
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return each setting's name, value and origin."""
+        seen = self.preprocessing
+        is_resized = seen.fit in ("crop", "squeeze-crop")
+        resized = f", of a photo resized to {format_size(seen.resize)}" if is_resized else ""
+        values = {
+            "size": f"{format_size(seen.crop)} (height×width)",
+            "fit": f"{seen.fit}{resized}",
+            "mean": ", ".join(f"{value:.4g}" for value in seen.mean),
+            "std": ", ".join(f"{value:.4g}" for value in seen.std),
+            "scale": f"pixels from 0 to {seen.scale:g}",
+            "channels": str(seen.as_dict()["channels"]),
+            "interpolation": str(seen.as_dict()["interpolation"]),
+        }
+        return [(name, value, self.origins.get(name, OWN)) for name, value in values.items()]
+
+    def sample_text(self) -> str:
+        """Return what the model says about the sample photo, in words."""
+        said = ", ".join(one.label(decimals=1) for one in self.top) or self.why_not
+        return f"sample photo, a {SAMPLE}: {said}"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
-    """An examination, with the name of the model and the kind of its weights."""
+    """An examination, with the name of the model, the kind of its weights, and its photos."""
 
     model: str
     weights: str
     examination: Examination
+    photos: PhotoCheck | None = None
 
     def json(self) -> str:
         """Return the diagnosis as JSON."""
@@ -44,6 +103,7 @@ class Diagnosis:
         record = {
             "model": self.model,
             "weights": self.weights,
+            **({} if self.photos is None else self.photos.record()),
             **self.examination.record(),
             **versions,
         }
@@ -60,6 +120,9 @@ class Diagnosis:
                 f"outputs of {outputs}, of which the largest, {examination.target}, is taken"
             )
         console.print()
+        if self.photos is not None:
+            console.print(_photos_table(self.photos))
+            console.print(f"\n{self.photos.sample_text()}\n")
         if examination.refusal is not None:
             console.print(_refusal_text(examination.refusal))
             return
@@ -71,22 +134,43 @@ class Diagnosis:
         console.print(f"\n{_cost_text(examination)}")
 
 
-def diagnose(
-    model: ModelSpec, *, size: int | None = None, freezing: Mapping[str, Any] | None = None
-) -> Diagnosis:
-    """Load a model and examine it on an image of noise.
+def diagnose(model: ModelSpec, *, freezing: Mapping[str, Any] | None = None) -> Diagnosis:
+    """Load a model, show it a sample photo, and examine it on an image of noise.
 
-    `size` is the image's side in pixels; None is the model's own. `freezing` holds `smooth` and
-    `sites`, as for `dmbp.linearize`.
+    `freezing` holds `smooth` and `sites`, as for `dmbp.linearize`.
     """
     classifier = model.load()
-    side = size or classifier.preprocessing.crop
-    shape = classifier.input_shape or (len(classifier.preprocessing.mean), side, side)
+    preprocessing = classifier.preprocessing
+    shape = classifier.input_shape or (len(preprocessing.mean), *preprocessing.size)
     noise = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
     examination = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
     return Diagnosis(
-        classifier.name, "random" if model.has_random_weights else "its own", examination
+        classifier.name,
+        "random" if model.has_random_weights else "its own",
+        examination,
+        _check_photos(classifier, has_random_weights=model.has_random_weights),
     )
+
+
+def _check_photos(classifier: Classifier, *, has_random_weights: bool) -> PhotoCheck:
+    preprocessing, origins = classifier.preprocessing, classifier.origins
+    if has_random_weights:
+        return PhotoCheck(preprocessing, origins, why_not="not shown, the weights are random")
+    try:
+        photo, _ = sample_photos()[SAMPLE]
+        prediction = predict(photo, SAMPLE, classifier, [])
+    except DMBPError as error:  # scikit-image is missing, or the model does not run
+        return PhotoCheck(preprocessing, origins, why_not=one_line(error))
+    best = prediction.outputs.argsort(descending=True)[:TOP_SHOWN].tolist()
+    top = [NamedClass.of(prediction.classifier, prediction.outputs, index) for index in best]
+    return PhotoCheck(preprocessing, origins, top)
+
+
+def _photos_table(photos: PhotoCheck) -> Table:
+    table = _table("photos", "", "from")
+    for row in photos.rows():
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def _rules_table(operations: Mapping[str, Mapping[str, int]]) -> Table:

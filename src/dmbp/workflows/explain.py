@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from itertools import chain, count
@@ -243,7 +243,7 @@ class Explanation:
     def _panel_rows(self) -> list[PanelRow]:
         prediction, decimals = self.prediction, self._decimals
         verdict = f"the photo\n{prediction.verdict(decimals=decimals)}"
-        return panel_rows(
+        rows = panel_rows(
             self.decomposition,
             photos=[prediction.photo] * len(prediction.targets),
             photo_captions=[verdict] * len(prediction.targets),
@@ -252,6 +252,16 @@ class Explanation:
             ],
             tests=self._tests,
         )
+        if prediction.classifier.preprocessing.channels == "rgb":
+            return rows
+        return [  # maps are drawn as RGB
+            replace(
+                row,
+                positive_map=row.positive_map[..., ::-1],
+                negative_map=row.negative_map[..., ::-1],
+            )
+            for row in rows
+        ]
 
 
 def explain_photos(

@@ -7,7 +7,7 @@ to explain.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dmbp.errors import InputError, first_line
 from dmbp.files import shown
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import move_module, run_classifier
+from dmbp.models.input_settings import InputSettings
 from dmbp.process import silence_output
 from dmbp.render.colour import Array
 from dmbp.render.pictures import to_picture
@@ -34,7 +35,8 @@ class ModelSpec:
 
     `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
     With `untrained`, an architecture without a weights file gets random weights.
-    With `trust_model_file`, a `.pt2` file may run code.
+    With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
+    where that differs from what the model says.
     """
 
     model: str | None = None
@@ -43,19 +45,21 @@ class ModelSpec:
     device: str = "cpu"
     untrained: bool = False
     trust_model_file: bool = False
+    inputs: InputSettings = field(default_factory=InputSettings)
 
     def load(self) -> Classifier:
         """Load the model onto its device."""
         device = self.torch_device
         name = self._name
         if self.has_random_weights:
-            classifier = untrained_model(name)
+            classifier = untrained_model(name, inputs=self.inputs)
         else:
             classifier = load_model(
                 name,
                 weights=self.weights,
                 classes=self.classes,
                 trust_model_file=self.trust_model_file,
+                inputs=self.inputs,
             )
         move_module(classifier.module, device)
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
@@ -131,8 +135,7 @@ class Prediction:
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
-        preprocessing = self.classifier.preprocessing
-        return to_picture(image) * numpy.array(preprocessing.std) + numpy.array(preprocessing.mean)
+        return to_picture(self.classifier.preprocessing.denormalise(image.detach().double()))
 
 
 def predict(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import ModelError
-from dmbp.models.onnx.file import OnnxOptions, onnx_file_classifier
+from dmbp.models.exported_program import StatedInput
+from dmbp.models.onnx.file import onnx_file_classifier
 from tests.tolerance import FLOAT32
 
 FLOAT, INT64, BOOL = 1, 7, 9
@@ -65,7 +66,7 @@ def test_a_branch_that_a_held_input_decides(tmp_path: Path, rate: int, factor: i
     nodes = [helper.make_node("Equal", ["rate", "usual"], ["is_usual"]), two_branches("is_usual")]
     inputs: list[Value] = [("x", FLOAT, ["n", 6]), ("rate", INT64, [])]
     save(tmp_path / "a.onnx", nodes, inputs, [("y", FLOAT, ["n", 6])], {"usual": 16000})
-    found = onnx_file_classifier(tmp_path / "a.onnx", OnnxOptions(hold={"rate": rate}))
+    found = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(hold={"rate": rate}))
     x = torch.randn(3, 6)
     assert found.input_shape == (6,)
     assert torch.equal(found.module(x), factor * x)
@@ -87,7 +88,7 @@ def test_a_branch_that_sizes_decide(tmp_path: Path) -> None:
     )
     x = torch.randn(2, 6)
     for size, factor in ((6, 2), (5, -1)):
-        found = onnx_file_classifier(tmp_path / "a.onnx", OnnxOptions(size=(size,)))
+        found = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(size=size))
         assert torch.equal(found.module(x[:, :size]), factor * x[:, :size])
     with pytest.raises(ModelError, match=r"shape \(1, any\).*give the open sizes with --size"):
         onnx_file_classifier(tmp_path / "a.onnx")
@@ -268,16 +269,16 @@ def test_a_recurrent_network_is_explained_with_its_state_held(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="ends in a sigmoid: the scores before it are explained"):
         net = dmbp.linearize(found.module, x, target=1)
     assert torch.allclose(net.value().sigmoid(), found.module(x)[:, 1], atol=FLOAT32)
-    held = onnx_file_classifier(tmp_path / "a.onnx", OnnxOptions(hold={"h": torch.ones(1, 1, 3)}))
+    held = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(hold={"h": torch.ones(1, 1, 3)}))
     assert not torch.allclose(held.module(x), found.module(x), atol=1e-3)
     for options, sentence in (
-        (OnnxOptions(hold={"z": 1}), "has no other input 'z': it has h, c"),
+        (StatedInput(hold={"z": 1}), "has no other input 'z': it has h, c"),
         (
-            OnnxOptions(hold={"h": torch.ones(2, 1, 3)}),
+            StatedInput(hold={"h": torch.ones(2, 1, 3)}),
             r"takes 'h' of shape \(1, 1, 3\), not \(2, 1",
         ),
-        (OnnxOptions(input="z"), "has no input 'z': it has x, h, c"),
-        (OnnxOptions(output="z"), "has no output 'z': it has probabilities, hn, cn"),
+        (StatedInput(input="z"), "has no input 'z': it has x, h, c"),
+        (StatedInput(output="z"), "has no output 'z': it has probabilities, hn, cn"),
     ):
         with pytest.raises(ModelError, match=sentence):
             onnx_file_classifier(tmp_path / "a.onnx", options)
@@ -321,7 +322,7 @@ def test_a_size_that_the_network_demands_is_found(tmp_path: Path) -> None:
     save(tmp_path / "a.onnx", nodes, x, [("y", FLOAT, ["n", 5])], constants)
     found = onnx_file_classifier(tmp_path / "a.onnx")
     assert found.preprocessing.size == (48, 320)
-    other = onnx_file_classifier(tmp_path / "a.onnx", OnnxOptions(size=(48, 100)))
+    other = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(size=(48, 100)))
     assert other.preprocessing.size == (48, 100)
 
 

@@ -9,7 +9,7 @@ any number of images but computes with a batch size of one.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
-from dmbp.models.classifier import Classifier
+from dmbp.models.classifier import Classifier, PixelSize
 from dmbp.models.exported_program import (
     MAX_SIDE,
     ChannelsLast,
     InputShape,
+    StatedInput,
+    channels_first,
     check_input_shape,
     classifier_from_module,
 )
@@ -44,26 +46,6 @@ MAX_BYTES = 2**31
 """The largest ONNX file; the format itself allows no more, larger weights are in other files."""
 
 
-@dataclass(frozen=True)
-class OnnxOptions:
-    """What a user says about a file that the file does not say.
-
-    Args:
-        input: The input to explain; by default the only one that may be a photo, or the first one
-            of floating point.
-        output: The output to explain, by default the one that looks like scores.
-        hold: The values of all other inputs by name, numbers or tensors. Inputs of floating point
-            are zero by default.
-        size: The sizes of an input that the file leaves open, after batch and channels for photos
-            and after the batch for anything else.
-    """
-
-    input: str | None = None
-    output: str | None = None
-    hold: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    size: tuple[int, ...] | None = None
-
-
 PHOTO_SIZES: tuple[tuple[int, int], ...] = (
     *((side, side) for side in (224, 256, 299, 320, 384, 416, 448, 512, 640, 192, 160, 128)),
     *((48, 320), (32, 320), (64, 320), (32, 100), (64, 256)),
@@ -72,41 +54,39 @@ PHOTO_SIZES: tuple[tuple[int, int], ...] = (
 """The sizes at which a network is tried if its file does not state one; the first is ImageNet's."""
 
 
-def onnx_file_classifier(path: Path, options: OnnxOptions | None = None) -> Classifier:
+def onnx_file_classifier(path: Path, stated: StatedInput | None = None) -> Classifier:
     """Return the classifier in an ONNX file, in single precision."""
-    classifier = read_classifier(path, options)
+    classifier = read_classifier(path, stated)
     classifier.module.float()
     return classifier
 
 
-def read_classifier(path: Path, options: OnnxOptions | None = None) -> Classifier:
+def read_classifier(path: Path, stated: StatedInput | None = None) -> Classifier:
     """Return the classifier in the file's precision, with half precision converted to single.
 
     Raises:
         ModelError: If the file is damaged or cannot be explained.
     """
     try:
-        return _read_classifier(path, options or OnnxOptions())
+        return _read_classifier(path, stated or StatedInput())
     except ModelError:
         raise
     except Exception as error:  # a damaged file may hold anything, such as names that are not text
         raise ModelError(f"{path} is damaged: {first_line(error)}") from error
 
 
-def _read_classifier(path: Path, options: OnnxOptions) -> Classifier:
+def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     model = read_model(path)
-    explained, shape, others = find_input(model, str(path), name=options.input)
-    held = held_values(others, options.hold, str(path))
-    scores = find_output(model, str(path), name=options.output, states=others)
-    is_last = _has_channels_last(shape)
-    photo = [shape[0], shape[3], *shape[1:3]] if is_last else shape
-    is_photo = len(photo) == 4 and photo[1] in (None, 1, 3)
-    sized = _with_size(photo, options.size, str(path), is_photo=is_photo)
+    explained, shape, others = find_input(model, str(path), name=stated.input)
+    held = held_values(others, stated.hold, str(path))
+    scores = find_output(model, str(path), name=stated.output, states=others)
+    is_last = stated.layout == "nhwc" or (stated.layout is None and _has_channels_last(shape))
+    shape = channels_first(shape) if is_last else shape
     # An input that is held may have one entry for each image, and a branch may depend on their
     # number: such a file is run on one image after the other.
     has_branches = any(node.op_type in CONTROL_FLOW for node in model.graph.node)
-    if sized[0] is None and (held or has_branches):
-        sized[0] = 1
+    if shape[:1] == [None] and (held or has_branches):
+        shape[0] = 1
 
     def build(shape: Sequence[int | None]) -> nn.Module:
         """Return the module for inputs of this shape."""
@@ -116,73 +96,60 @@ def _read_classifier(path: Path, options: OnnxOptions) -> Classifier:
         module = OnnxModule(graph)
         return ChannelsLast(module) if is_last else module
 
-    if not is_photo:
-        return _classifier_without_photos(build(sized), sized, path)
-    expected, module = _first_size_that_runs(build, sized, path)
-    if expected.batch is None and not _takes_batches(module, expected):
+    if len(shape) != 4 or shape[1] not in (None, 1, 3):
+        return _classifier_without_photos(build, shape, stated, path)
+    expected = check_input_shape([shape], str(path))
+    sized, module = _first_size_that_runs(build, expected.with_stated_size(stated, str(path)), path)
+    if expected.batch is None and not _takes_batches(module, sized):
         expected = replace(expected, batch=1)
-    return classifier_from_module(module, expected, str(path))
-
-
-def _with_size(
-    shape: Sequence[int | None], size: tuple[int, ...] | None, source: str, *, is_photo: bool
-) -> list[int | None]:
-    """Return an input's shape with the sizes that a user gave in place of those left open."""
-    fixed = 2 if is_photo else 1
-    own = list(shape[fixed:])
-    if size is None:
-        return list(shape)
-    given = size * len(own) if len(size) == 1 else size
-    fits = len(given) == len(own) and all(
-        theirs in (None, ours) for theirs, ours in zip(own, given, strict=True)
-    )
-    if not fits:
-        sizes = "×".join("any" if n is None else str(n) for n in own)
-        asked = "×".join(map(str, size))
-        raise ModelError(f"{source} takes inputs of {sizes}, not of {asked}")
-    return [*shape[:fixed], *given]
+    if None in (expected.height, expected.width) and stated.size is None:
+        stated = replace(stated, default_size=sized.preprocessing().size)
+    return classifier_from_module(module, expected, str(path), stated)
 
 
 def _first_size_that_runs(
-    build: Callable[[Sequence[int | None]], nn.Module], shape: Sequence[int | None], path: Path
+    build: Callable[[Sequence[int | None]], nn.Module], images: InputShape, path: Path
 ) -> tuple[InputShape, nn.Module]:
     """Return the shape of photos, and the module; a size that is not stated is tried out.
 
     Raises:
         ModelError: If the file does not state a size, and runs at none that is common.
     """
-    if None not in shape[2:]:
-        expected = check_input_shape([shape], str(path))
-        module = build(shape)
-        _check_sizes(module, expected, path)
-        return expected, module
-    sizes = [
-        tuple(own or other for own, other in zip(shape[2:], common, strict=True))
-        for common in PHOTO_SIZES
-    ]
-    for size in dict.fromkeys(sizes):
-        expected = check_input_shape([[*shape[:2], *size]], str(path))
+    if None not in (images.height, images.width):
+        module = build(_as_list(images))
+        _check_sizes(module, images, path)
+        return images, module
+    tried = dict.fromkeys(
+        replace(images, height=images.height or height, width=images.width or width)
+        for height, width in PHOTO_SIZES
+    )
+    for sized in tried:
         try:
-            module = build([*shape[:2], *size])
-        except TooLarge:
-            raise
+            module = build(_as_list(sized))
         except ModelError:
-            if size == sizes[-1]:
+            if sized == next(iter(tried)):  # an operator is missing, for example
                 raise
             continue
-        if _check_sizes(module, expected, path):
-            return expected, module
+        if _check_sizes(module, sized, path):
+            return sized, module
     raise ModelError(
         f"{path} does not say how large its images are, and runs at none of the usual sizes: give "
         "--size HEIGHTxWIDTH"
     )
 
 
+def _as_list(images: InputShape) -> list[int | None]:
+    return [images.batch, images.channels, images.height, images.width]
+
+
 def _classifier_without_photos(
-    module: nn.Module, shape: Sequence[int | None], path: Path
+    build: Callable[[Sequence[int | None]], nn.Module],
+    shape: Sequence[int | None],
+    stated: StatedInput,
+    path: Path,
 ) -> Classifier:
     """Return a model whose inputs are not photos, such as sounds."""
-    own = shape[1:]
+    own = _open_sizes_filled(shape[1:], stated.size, path)
     if not own or None in own:
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
@@ -195,10 +162,28 @@ def _classifier_without_photos(
             "dynamic batch dimension"
         )
     sizes = tuple(int(size) for size in own if size is not None)
+    module = build([shape[0], *sizes])
     _check_result_sizes(module, [1, *sizes], path)
     wrapped = OneAtATime(module) if shape[0] == 1 else module
     force_eval(wrapped)
     return Classifier(str(path), wrapped, input_shape=sizes)
+
+
+def _open_sizes_filled(
+    own: Sequence[int | None], size: PixelSize | None, path: Path
+) -> list[int | None]:
+    """Return the sizes of an input, with those that a user gave where the file leaves them open."""
+    if size is None:
+        return list(own)
+    given = list(size) if isinstance(size, tuple) else [size] * own.count(None)
+    if len(given) != own.count(None):
+        sizes = ", ".join("any" if n is None else str(n) for n in own)
+        raise ModelError(
+            f"{path} takes inputs of {sizes} numbers, of which {own.count(None)} are open, and "
+            f"--size gives {len(given)}"
+        )
+    left = iter(given)
+    return [next(left) if n is None else n for n in own]
 
 
 def _read_graph(
@@ -229,8 +214,7 @@ def _has_channels_last(shape: Sequence[int | None]) -> bool:
 def _check_sizes(module: nn.Module, expected: InputShape, path: Path) -> bool:
     """Return whether the module runs at this size, by propagating shapes only."""
     preprocessing = expected.preprocessing()
-    height, width = expected.height or preprocessing.crop, expected.width or preprocessing.crop
-    shape = [expected.batch or 1, len(preprocessing.mean), height, width]
+    shape = [expected.batch or 1, len(preprocessing.mean), *preprocessing.size]
     return _check_result_sizes(module, shape, path)
 
 
@@ -258,10 +242,9 @@ def _fake_inputs(module: nn.Module, shape: Sequence[int]) -> Tensor:
 def _takes_batches(module: nn.Module, expected: InputShape) -> bool:
     """Return whether two images give two rows of scores, by propagating shapes only."""
     preprocessing = expected.preprocessing()
-    height, width = expected.height or preprocessing.crop, expected.width or preprocessing.crop
     try:
         with silence_output(), torch.no_grad(), _shapes_only():
-            shape = [2, len(preprocessing.mean), height, width]
+            shape = [2, len(preprocessing.mean), *preprocessing.size]
             return len(module(_fake_inputs(module, shape))) == 2
     except Exception:  # whatever torch raises about sizes that do not fit
         return False
