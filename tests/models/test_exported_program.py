@@ -136,7 +136,7 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
     whole = save(small_network(), tmp_path / "eight.pt2", torch.zeros(8, 3, 16, 16)).read_bytes()
     (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.pt2").write_text("hello")
-    save(nn.AvgPool2d(4), tmp_path / "last.pt2", torch.zeros(1, 16, 24, 3))
+    save(nn.ReLU(), tmp_path / "last.pt2", torch.zeros(1, 16, 24, 3))
     save(nn.Linear(4, 2), tmp_path / "flat.pt2", torch.zeros(1, 4))
     for name, sentence in [
         ("missing.pt2", "there is no model file"),
