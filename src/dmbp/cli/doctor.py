@@ -10,8 +10,11 @@ from dmbp.cli.options import (
     ClassesOption,
     DeviceOption,
     FitOption,
+    HoldOption,
+    InputNameOption,
     LayoutOption,
     MeanOption,
+    OutputNameOption,
     ScaleOption,
     SitesOption,
     SizeOption,
@@ -21,6 +24,7 @@ from dmbp.cli.options import (
     WeightsOption,
     given_options,
     input_settings,
+    model_ends,
     report_errors,
     stdout,
 )
@@ -43,6 +47,9 @@ def doctor(
     scale: ScaleOption = None,
     channels: ChannelsOption = None,
     layout: LayoutOption = None,
+    hold: HoldOption = None,
+    input_name: InputNameOption = None,
+    output_name: OutputNameOption = None,
     device: DeviceOption = "cpu",
     smooth: SmoothOption = None,
     sites: SitesOption = None,
@@ -80,6 +87,7 @@ def doctor(
             untrained=True,
             trust_model_file=trust_model_file,
             inputs=inputs,
+            ends=model_ends(input_name, output_name, hold),
         )
         diagnosis = diagnose(spec, freezing=given_options(smooth=smooth, sites=sites))
     if as_json:

@@ -12,11 +12,14 @@ from dmbp.cli.options import (
     ColoursOption,
     DeviceOption,
     FitOption,
+    HoldOption,
+    InputNameOption,
     LayoutOption,
     MeanOption,
     ModelOption,
     Objective,
     OutOption,
+    OutputNameOption,
     PaletteName,
     PictureFormat,
     PictureOption,
@@ -33,6 +36,7 @@ from dmbp.cli.options import (
     WeightsOption,
     given_options,
     input_settings,
+    model_ends,
     print_default_model,
     report_errors,
     stdout,
@@ -54,6 +58,9 @@ def explain(
     scale: ScaleOption = None,
     channels: ChannelsOption = None,
     layout: LayoutOption = None,
+    hold: HoldOption = None,
+    input_name: InputNameOption = None,
+    output_name: OutputNameOption = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -188,7 +195,13 @@ def explain(
             layout=layout,
         )
         spec = ModelSpec(
-            model, weights, classes, device, trust_model_file=trust_model_file, inputs=inputs
+            model,
+            weights,
+            classes,
+            device,
+            trust_model_file=trust_model_file,
+            inputs=inputs,
+            ends=model_ends(input_name, output_name, hold),
         )
         explain_photos(
             photos,

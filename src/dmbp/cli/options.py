@@ -26,6 +26,7 @@ from dmbp.files import is_folder, printable, reason, shown
 
 if TYPE_CHECKING:
     from dmbp.models import InputSettings
+    from dmbp.models.exported_program import Ends
     from dmbp.workflows.compare import Comparison
     from dmbp.workflows.prediction import ModelSpec, Prediction
     from dmbp.workflows.sanity import SanityCheck
@@ -276,6 +277,23 @@ TrustOption = Annotated[
         "so use this only for files of people you trust.",
     ),
 ]
+HoldOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hold",
+        metavar="NAME=VALUE",
+        help="Value of another input of an ONNX file, a number or an .npy file; may be repeated. "
+        "Default: zero, if it is of floating point.",
+    ),
+]
+InputNameOption = Annotated[
+    str | None,
+    typer.Option("--input-name", help="Input of an ONNX file to explain, if it has several."),
+]
+OutputNameOption = Annotated[
+    str | None,
+    typer.Option("--output-name", help="Output of an ONNX file to explain, if it has several."),
+]
 ClassesOption = Annotated[
     Path | None,
     typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
@@ -357,6 +375,48 @@ def input_settings(
     )
     context = ErrorContext("the options", key_name=lambda key: f"--{key}")
     return parse(InputSettings, values, lambda _: context)
+
+
+def model_ends(input_name: str | None, output_name: str | None, hold: list[str] | None) -> "Ends":
+    """Return the options about the inputs and outputs of an ONNX file.
+
+    Raises:
+        InputError: If a value to hold is neither a number nor an array of numbers in a file.
+    """
+    from dmbp.models.exported_program import Ends
+
+    return Ends(input_name, output_name, dict(_parse_held(text) for text in hold or []))
+
+
+def _parse_held(text: str) -> tuple[str, Any]:
+    from dmbp.errors import InputError
+
+    name, _, value = text.rpartition("=")
+    if not name or not value:
+        raise InputError(f"--hold takes NAME=VALUE, such as --hold sr=16000, not {text!r}")
+    if value.endswith(".npy"):
+        return name, _read_array(Path(value))
+    try:
+        number = float(value)
+    except ValueError as error:
+        raise InputError(f"--hold {name} takes a number or an .npy file, not {value!r}") from error
+    return name, int(number) if number.is_integer() else number
+
+
+def _read_array(path: Path) -> Any:
+    import numpy
+
+    from dmbp.errors import InputError
+    from dmbp.files import check_file, shown
+
+    check_file(path, what="file of numbers", error=InputError, most_bytes=2**28)
+    try:
+        found = numpy.load(path, allow_pickle=False)
+    except Exception as error:  # numpy raises almost anything for a damaged file
+        raise InputError(f"{shown(path)} is not an array that numpy saved") from error
+    if found.dtype.kind not in "fiub":
+        raise InputError(f"{shown(path)} has {found.dtype}, not numbers")
+    return found
 
 
 def _parse_numbers(text: str | None) -> Any:

@@ -12,10 +12,13 @@ from dmbp.cli.options import (
     ColoursOption,
     DeviceOption,
     FitOption,
+    HoldOption,
+    InputNameOption,
     LayoutOption,
     MeanOption,
     ModelOption,
     OutOption,
+    OutputNameOption,
     PaletteName,
     PhotoArgument,
     PictureFormat,
@@ -32,6 +35,7 @@ from dmbp.cli.options import (
     WeightsOption,
     given_options,
     input_settings,
+    model_ends,
     predict_photo,
     report_errors,
     stdout,
@@ -61,6 +65,9 @@ def sanity(
     scale: ScaleOption = None,
     channels: ChannelsOption = None,
     layout: LayoutOption = None,
+    hold: HoldOption = None,
+    input_name: InputNameOption = None,
+    output_name: OutputNameOption = None,
     target: TargetOption = None,
     rather_than: RatherThanOption = None,
     device: DeviceOption = "cpu",
@@ -95,7 +102,13 @@ def sanity(
             layout=layout,
         )
         spec = ModelSpec(
-            model, weights, classes, device, trust_model_file=trust_model_file, inputs=inputs
+            model,
+            weights,
+            classes,
+            device,
+            trust_model_file=trust_model_file,
+            inputs=inputs,
+            ends=model_ends(input_name, output_name, hold),
         )
         prediction = predict_photo(
             photo,

@@ -420,6 +420,11 @@ def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Clas
     runner = ModelRunner(classifier.module)
     outputs = runner.outputs(inputs)
     form = runner.form(inputs)
+    if form is not None and form.has_several_dimensions:
+        raise ModelError(
+            f"{classifier.name} gives outputs of shape {form.shape} for an image, not a score for "
+            "each class; in Python, dmbp.DMBP explains any of them, with target=(…) or a function"
+        )
     if form is not None and form.activation is not None:
         own = "sigmoid" if form.activation == "sigmoid" else "softmax"
         classifier = replace(classifier, activation=own)

@@ -41,6 +41,28 @@ decide that an explanation takes hours and all memory. Modules from code may tak
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Which of an ONNX file's inputs and outputs are meant, if it has several.
+
+    Args:
+        input: The input to explain; by default the only one that may be a photo, or the first one
+            of floating point.
+        output: The output to explain, by default the one that looks like scores.
+        hold: The values of all other inputs by name, numbers or tensors. Inputs of floating point
+            are zero by default.
+    """
+
+    input: str | None = None
+    output: str | None = None
+    hold: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def are_given(self) -> bool:
+        """Whether anything is said."""
+        return self.input is not None or self.output is not None or bool(self.hold)
+
+
+@dataclass(frozen=True)
 class StatedInput:
     """What is said about a file's input outside the file; None leaves it to the file.
 
@@ -48,19 +70,13 @@ class StatedInput:
         size: The input's size, which must agree with the sizes that the file fixes.
         default_size: The size for a file that does not fix it.
         layout: Where the channels are.
-        input: The input of an ONNX file to explain; by default the only one that may be a photo, or
-            the first one of floating point.
-        output: The output of an ONNX file to explain, by default the one that looks like scores.
-        hold: The values of an ONNX file's other inputs by name, numbers or tensors. Inputs of
-            floating point are zero by default.
+        ends: Which inputs and outputs are meant.
     """
 
     size: PixelSize | None = None
     default_size: PixelSize | None = None
     layout: Layout | None = None
-    input: str | None = None
-    output: str | None = None
-    hold: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ends: Ends = field(default_factory=Ends)
 
 
 def program_file_classifier(

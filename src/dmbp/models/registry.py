@@ -24,7 +24,7 @@ from dmbp.files import check_file, shown
 from dmbp.models import hugging_face, timm_models, voc160
 from dmbp.models.class_names import read_classes
 from dmbp.models.classifier import Classifier
-from dmbp.models.exported_program import ChannelsLast, StatedInput, program_file_classifier
+from dmbp.models.exported_program import ChannelsLast, Ends, StatedInput, program_file_classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.hugging_face import hugging_face_model, is_model_folder
 from dmbp.models.input_settings import OPTIONS, InputSettings, SettingsLayer, as_size
@@ -79,6 +79,7 @@ def load_model(
     classes: Path | None = None,
     trust_model_file: bool = False,
     inputs: InputSettings | None = None,
+    ends: Ends | None = None,
 ) -> Classifier:
     """Load a model by name, like the option `--model` of every command.
 
@@ -94,6 +95,7 @@ def load_model(
             file may run any code.
         inputs: How photos are prepared, where that differs from what the model, or files beside it,
             say.
+        ends: Which inputs and outputs of an ONNX file are meant, if it has several.
 
     Returns:
         The model in evaluation mode, with its preprocessing and class names.
@@ -108,8 +110,11 @@ def load_model(
     architecture, _, published = name.partition(":")
     inputs = inputs or InputSettings()
     is_file = Path(name).suffix in FILES
+    ends = ends or Ends()
+    if ends.are_given and Path(name).suffix != ".onnx":
+        raise ModelError(f"{shown(name)} is no ONNX file, so its inputs and outputs have no names")
     if is_file:
-        classifier = _load_file(Path(name), weights, trust_model_file, inputs)
+        classifier = _load_file(Path(name), weights, trust_model_file, inputs, ends)
     elif architecture == timm_models.PREFIX and published:
         classifier = timm_classifier(published, weights)
     elif architecture == hugging_face.PREFIX and ":" in name:
@@ -178,7 +183,9 @@ def _load_hugging_face(name: str, weights: Path | None, inputs: InputSettings) -
     return hugging_face_model(name, assume_preprocessing=is_stated)
 
 
-def _load_file(path: Path, weights: Path | None, trust: bool, inputs: InputSettings) -> Classifier:
+def _load_file(
+    path: Path, weights: Path | None, trust: bool, inputs: InputSettings, ends: Ends
+) -> Classifier:
     """Return the model in a file, with what the files beside it say about its input."""
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
@@ -190,6 +197,7 @@ def _load_file(path: Path, weights: Path | None, trust: bool, inputs: InputSetti
         size=as_size(_last(settings.size for settings in stated)),
         default_size=as_size(_last(conventional)),
         layout=_last(settings.layout for settings in stated),
+        ends=ends,
     )
     classifier = FILES[path.suffix](path, trust, form)
     for layer in layers:

@@ -22,6 +22,7 @@ from dmbp.errors import InputError, first_line
 from dmbp.files import shown
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import move_module, run_classifier
+from dmbp.models.exported_program import Ends
 from dmbp.models.input_settings import InputSettings
 from dmbp.process import silence_output
 from dmbp.render.colour import Array
@@ -36,7 +37,7 @@ class ModelSpec:
     `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
     With `untrained`, an architecture without a weights file gets random weights.
     With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
-    where that differs from what the model says.
+    where that differs from what the model says, and `ends` which inputs and outputs are meant.
     """
 
     model: str | None = None
@@ -46,6 +47,7 @@ class ModelSpec:
     untrained: bool = False
     trust_model_file: bool = False
     inputs: InputSettings = field(default_factory=InputSettings)
+    ends: Ends = field(default_factory=Ends)
 
     def load(self) -> Classifier:
         """Load the model onto its device."""
@@ -60,6 +62,7 @@ class ModelSpec:
                 classes=self.classes,
                 trust_model_file=self.trust_model_file,
                 inputs=self.inputs,
+                ends=self.ends,
             )
         move_module(classifier.module, device)
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
@@ -151,6 +154,11 @@ def predict(
     `targets` are numbers or names of classes; if there are none, the top class is explained.
     `rather_than` are the classes that each is compared with, or "rivals".
     """
+    if classifier.input_shape is not None:
+        raise InputError(
+            f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: explain "
+            "it in Python, with dmbp.DMBP(load_model(name).module)"
+        )
     view = classifier.preprocessing.view(photo)
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
     batch_outputs, classifier = run_classifier(classifier, inputs)

@@ -77,9 +77,9 @@ def read_classifier(path: Path, stated: StatedInput | None = None) -> Classifier
 
 def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     model = read_model(path)
-    explained, shape, others = find_input(model, str(path), name=stated.input)
-    held = held_values(others, stated.hold, str(path))
-    scores = find_output(model, str(path), name=stated.output, states=others)
+    explained, shape, others = find_input(model, str(path), name=stated.ends.input)
+    held = held_values(others, stated.ends.hold, str(path))
+    scores = find_output(model, str(path), name=stated.ends.output, states=others)
     is_last = stated.layout == "nhwc" or (stated.layout is None and _has_channels_last(shape))
     shape = channels_first(shape) if is_last else shape
     # An input that is held may have one entry for each image, and a branch may depend on their
@@ -444,8 +444,8 @@ def find_output(
         if len(candidates) == 1:
             return str(candidates[0].name)
     raise ModelError(
-        f"{source} gives {len(outputs)} outputs ({names}): say which one to explain with --output "
-        f"{outputs[0].name}"
+        f"{source} gives {len(outputs)} outputs ({names}): say which one to explain with "
+        f"--output-name {outputs[0].name}"
     )
 
 
