@@ -152,7 +152,9 @@ def diagnose(model: ModelSpec, *, freezing: Mapping[str, Any] | None = None) -> 
     )
 
 
-def _check_photos(classifier: Classifier, *, has_random_weights: bool) -> PhotoCheck:
+def _check_photos(classifier: Classifier, *, has_random_weights: bool) -> PhotoCheck | None:
+    if classifier.input_shape is not None:
+        return None
     preprocessing, origins = classifier.preprocessing, classifier.origins
     if has_random_weights:
         return PhotoCheck(preprocessing, origins, why_not="not shown, the weights are random")

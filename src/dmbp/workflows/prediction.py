@@ -156,8 +156,8 @@ def predict(
     """
     if classifier.input_shape is not None:
         raise InputError(
-            f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: explain "
-            "it in Python, with dmbp.DMBP(load_model(name).module)"
+            f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: "
+            "explain it in Python, with dmbp.DMBP(load_model(name).module)"
         )
     view = classifier.preprocessing.view(photo)
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
