@@ -1,6 +1,7 @@
 """Loads models by name: `load_model` turns the value of `--model` into a `Classifier`.
 
     net.pt2, net.onnx          a file with a whole model            `FILES`
+    net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
@@ -31,6 +32,7 @@ from dmbp.models.paper_networks import (
     vgg16_voc_classifier,
 )
 from dmbp.models.timm_models import PREFIX, timm_classifier, untrained_timm
+from dmbp.models.torchscript_file import SUFFIXES, is_torchscript, torchscript_file_classifier
 from dmbp.models.torchvision_models import (
     torchvision_classifier,
     torchvision_names,
@@ -58,6 +60,8 @@ FILES: Mapping[str, Callable[[Path, bool], Classifier]] = {
 }
 """Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`."""
 
+WEIGHTS_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+
 MAX_CLASSES_BYTES = 2**24
 """The largest file of class names; ImageNet's 21 841 names are 0.5 MB."""
 
@@ -80,13 +84,13 @@ def load_model(
 
     Args:
         name: One of `model_names()`; `timm:NAME`; a torchvision architecture with weights it
-            publishes, such as `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
-            `package.module:factory`.
+            publishes, such as `resnet50:IMAGENET1K_V1`; a `.pt2`, `.onnx` or TorchScript file; or a
+            user's own `package.module:factory`.
         weights: A file of weights, or a folder for models that need several files. By default the
             model's published weights are used, and downloaded if necessary.
         classes: A text file of class names, one per line, in the order of the outputs.
-        trust_model_file: Let torch load a `.pt2` file that dmbp cannot read as plain data. Such a
-            file may run any code.
+        trust_model_file: Let torch load a TorchScript file, or a `.pt2` file that dmbp cannot read
+            as plain data. Such a file may run any code.
 
     Returns:
         The model in evaluation mode, with its preprocessing and class names.
@@ -98,7 +102,7 @@ def load_model(
     if not name.strip():
         raise ModelError(f"the model's name is empty; give one, or none at all for {DEFAULT}")
     architecture, _, published = name.partition(":")
-    if Path(name).suffix in FILES:
+    if Path(name).suffix in FILES or is_torchscript(Path(name)):
         classifier = _load_file(Path(name), weights, trust_model_file)
     elif architecture == PREFIX and published:
         classifier = timm_classifier(published, weights)
@@ -159,12 +163,16 @@ def _load_file(path: Path, weights: Path | None, trust: bool) -> Classifier:
     if weights is not None:
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
     check_file(path, what="model file", error=ModelError)
-    return FILES[path.suffix](path, trust)
+    if path.suffix in FILES:
+        return FILES[path.suffix](path, trust)
+    return torchscript_file_classifier(path, trust=trust)
 
 
 def _weights_file_hint(name: str) -> str | None:
     """Return advice if the name is that of a file of weights, else None."""
-    if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+    if Path(name).suffix in SUFFIXES and Path(name).suffix not in WEIGHTS_SUFFIXES:
+        return "there is no such file, or it is not one that torch.jit.save wrote"
+    if Path(name).suffix not in WEIGHTS_SUFFIXES:
         return None
     return (
         "a file of weights does not say which network they belong to: give its architecture with "

@@ -42,8 +42,8 @@ def read_state_dict(path: Path) -> StateDict:
     except Exception as error:  # the readers raise almost anything for a foreign file
         if "TorchScript" in str(error):
             raise WeightsError(
-                f"{path} is a TorchScript program, not a file of weights; save the weights with "
-                "torch.save(model.state_dict(), ...)"
+                f"{path} is a TorchScript program, not a file of weights; explain it with "
+                f"--model {path}, or save the weights with torch.save(model.state_dict(), ...)"
             ) from error
         if not isinstance(error, pickle.UnpicklingError) or "GLOBAL" not in str(error):
             raise WeightsError(f"{path} is not a file of weights that can be read") from error

@@ -1,0 +1,132 @@
+"""Why operations cannot be frozen, and what to do about it.
+
+The first row that the operation's name starts with counts. An operation without a row is refused
+because it has no rule.
+
+    >>> refusal_of("aten.fft_rfft2.default").reason
+    'its results are complex numbers'
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it in that mode"
+"""What to do about operations that occur only in training."""
+
+ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an operation cannot be frozen at an input, and what its user can do."""
+
+    reason: str
+    way_out: str
+
+
+_NO_RULE = Refusal("it has no rule", ADD_RULE)
+
+_CUSTOM = Refusal(
+    "it is a custom operation, which dmbp cannot look into",
+    "write it with PyTorch's own operations while the model is explained",
+)
+
+_COMPLEX = Refusal(
+    "its results are complex numbers",
+    "write complex numbers as pairs of real ones",
+)
+
+_QUANTISED = Refusal(
+    "it rounds activations to integers, so its slope is zero",
+    "explain the network in floating point, from before it was quantised",
+)
+
+_ROUNDS = Refusal(
+    "it rounds activations, so its slope is zero",
+    "explain the network without rounding; if it is quantised, that is the network from before it",
+)
+
+_RANDOM = Refusal(
+    "it draws random numbers, so the model's output is not determined by its input",
+    "draw them in training only, if self.training",
+)
+
+_BATCH_STATISTICS = Refusal(
+    "it normalises by the statistics of the batch, so images depend on each other",
+    f"{EVAL_MODE_HINT}; if forward() calls it, write training=self.training",
+)
+
+_WHOLE_BATCH = Refusal(
+    "it combines all images of the batch, so they depend on each other",
+    "give it the dimensions of one image, such as x.amax((1, 2, 3))",
+)
+
+_CONDITION = Refusal(
+    "the values of a tensor decide what is computed",
+    "compute both branches and select with torch.where, or explain the model with one of them",
+)
+
+_SPARSE = Refusal(
+    "it makes or reads a sparse tensor",
+    "use dense tensors, .to_dense(), while the model is explained",
+)
+
+NO_STATISTICS = Refusal(
+    "it has no running statistics (track_running_stats=False), so it normalises by the statistics "
+    "of the batch, and images depend on each other",
+    "give it running statistics, or use a norm of each image, such as group or instance norm",
+)
+"""Why batch norm is refused although the model is in evaluation mode."""
+
+_RECURRENT = "recurrent layers multiply gates over time: explain the layers after them"
+
+REFUSALS: Mapping[str, Refusal] = {
+    "aten.fft_": Refusal(
+        "its results are complex numbers",
+        "a Fourier transform is linear, so write it as products with the matrices of cosines and "
+        "sines, or give the model its result as the input",
+    ),
+    **dict.fromkeys(
+        ("aten.complex.", "aten.view_as_complex", "aten.polar", "aten.stft", "aten.istft"), _COMPLEX
+    ),
+    **dict.fromkeys(
+        ("aten.fake_quantize", "aten.quantize_per", "aten.dequantize", "quantized"), _QUANTISED
+    ),
+    **dict.fromkeys(
+        ("aten.round", "aten.floor.", "aten.ceil.", "aten.trunc", "aten.fix", "aten.sign.",
+         "aten.frac"), _ROUNDS
+    ),
+    **dict.fromkeys(
+        ("aten.rand", "aten.normal", "aten.bernoulli", "aten.multinomial", "aten.poisson",
+         "aten.binomial", "aten.exponential", "aten.uniform", "aten.rrelu"), _RANDOM
+    ),
+    **dict.fromkeys(("aten.batch_norm", "aten._native_batch_norm_legit"), _BATCH_STATISTICS),
+    "aten.dropout": Refusal(
+        "it draws random numbers",
+        f"{EVAL_MODE_HINT}; if forward() calls it, write F.dropout(x, training=self.training)",
+    ),
+    **dict.fromkeys(
+        ("aten.max.default", "aten.min.default", "aten.mean.default", "aten.median.default",
+         "aten.std.default", "aten.var.default", "aten.prod.default"), _WHOLE_BATCH
+    ),
+    **dict.fromkeys(("cond", "while_loop", "scan"), _CONDITION),
+    **dict.fromkeys(
+        ("aten._to_sparse", "aten.to_sparse", "aten._sparse", "aten.sparse"), _SPARSE
+    ),
+    "aten.softmax": Refusal(_NO_RULE.reason, "explain the scores before it: leave the last layer out"),
+    "aten.lstm": Refusal(_NO_RULE.reason, _RECURRENT),
+    "aten.gru": Refusal(_NO_RULE.reason, _RECURRENT),
+    "aten.argmax": Refusal(_NO_RULE.reason, "let the model return the scores instead of the label"),
+}  # fmt: skip
+"""Refusals by the start of an operation's name."""
+
+OWN_NAMESPACES = ("aten.", "prims.", "higher_order.")
+
+
+def refusal_of(operation: str) -> Refusal:
+    """Return why an operation is refused."""
+    found = [refusal for start, refusal in REFUSALS.items() if operation.startswith(start)]
+    if found:
+        return found[0]
+    is_custom = "." in operation and not operation.startswith(OWN_NAMESPACES)
+    return _CUSTOM if is_custom else _NO_RULE
