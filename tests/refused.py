@@ -349,6 +349,24 @@ class ForwardMode(nn.Module):
         return functional.batch_norm(x, norm.running_mean, norm.running_var, training=True)
 
 
+class KeepsState(nn.Module):
+    """Adds what it saw in the call before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = x + 0.1 * self.last
+        self.last = mixed.mean()
+        return mixed
+
+
+class NeedsMask(nets.FunctionalNet):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(x * mask)
+
+
 CASES: Mapping[str, Callable[[], nn.Module]] = {
     "int8, dynamic (torch.ao)": dynamic_int8,
     "int8, static (torch.ao)": static_int8,
@@ -389,6 +407,8 @@ CASES: Mapping[str, Callable[[], nn.Module]] = {
     "list of detections": Detector,
     "labels instead of scores": lambda: Vector(Labels()),
     "output made of Python numbers": lambda: Vector(Detached()),
+    "state that is kept between calls": lambda: Layers(KeepsState()),
+    "a second input": NeedsMask,
     "lazy module": lambda: Vector(nn.LazyLinear(5)),
     "half precision without a kernel": lambda: Vector(HalfKernel()).half(),
     "LSTM": half_lstm,

@@ -21,6 +21,7 @@ import re
 import traceback
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 
 class DMBPError(Exception):
@@ -108,7 +109,10 @@ def first_line(error: Exception) -> str:
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_NOT_THE_USERS = re.compile(r"[/\\](torch|torchvision|dmbp|contextlib\.py)([/\\]|$)|^<|^code/")
+_NOT_THE_USERS = re.compile(
+    r"(site|dist)-packages[/\\](torch|torchvision)[/\\]|[/\\]contextlib\.py$|^<|^code/|^"
+    + re.escape(str(Path(__file__).parent))
+)
 
 
 def place_in(stack: str) -> str:

@@ -44,9 +44,7 @@ def torchscript_file_classifier(path: Path, *, trust: bool = False) -> Classifie
         ModelError: If `trust` is false, or torch cannot load the file.
     """
     if not trust:
-        raise not_opened(
-            path, "it is a TorchScript program, which may run code while it is loaded"
-        )
+        raise not_opened(path, "it is a TorchScript program, which may run code while it is loaded")
     try:
         with silence_output():  # TorchScript is deprecated
             module: nn.Module = torch.jit.load(path, map_location="cpu")

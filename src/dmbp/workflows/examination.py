@@ -35,6 +35,7 @@ from dmbp.process import Peak, measure_peak
 ITERATIONS = 3
 """How many iterations are timed, after one warm-up."""
 
+
 @dataclass(frozen=True)
 class RefusedOperation:
     """An operation that cannot be frozen, its module and what to do about it.

@@ -17,6 +17,12 @@ from dmbp.linear.rules.refusals import refusal_of
 
 _NO_KERNEL = re.compile(r"not implemented for|[Ll]ow precision|not supported .*(Half|BFloat16)")
 
+_MISSING_INPUT = re.compile(
+    r"missing (?:\d+ required positional|value for) arguments?:? ('.*?'(?=$|\.)|'\w+')"
+)
+
+_ASSIGNED = re.compile(r"attributes? (?:self\.)?([\w., ]+?) (?:was|were) assigned during export")
+
 _CUSTOM_OPERATION = re.compile(r"(?:CustomOpDef\(|[Oo]perator )'?([\w.]+::\w+)")
 
 
@@ -33,6 +39,13 @@ def forward_failure(error: Exception, inputs: Tensor) -> ModelError:
         return ModelError(
             f"the model does not run: an operation{where} has no kernel for {inputs.dtype} on "
             f"{inputs.device.type}; use model.float() and inputs.float()"
+        )
+    missing = _MISSING_INPUT.search(message)
+    if missing is not None:
+        return ModelError(
+            f"the model takes other inputs, too: {missing[1]}; pass them as "
+            "additional_forward_args, or, on the command line, give --model a function that "
+            "returns a model of images alone"
         )
     hint = "; for a single image pass a batch, inputs[None]" if inputs.dim() == 3 else ""
     return ModelError(f"the model does not run on an input of shape {shape}: {message}{hint}")
@@ -54,6 +67,12 @@ def export_failure(model: nn.Module, error: Exception) -> CaptureError:
             f"forward() decides by the values of a tensor{where} what it computes, as an if, an "
             "assert, a loop or a size does, so the model is not a single graph; use torch.where, "
             "or explain the model without that decision"
+        )
+    assigned = _ASSIGNED.search(message)
+    if assigned is not None:
+        return CaptureError(
+            f"forward() replaces the tensor {assigned[1]!r} in every call, so the model's output "
+            "may depend on the calls before it; explain a model that takes the tensor as an input"
         )
     custom = _CUSTOM_OPERATION.search(message)
     if custom is not None:

@@ -10,8 +10,7 @@ because it has no rule.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it in that mode"
-"""What to do about operations that occur only in training."""
+_EXPORT_IN_EVAL_MODE = "export a program in evaluation mode with model.eval()"
 
 ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
 
@@ -31,10 +30,18 @@ _CUSTOM = Refusal(
     "write it with PyTorch's own operations while the model is explained",
 )
 
-_COMPLEX = Refusal(
+COMPLEX = Refusal(
     "its results are complex numbers",
     "write complex numbers as pairs of real ones",
 )
+"""Why an operation that makes complex numbers is refused, also a conversion to them."""
+
+CONSTANT = Refusal(
+    "frozen at its value there, it leaves an output that does not depend on the input",
+    "numbers that pass through .item() or .tolist(), labels and comparisons are constants, so "
+    "compute the scores with tensors",
+)
+"""Why an output is refused that is constant around the input."""
 
 _QUANTISED = Refusal(
     "it rounds activations to integers, so its slope is zero",
@@ -43,17 +50,18 @@ _QUANTISED = Refusal(
 
 _ROUNDS = Refusal(
     "it rounds activations, so its slope is zero",
-    "explain the network without rounding; if it is quantised, that is the network from before it",
+    "explain the network without rounding, such as a quantised network before its quantisation",
 )
 
-_RANDOM = Refusal(
+RANDOM = Refusal(
     "it draws random numbers, so the model's output is not determined by its input",
     "draw them in training only, if self.training",
 )
+"""Why an operation is refused whose result is random in every mode."""
 
 _BATCH_STATISTICS = Refusal(
     "it normalises by the statistics of the batch, so images depend on each other",
-    f"{EVAL_MODE_HINT}; if forward() calls it, write training=self.training",
+    f"write training=self.training in forward(), and {_EXPORT_IN_EVAL_MODE}",
 )
 
 _WHOLE_BATCH = Refusal(
@@ -87,7 +95,7 @@ REFUSALS: Mapping[str, Refusal] = {
         "sines, or give the model its result as the input",
     ),
     **dict.fromkeys(
-        ("aten.complex.", "aten.view_as_complex", "aten.polar", "aten.stft", "aten.istft"), _COMPLEX
+        ("aten.complex.", "aten.view_as_complex", "aten.polar", "aten.stft", "aten.istft"), COMPLEX
     ),
     **dict.fromkeys(
         ("aten.fake_quantize", "aten.quantize_per", "aten.dequantize", "quantized"), _QUANTISED
@@ -98,12 +106,12 @@ REFUSALS: Mapping[str, Refusal] = {
     ),
     **dict.fromkeys(
         ("aten.rand", "aten.normal", "aten.bernoulli", "aten.multinomial", "aten.poisson",
-         "aten.binomial", "aten.exponential", "aten.uniform", "aten.rrelu"), _RANDOM
+         "aten.binomial", "aten.exponential", "aten.uniform", "aten.rrelu"), RANDOM
     ),
     **dict.fromkeys(("aten.batch_norm", "aten._native_batch_norm_legit"), _BATCH_STATISTICS),
     "aten.dropout": Refusal(
-        "it draws random numbers",
-        f"{EVAL_MODE_HINT}; if forward() calls it, write F.dropout(x, training=self.training)",
+        "it draws random numbers, so the model's output is not determined by its input",
+        f"write F.dropout(x, training=self.training) in forward(), and {_EXPORT_IN_EVAL_MODE}",
     ),
     **dict.fromkeys(
         ("aten.max.default", "aten.min.default", "aten.mean.default", "aten.median.default",
@@ -113,7 +121,10 @@ REFUSALS: Mapping[str, Refusal] = {
     **dict.fromkeys(
         ("aten._to_sparse", "aten.to_sparse", "aten._sparse", "aten.sparse"), _SPARSE
     ),
-    "aten.softmax": Refusal(_NO_RULE.reason, "explain the scores before it: leave the last layer out"),
+    "aten.softmax": Refusal(
+        _NO_RULE.reason,
+        "if it is the last layer, explain the model without it: the scores before it",
+    ),
     "aten.lstm": Refusal(_NO_RULE.reason, _RECURRENT),
     "aten.gru": Refusal(_NO_RULE.reason, _RECURRENT),
     "aten.argmax": Refusal(_NO_RULE.reason, "let the model return the scores instead of the label"),

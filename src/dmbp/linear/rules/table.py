@@ -29,7 +29,14 @@ from dmbp.linear.rules.choices import CHOICES, DECISIONS
 from dmbp.linear.rules.gates import GATES
 from dmbp.linear.rules.norms import NORMS
 from dmbp.linear.rules.products import PRODUCTS
-from dmbp.linear.rules.refusals import NO_STATISTICS, Refusal, refusal_of
+from dmbp.linear.rules.refusals import (
+    ADD_RULE,
+    COMPLEX,
+    CONSTANT,
+    NO_STATISTICS,
+    Refusal,
+    refusal_of,
+)
 from dmbp.linear.rules.smooth import SMOOTH
 
 RULES: Mapping[str, Rule] = {
@@ -81,10 +88,11 @@ def _refusal(node: Node, reason: str) -> Refusal:
     name = operation_name(node.target)
     if name.startswith("aten.batch_norm") and len(node.args) > 3 and node.args[3] is None:
         return NO_STATISTICS
-    refusal = refusal_of(name)
-    if any(name.startswith(start) for start in _SOFTMAX):
-        way_out = "if it is the last layer, explain the model without it: the scores before it"
-        return Refusal(reason, way_out)
+    refusal = refusal_of("aten.softmax" if name in _SOFTMAX else name)
+    if "complex" in reason:
+        return replace(COMPLEX, reason=reason)
+    if reason == CONSTANT.reason and refusal.way_out == ADD_RULE:
+        return CONSTANT
     return refusal if reason in (NO_RULE, "it is random") else replace(refusal, reason=reason)
 
 
@@ -113,6 +121,4 @@ def constant_output_error(output: Node) -> UnsupportedOperation:
     while operation_name(node.target) not in _SOFTMAX and node.all_input_nodes:
         node = node.all_input_nodes[0]
     last = node if operation_name(node.target) in _SOFTMAX else output
-    return unsupported_error(
-        last, "frozen at its value there, it leaves an output that does not depend on the input"
-    )
+    return unsupported_error(last, CONSTANT.reason)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dmbp.errors import CaptureError
+from dmbp.errors import CaptureError, place_in
 from dmbp.linear.model.torchscript.operations import operate
 
 Values = dict[str, Any]
@@ -83,13 +83,14 @@ class TorchScriptModule(nn.Module):
 
     def __init__(self, script: torch.jit.ScriptModule) -> None:
         super().__init__()
-        for name, tensor in script._parameters.items():
+        parts: Any = script  # its dictionaries are views of TorchScript's own
+        for name, tensor in parts._parameters.items():
             is_parameter = isinstance(tensor, nn.Parameter)
             parameter = tensor if is_parameter else nn.Parameter(tensor, tensor.requires_grad)
             self.register_parameter(name, parameter)
-        for name, buffer in script._buffers.items():
+        for name, buffer in parts._buffers.items():
             self.register_buffer(name, buffer)
-        for name, child in script._modules.items():
+        for name, child in parts._modules.items():
             self.add_module(name, _plain_module(child))
         self.training = bool(getattr(script, "training", False))
         self.plain_values: dict[str, Any] = {}
@@ -107,11 +108,18 @@ class TorchScriptModule(nn.Module):
         return self.plain_values[name] if name in self.plain_values else getattr(self, name)
 
     def set_value(self, name: str, value: Any) -> None:
-        """Replace an attribute, as a program that keeps a state does."""
-        if name in self.plain_values:
-            self.plain_values[name] = value
-        else:
-            setattr(self, name, value)
+        """Replace an attribute, as a program that keeps a state does.
+
+        Raises:
+            CaptureError: If it is a tensor that the program reads, too.
+        """
+        is_read = name in (*self.plain_values, *self._parameters, *self._buffers)
+        if is_read and isinstance(value, Tensor):
+            raise CaptureError(
+                f"forward() replaces the tensor {name!r} in every call, so the model's output "
+                "depends on the calls before it; explain a model that takes the tensor as an input"
+            )
+        self.plain_values[name] = value
 
     def declare(self, name: str, value: Any) -> None:
         """Make an attribute available that is not a parameter, a buffer or a submodule."""
@@ -304,7 +312,8 @@ def _call_method(name: str, owner: Any, *arguments: Any) -> Any:
     if isinstance(owner, torch.no_grad) and name == "__init__":
         return None
     _check_module(owner, f"calls {name}() of")
-    return owner(*arguments) if name == "forward" else owner(*arguments, method=name)
+    run: Any = owner  # calling it, not its forward(), tells torch.export in which module this is
+    return run(*arguments) if name == "forward" else run(*arguments, method=name)
 
 
 def _check_module(owner: Any, action: str) -> None:
@@ -323,11 +332,11 @@ def _create_object(node: Any) -> Callable[..., Any]:
 
 
 def _tuple(node: Any) -> Callable[..., Any]:
-    kind = node.output().type()
-    if not kind.str().startswith("NamedTuple("):
+    kind = node.output().type().str()
+    fields = re.findall(r"[(,] ?(\w+) : ", kind) if kind.startswith("NamedTuple(") else []
+    if not fields:
         return lambda *items: items
-    fields = re.findall(r"[(,] ?(\w+) : ", kind.str())
-    return namedtuple(kind.annotation_str.rpartition(".")[2], fields)
+    return namedtuple("Outputs", fields)  # pyright: ignore[reportUntypedNamedTuple]
 
 
 def _is_instance(node: Any) -> Callable[..., Any]:
@@ -358,12 +367,10 @@ def _names(values: Any) -> tuple[str, ...]:
     return tuple(value.debugName() for value in values)
 
 
-_SOURCE = re.compile(r'File "([^"]+)", line (\d+)')
+_SOURCE = re.compile(r'File "[^"]+", line \d+')
 
 
 def _place(node: Any) -> str:
     """Return the place of a node in the source, unless that is inside of PyTorch."""
     found = _SOURCE.search(node.sourceRange())
-    if found is None or re.search(r"[/\\]torch[/\\]|^code/__torch__/torch/", found[1]):
-        return ""
-    return found[0]
+    return found[0] if found is not None and place_in(found[0]) else ""

@@ -157,9 +157,9 @@ def _attention(
     need_weights: bool = True, average: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Run PyTorch's attention for inference by the operations that it stands for."""
-    tokens_first = (each.transpose(0, 1) for each in (query, key, value))
+    query, key, value = (each.transpose(0, 1) for each in (query, key, value))
     attended, weights = functional.multi_head_attention_forward(
-        *tokens_first, embedding, heads, in_weight, in_bias, None, None, False, 0.0,
+        query, key, value, embedding, heads, in_weight, in_bias, None, None, False, 0.0,
         out_weight, out_bias, training=False, need_weights=need_weights,
         key_padding_mask=mask if mask_type == 1 else None,
         attn_mask=None if mask_type == 1 else mask, average_attn_weights=average,
