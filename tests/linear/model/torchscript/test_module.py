@@ -230,3 +230,38 @@ def test_operations_on_plain_values(name: str, arguments: tuple, expected: objec
 )
 def test_arithmetic_without_tensors(name: str, arguments: tuple, expected: object) -> None:
     assert operate(name, "Tensor", (), *arguments) == expected
+
+
+class Forks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.jit.wait(torch.jit.fork(self.stem, x)).mean((2, 3))
+
+
+class KeepsState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(1)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        scores = x.mean((2, 3)) + self.last
+        self.last = scores.sum()
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (Forks, r"runs prim::fork, .*; explain the nn\.Module that the program was made from"),
+        (KeepsState, r"replaces the tensor 'last' in every call, .*; explain a model that takes"),
+    ],
+)
+def test_programs_that_cannot_be_followed(network: type[nn.Module], sentence: str) -> None:
+    script = saved_and_loaded(torch.jit.script(network().eval()))
+    with pytest.raises(CaptureError, match=sentence):
+        dmbp.linearize(script, torch.randn(IMAGES), target=0)
