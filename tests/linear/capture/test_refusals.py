@@ -9,7 +9,7 @@ from torch import nn
 
 import dmbp
 from dmbp.errors import DMBPError, place_in, place_of
-from dmbp.linear.rules.refusals import OWN_NAMESPACES, REFUSALS, refusal_of
+from dmbp.linear.rules.refusals import OWN_NAMESPACES, REFUSALS, cause_of
 from dmbp.linear.rules.table import RULES
 from tests import refused
 
@@ -113,9 +113,9 @@ def test_every_row_is_about_an_operation_that_exists() -> None:
 
 
 def test_operations_of_no_row() -> None:
-    assert refusal_of("aten.special_bessel_j0.default").reason == "it has no rule"
-    assert "custom operation" in refusal_of("my_library.fused.default").reason
-    assert "custom operation" not in refusal_of("getitem").reason
+    assert cause_of("aten.special_bessel_j0.default").reason == "it has no rule"
+    assert "custom operation" in cause_of("my_library.fused.default").reason
+    assert "custom operation" not in cause_of("getitem").reason
     assert all(name.startswith(OWN_NAMESPACES) or "." not in name for name in RULES)
 
 

@@ -26,7 +26,7 @@ from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.lines import ElementwiseLine, LineRule, tangent
 from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, lowest_role
-from dmbp.linear.rules.refusals import RANDOM, refusal_of
+from dmbp.linear.rules.refusals import RANDOM, cause_of
 from dmbp.linear.rules.table import (
     NO_RULE,
     constant_output_error,
@@ -256,7 +256,7 @@ def check_exactness(
     graph_error, place = _audit(captured, inputs, outputs, line=line)
     if graph_error > tolerance:
         nodes = [node for node in captured.graph.nodes if node.op == "call_function"]
-        random = [node for node in nodes if refusal_of(operation_name(node.target)) is RANDOM]
+        random = [node for node in nodes if cause_of(operation_name(node.target)) is RANDOM]
         if random:
             raise InexactCapture(str(unsupported_error(random[0], NO_RULE)))
         raise InexactCapture(

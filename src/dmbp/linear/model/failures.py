@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dmbp.errors import CaptureError, ModelError, first_line, place_of
 from dmbp.linear.model.torchscript.module import TorchScriptModule
-from dmbp.linear.rules.refusals import refusal_of
+from dmbp.linear.rules.refusals import cause_of
 
 _NO_KERNEL = re.compile(r"not implemented for|[Ll]ow precision|not supported .*(Half|BFloat16)")
 
@@ -87,9 +87,9 @@ def export_failure(model: nn.Module, error: Exception) -> CaptureError:
         )
     if type(error).__name__ == "UnsupportedOperatorException":
         operation = message.partition(" ")[0]
-        refusal = refusal_of(operation)
+        cause = cause_of(operation)
         return CaptureError(
-            f"{operation}{where} cannot be frozen at an input: {refusal.reason}; {refusal.way_out}"
+            f"{operation}{where} cannot be frozen at an input: {cause.reason}; {cause.way_out}"
         )
     return CaptureError(
         f"torch.export cannot turn the model into a graph, because forward(){where} does what it "

@@ -3,7 +3,7 @@
 The first row that the operation's name starts with counts. An operation without a row is refused
 because it has no rule.
 
-    >>> refusal_of("aten.fft_rfft2.default").reason
+    >>> cause_of("aten.fft_rfft2.default").reason
     'its results are complex numbers'
 """
 
@@ -16,70 +16,70 @@ ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the mo
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Cause:
     """Why an operation cannot be frozen at an input, and what its user can do."""
 
     reason: str
     way_out: str
 
 
-_NO_RULE = Refusal("it has no rule", ADD_RULE)
+_NO_RULE = Cause("it has no rule", ADD_RULE)
 
-_CUSTOM = Refusal(
+_CUSTOM = Cause(
     "it is a custom operation, which dmbp cannot look into",
     "write it with PyTorch's own operations while the model is explained",
 )
 
-COMPLEX = Refusal(
+COMPLEX = Cause(
     "its results are complex numbers",
     "write complex numbers as pairs of real ones",
 )
 """Why an operation that makes complex numbers is refused, also a conversion to them."""
 
-CONSTANT = Refusal(
+CONSTANT = Cause(
     "frozen at its value there, it leaves an output that does not depend on the input",
     "numbers that pass through .item() or .tolist(), labels and comparisons are constants, so "
     "compute the scores with tensors",
 )
 """Why an output is refused that is constant around the input."""
 
-_QUANTISED = Refusal(
+_QUANTISED = Cause(
     "it rounds activations to integers, so its slope is zero",
     "explain the network in floating point, from before it was quantised",
 )
 
-_ROUNDS = Refusal(
+_ROUNDS = Cause(
     "it rounds activations, so its slope is zero",
     "explain the network without rounding, such as a quantised network before its quantisation",
 )
 
-RANDOM = Refusal(
+RANDOM = Cause(
     "it draws random numbers, so the model's output is not determined by its input",
     "draw them in training only, if self.training",
 )
 """Why an operation is refused whose result is random in every mode."""
 
-_BATCH_STATISTICS = Refusal(
+_BATCH_STATISTICS = Cause(
     "it normalises by the statistics of the batch, so images depend on each other",
     f"write training=self.training in forward(), and {_EXPORT_IN_EVAL_MODE}",
 )
 
-_WHOLE_BATCH = Refusal(
+_WHOLE_BATCH = Cause(
     "it combines all images of the batch, so they depend on each other",
     "give it the dimensions of one image, such as x.amax((1, 2, 3))",
 )
 
-_CONDITION = Refusal(
+_CONDITION = Cause(
     "the values of a tensor decide what is computed",
     "compute both branches and select with torch.where, or explain the model with one of them",
 )
 
-_SPARSE = Refusal(
+_SPARSE = Cause(
     "it makes or reads a sparse tensor",
     "use dense tensors, .to_dense(), while the model is explained",
 )
 
-NO_STATISTICS = Refusal(
+NO_STATISTICS = Cause(
     "it has no running statistics (track_running_stats=False), so it normalises by the statistics "
     "of the batch, and images depend on each other",
     "give it running statistics, or use a norm of each image, such as group or instance norm",
@@ -88,8 +88,8 @@ NO_STATISTICS = Refusal(
 
 _RECURRENT = "recurrent layers multiply gates over time: explain the layers after them"
 
-REFUSALS: Mapping[str, Refusal] = {
-    "aten.fft_": Refusal(
+REFUSALS: Mapping[str, Cause] = {
+    "aten.fft_": Cause(
         "its results are complex numbers",
         "a Fourier transform is linear, so write it as products with the matrices of cosines and "
         "sines, or give the model its result as the input",
@@ -109,7 +109,7 @@ REFUSALS: Mapping[str, Refusal] = {
          "aten.binomial", "aten.exponential", "aten.uniform", "aten.rrelu"), RANDOM
     ),
     **dict.fromkeys(("aten.batch_norm", "aten._native_batch_norm_legit"), _BATCH_STATISTICS),
-    "aten.dropout": Refusal(
+    "aten.dropout": Cause(
         "it draws random numbers, so the model's output is not determined by its input",
         f"write F.dropout(x, training=self.training) in forward(), and {_EXPORT_IN_EVAL_MODE}",
     ),
@@ -121,22 +121,22 @@ REFUSALS: Mapping[str, Refusal] = {
     **dict.fromkeys(
         ("aten._to_sparse", "aten.to_sparse", "aten._sparse", "aten.sparse"), _SPARSE
     ),
-    "aten.softmax": Refusal(
+    "aten.softmax": Cause(
         _NO_RULE.reason,
         "if it is the last layer, explain the model without it: the scores before it",
     ),
-    "aten.lstm": Refusal(_NO_RULE.reason, _RECURRENT),
-    "aten.gru": Refusal(_NO_RULE.reason, _RECURRENT),
-    "aten.argmax": Refusal(_NO_RULE.reason, "let the model return the scores instead of the label"),
+    "aten.lstm": Cause(_NO_RULE.reason, _RECURRENT),
+    "aten.gru": Cause(_NO_RULE.reason, _RECURRENT),
+    "aten.argmax": Cause(_NO_RULE.reason, "let the model return the scores instead of the label"),
 }  # fmt: skip
 """Refusals by the start of an operation's name."""
 
 OWN_NAMESPACES = ("aten.", "prims.", "higher_order.")
 
 
-def refusal_of(operation: str) -> Refusal:
-    """Return why an operation is refused."""
-    found = [refusal for start, refusal in REFUSALS.items() if operation.startswith(start)]
+def cause_of(operation: str) -> Cause:
+    """Return why an operation is refused, and what to do about it."""
+    found = [cause for start, cause in REFUSALS.items() if operation.startswith(start)]
     if found:
         return found[0]
     is_custom = "." in operation and not operation.startswith(OWN_NAMESPACES)

@@ -34,8 +34,8 @@ from dmbp.linear.rules.refusals import (
     COMPLEX,
     CONSTANT,
     NO_STATISTICS,
-    Refusal,
-    refusal_of,
+    Cause,
+    cause_of,
 )
 from dmbp.linear.rules.smooth import SMOOTH
 
@@ -73,27 +73,27 @@ def unsupported_error(node: Node, reason: str) -> UnsupportedOperation:
     place = place_in(str(node.meta.get("stack_trace") or ""))
     where = f"at '{path}'" if path else "at the top of the model"
     name = operation_name(node.target)
-    refusal = _refusal(node, reason)
+    cause = _cause(node, reason)
     return UnsupportedOperation(
         f"{name} {where}{f' ({place})' if place else ''} cannot be frozen at an input: "
-        f"{refusal.reason}; {refusal.way_out}",
+        f"{cause.reason}; {cause.way_out}",
         operation=name,
         module=path,
-        way_out=refusal.way_out,
+        way_out=cause.way_out,
     )
 
 
-def _refusal(node: Node, reason: str) -> Refusal:
+def _cause(node: Node, reason: str) -> Cause:
     """Return why an operation is refused, where `reason` is what its rule says."""
     name = operation_name(node.target)
     if name.startswith("aten.batch_norm") and len(node.args) > 3 and node.args[3] is None:
         return NO_STATISTICS
-    refusal = refusal_of("aten.softmax" if name in _SOFTMAX else name)
+    cause = cause_of("aten.softmax" if name in _SOFTMAX else name)
     if "complex" in reason:
         return replace(COMPLEX, reason=reason)
-    if reason == CONSTANT.reason and refusal.way_out == ADD_RULE:
+    if reason == CONSTANT.reason and cause.way_out == ADD_RULE:
         return CONSTANT
-    return refusal if reason in (NO_RULE, "it is random") else replace(refusal, reason=reason)
+    return cause if reason in (NO_RULE, "it is random") else replace(cause, reason=reason)
 
 
 def unsupported_errors(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:

@@ -5,9 +5,8 @@ as one graph for each method of each of its modules. `TorchScriptModule` runs th
 PyTorch's ordinary operations. It has the same submodules and shares their parameters and buffers,
 so it is captured like the module that the program was made from:
 
-    >>> traced = torch.jit.trace(model, images)
-    >>> [name for name, _ in without_torchscript(traced).named_children()]
-    ['0', '1', '2', '3']
+    plain = without_torchscript(torch.jit.load("net.pt"))
+    torch.export.export(plain, (images,))
 
 Conditions and loops run as Python, so those that depend on sizes and settings are resolved when the
 module is exported. An operation that is not known is refused where it would run.

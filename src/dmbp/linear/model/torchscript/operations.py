@@ -54,7 +54,12 @@ def operate(kind: str, overload: str, keywords: tuple[str, ...], *arguments: Any
         return function(*arguments)
     positional = arguments[: len(arguments) - len(keywords)]
     named = dict(zip(keywords, arguments[len(positional) :], strict=True))
-    return torch_operation(kind, overload)(*positional, **named)
+    try:
+        return torch_operation(kind, overload)(*positional, **named)
+    except RuntimeError as error:
+        if "Expected a value of type" not in str(error):
+            raise
+        raise _unknown(kind) from error  # it mixes numbers and tensors in a way not known here
 
 
 @cache
@@ -64,10 +69,14 @@ def torch_operation(kind: str, overload: str) -> Any:
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
     except AttributeError as error:
-        raise CaptureError(
-            f"the TorchScript program runs {kind}, which torch.export cannot follow; explain the "
-            "nn.Module that the program was made from"
-        ) from error
+        raise _unknown(kind) from error
+
+
+def _unknown(kind: str) -> CaptureError:
+    return CaptureError(
+        f"the TorchScript program runs {kind}, which torch.export cannot follow; explain the "
+        "nn.Module that the program was made from"
+    )
 
 
 def _integer(value: Any) -> Any:
@@ -167,6 +176,36 @@ def _attention(
     return attended.transpose(0, 1), weights
 
 
+def _encoder_layer(
+    x: Tensor, embedding: int, heads: int, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor,
+    out_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight: Tensor,
+    norm_bias: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, weight: Tensor, bias: Tensor,
+    weight_2: Tensor, bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Run PyTorch's encoder layer for inference by the operations that it stands for."""
+    activation = functional.gelu if use_gelu else functional.relu
+
+    def attend(z: Tensor) -> Tensor:
+        weights = (in_weight, in_bias, out_weight, out_bias)
+        return _attention(z, z, z, embedding, heads, *weights, mask, False, True, mask_type)[0]
+
+    def feed_forward(z: Tensor) -> Tensor:
+        hidden = activation(functional.linear(z, weight, bias))
+        return functional.linear(hidden, weight_2, bias_2)
+
+    def norm(z: Tensor) -> Tensor:
+        return functional.layer_norm(z, (embedding,), norm_weight, norm_bias, eps)
+
+    def norm_2(z: Tensor) -> Tensor:
+        return functional.layer_norm(z, (embedding,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = x + attend(norm(x))
+        return x + feed_forward(norm_2(x))
+    x = norm(x + attend(x))
+    return norm_2(x + feed_forward(x))
+
+
 OPERATIONS: Mapping[str, Function] = {
     # values
     "prim::unchecked_cast": _same,
@@ -184,6 +223,7 @@ OPERATIONS: Mapping[str, Function] = {
     "aten::append": _append,
     "aten::extend": _extend,
     "aten::list": list,
+    "aten::copy.t": list,
     "aten::dict": dict,
     "aten::keys": lambda items: list(items.keys()),
     "aten::values": lambda items: list(items.values()),
@@ -248,18 +288,23 @@ OPERATIONS: Mapping[str, Function] = {
     "aten::_convolution": _convolution,
     "aten::batch_norm": torch.batch_norm,
     "aten::_native_multi_head_attention": _attention,
+    "aten::_transformer_encoder_layer_fwd": _encoder_layer,
 }
 """Functions by an operation's name, with its overload or without."""
 
 NUMBERS: Mapping[str, Function] = {
     "aten::add": lambda a, b, alpha=1: a + b * alpha,
     "aten::sub": lambda a, b, alpha=1: a - b * alpha,
+    "aten::rsub": lambda a, b, alpha=1: b - a * alpha,
     "aten::mul": operator.mul,
     "aten::div": lambda a, b, rounding_mode=None: a // b if rounding_mode else a / b,
     "aten::floor_divide": operator.floordiv,
     "aten::remainder": operator.mod,
     "aten::pow": operator.pow,
     "aten::neg": operator.neg,
+    "aten::abs": abs,
+    "aten::floor": math.floor,
+    "aten::ceil": math.ceil,
     "aten::eq": operator.eq,
     "aten::ne": operator.ne,
     "aten::lt": operator.lt,
