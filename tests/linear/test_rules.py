@@ -412,10 +412,10 @@ def _as_weight(x: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Function, str, str]] = {
-    "an FFT": (lambda x: torch.fft.rfft2(x).abs(), "aten.fft_rfft2", "no rule"),
+    "an FFT": (lambda x: torch.fft.rfft2(x).abs(), "aten.fft_rfft2", "complex"),
     "a cumulative product": (lambda x: x.cumprod(1), "aten.cumprod", "no rule"),
     "a weight alone": (_as_weight, "aten.linear", "not linear"),
-    "a random layer": (lambda x: functional.dropout(x, 0.5, True), "aten.dropout", "it is random"),
+    "a random layer": (lambda x: functional.dropout(x, 0.5, True), "aten.dropout", "draws random"),
     "rounding": (lambda x: x.to(torch.int64).to(x.dtype), "aten.", ""),
     "integer division": (lambda x: torch.div(x, 2.0, rounding_mode="floor"), "aten.div", "no rule"),
 }

@@ -103,7 +103,7 @@ def test_files_that_hold_no_weights(tmp_path: Path) -> None:
         (".", "is a folder"),
         ("pickled.pth", "holds Python objects"),
         ("list.pth", "holds no state dict"),
-        ("script.pth", "is a TorchScript program, not a file of weights; save the weights with"),
+        ("script.pth", "is a TorchScript program, not a file of weights; explain it with"),
     ]:
         with pytest.raises(WeightsError, match=sentence):
             read_state_dict(tmp_path / name)

@@ -273,8 +273,8 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust-model-file",
-        help="Open a .pt2 file that dmbp cannot read as plain data. Such a file may run any code, "
-        "so use this only for files of people you trust.",
+        help="Open a TorchScript file, or a .pt2 file that dmbp cannot read as plain data. Such a "
+        "file may run any code, so use this only for files of people you trust.",
     ),
 ]
 HoldOption = Annotated[

@@ -31,6 +31,7 @@ from dmbp.errors import InputError, ModelError, first_line, suggestion
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
+from dmbp.linear.model.torchscript.module import without_torchscript
 from dmbp.linear.model.wrappers import Model, evaluating, force_eval
 
 
@@ -158,9 +159,12 @@ def _make_runner(
 
 
 def _as_module(model: Model) -> nn.Module:
-    """Return the model as a module; the module of a program has its training flag cleared."""
+    """Return the model as a module that takes hooks, which those of TorchScript do not.
+
+    The module of a program has its training flag cleared.
+    """
     if not isinstance(model, ExportedProgram):
-        return model
+        return without_torchscript(model)
     module = model.module()
     force_eval(module)
     return module

@@ -1,6 +1,7 @@
 """Loads models by name: `load_model` turns the value of `--model` into a `Classifier`.
 
     net.pt2, net.onnx          a file with a whole model            `FILES`
+    net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
     hf:google/vit-…            a model of Hugging Face              hugging_face.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
@@ -38,6 +39,7 @@ from dmbp.models.paper_networks import (
 )
 from dmbp.models.settings_files import layers_beside
 from dmbp.models.timm_models import timm_classifier, untrained_timm
+from dmbp.models.torchscript_file import SUFFIXES, is_torchscript, torchscript_file_classifier
 from dmbp.models.torchvision_models import (
     torchvision_classifier,
     torchvision_names,
@@ -67,6 +69,8 @@ FILES: Mapping[str, Callable[[Path, bool, StatedInput], Classifier]] = {
 """Readers of files with a whole model, by suffix. Their second argument is `trust_model_file`, the
 third what is said about the input outside the file."""
 
+WEIGHTS_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+
 PUBLISHED = ("IMAGENET", "DEFAULT")
 """Prefixes of the names of torchvision's weights. torchvision is imported only for a name with one
 of them, because a user's factory may run without it."""
@@ -86,13 +90,13 @@ def load_model(
     Args:
         name: One of `model_names()`; `timm:NAME`; `hf:NAME` or a folder for a model of Hugging
             Face; a torchvision architecture with weights it publishes, such as
-            `resnet50:IMAGENET1K_V1`; a `.pt2` or `.onnx` file; or a user's own
+            `resnet50:IMAGENET1K_V1`; a `.pt2`, `.onnx` or TorchScript file; or a user's own
             `package.module:factory`.
         weights: A file of weights, or a folder for models that need several files. By default the
             model's published weights are used, and downloaded if necessary.
         classes: A text file of class names, one per line, in the order of the outputs.
-        trust_model_file: Let torch load a `.pt2` file that dmbp cannot read as plain data. Such a
-            file may run any code.
+        trust_model_file: Let torch load a TorchScript file, or a `.pt2` file that dmbp cannot read
+            as plain data. Such a file may run any code.
         inputs: How photos are prepared, where that differs from what the model, or files beside it,
             say.
         ends: Which inputs and outputs of an ONNX file are meant, if it has several.
@@ -109,7 +113,7 @@ def load_model(
         raise ModelError(f"the model's name is empty; give one, or none at all for {DEFAULT}")
     architecture, _, published = name.partition(":")
     inputs = inputs or InputSettings()
-    is_file = Path(name).suffix in FILES
+    is_file = Path(name).suffix in FILES or is_torchscript(Path(name))
     ends = ends or Ends()
     if ends.are_given and Path(name).suffix != ".onnx":
         raise ModelError(f"{shown(name)} is no ONNX file, so its inputs and outputs have no names")
@@ -199,7 +203,12 @@ def _load_file(
         layout=_last(settings.layout for settings in stated),
         ends=ends,
     )
-    classifier = FILES[path.suffix](path, trust, form)
+    if path.suffix in FILES:
+        classifier = FILES[path.suffix](path, trust, form)
+    else:
+        classifier = torchscript_file_classifier(path, trust=trust)
+        if form.layout == "nhwc":
+            classifier = replace(classifier, module=ChannelsLast(classifier.module))
     for layer in layers:
         classifier = layer.apply(classifier)
     return classifier
@@ -212,7 +221,9 @@ def _last(values: Iterable[Any]) -> Any:
 
 def _weights_file_hint(name: str) -> str | None:
     """Return advice if the name is that of a file of weights, else None."""
-    if Path(name).suffix not in (".pt", ".pth", ".bin", ".ckpt", ".safetensors"):
+    if Path(name).suffix in SUFFIXES and Path(name).suffix not in WEIGHTS_SUFFIXES:
+        return "there is no such file, or it is not one that torch.jit.save wrote"
+    if Path(name).suffix not in WEIGHTS_SUFFIXES:
         return None
     return (
         "a file of weights does not say which network they belong to: give its architecture with "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dmbp.errors import WeightsError
 from dmbp.files import check_file
+from dmbp.models.torchscript_file import is_torchscript
 from dmbp.process import silence_output
 
 StateDict = Mapping[str, Tensor]
@@ -30,6 +31,8 @@ def read_state_dict(path: Path) -> StateDict:
         WeightsError: If there is no such file, or it does not hold a state dict.
     """
     check_file(path, what="weights file", error=WeightsError)
+    if is_torchscript(path):
+        raise _not_weights(path)
     try:
         if path.suffix == ".safetensors":
             content: Any = load_file(path)
@@ -41,10 +44,7 @@ def read_state_dict(path: Path) -> StateDict:
         raise
     except Exception as error:  # the readers raise almost anything for a foreign file
         if "TorchScript" in str(error):
-            raise WeightsError(
-                f"{path} is a TorchScript program, not a file of weights; save the weights with "
-                "torch.save(model.state_dict(), ...)"
-            ) from error
+            raise _not_weights(path) from error
         if not isinstance(error, pickle.UnpicklingError) or "GLOBAL" not in str(error):
             raise WeightsError(f"{path} is not a file of weights that can be read") from error
         raise WeightsError(
@@ -52,6 +52,13 @@ def read_state_dict(path: Path) -> StateDict:
             "torch.save(model.state_dict(), ...)"
         ) from error
     return _unwrap(content, path)
+
+
+def _not_weights(path: Path) -> WeightsError:
+    return WeightsError(
+        f"{path} is a TorchScript program, not a file of weights; explain it with --model {path}, "
+        "or save the weights with torch.save(model.state_dict(), ...)"
+    )
 
 
 def _check_not_compressed(path: Path) -> None:

@@ -28,28 +28,12 @@ from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.freeze.freeze import IDENTITY
 from dmbp.linear.model.wrappers import Model
-from dmbp.linear.rules.table import EVAL_MODE_HINT, operation_name
+from dmbp.linear.rules.table import operation_name
 from dmbp.precision import TOLERANCE
 from dmbp.process import Peak, measure_peak
 
 ITERATIONS = 3
 """How many iterations are timed, after one warm-up."""
-
-ADD_RULE = "add a rule for it, as CONTRIBUTING.md shows, or replace it in the model"
-
-SUGGESTIONS: Mapping[str, str] = {
-    "aten.fft_": (
-        "a Fourier transform is linear, but its values are complex: write it as products with the "
-        "matrices of cosines and sines, or give the model its result as the input"
-    ),
-    "aten.softmax": "explain the scores before it: leave the last layer out",
-    "aten.batch_norm": EVAL_MODE_HINT,
-    "aten._native_batch_norm_legit": EVAL_MODE_HINT,
-    "aten.dropout": EVAL_MODE_HINT,
-    "aten.lstm": "recurrent layers multiply gates over time: explain the layers after them",
-    "aten.gru": "recurrent layers multiply gates over time: explain the layers after them",
-}
-"""What to do about an operation, by the start of its name."""
 
 
 @dataclass(frozen=True)
@@ -253,5 +237,4 @@ def _refusal(error: DMBPError) -> Refusal:
 
 
 def _refused_operation(error: UnsupportedOperation) -> RefusedOperation:
-    hints = [hint for start, hint in SUGGESTIONS.items() if error.operation.startswith(start)]
-    return RefusedOperation(error.operation, error.module, [*hints, ADD_RULE][0])
+    return RefusedOperation(error.operation, error.module, error.way_out)

@@ -254,7 +254,7 @@ def test_another_precision_inside() -> None:
 
 def test_random_operations_are_refused_inside_too() -> None:
     model = make_model(lambda x: x * functional.dropout(torch.sigmoid(x), 0.5, True))
-    with pytest.raises(UnsupportedOperation, match="it is random"):
+    with pytest.raises(UnsupportedOperation, match="it draws random numbers"):
         dmbp.linearize(model, images(), target=1)
 
 

@@ -1,7 +1,5 @@
 """Models and exported programs become graphs, or a clear message says why they cannot."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -118,31 +116,6 @@ def test_a_program_exported_in_training_mode_is_refused() -> None:
     program = torch.export.export(model.train(), (inputs,), dynamic_shapes=images)
     with pytest.raises(UnsupportedOperation, match=r"evaluation mode with model\.eval\(\)"):
         dmbp.linearize(program, inputs, target=0)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_is_refused() -> None:
-    model = nets.ResidualNet().eval()
-    inputs = torch.randn(1, 3, 16, 16)
-    for scripted in (torch.jit.trace(model, inputs), torch.jit.script(model)):
-        with pytest.raises(CaptureError, match="explain the module that it was made from"):
-            dmbp.linearize(scripted, inputs, target=1)
-
-
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (nn.functional.dropout, r"write F\.dropout\(x, training=self\.training\)\.$"),
-        (torch.randn_like, r"It draws random numbers, .* draw them in training only\.$"),
-    ],
-)
-def test_random_operations_are_refused(draw: Callable[[Tensor], Tensor], message: str) -> None:
-    class Drawing(nets.FunctionalNet):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x + draw(x))
-
-    with pytest.raises(UnsupportedOperation, match=message):
-        dmbp.linearize(Drawing().eval(), torch.randn(IMAGES), target=0)
 
 
 def test_a_softmax_that_is_nearly_the_last_layer_is_pointed_out() -> None:

@@ -107,10 +107,15 @@ def test_a_single_extra_input_needs_no_tuple() -> None:
 
 def test_extra_inputs_that_do_not_fit() -> None:
     model, inputs, others = model_and_inputs()
-    with pytest.raises(ModelError, match="does not run on an input of shape"):
+    with pytest.raises(
+        ModelError, match="takes other inputs, too: 'mask' and 'kind'; pass them as"
+    ):
         dmbp.linearize(model, inputs, target=1)
+    with pytest.raises(ModelError, match="takes other inputs, too: 'kind'"):
+        dmbp.DMBP(model).attribute(inputs, target=1, additional_forward_args=others[0])
+    wrong = (others[0][:2, :, :5], *others[1:])
     with pytest.raises(ModelError, match="does not run on an input of shape"):
-        dmbp.DMBP(model).attribute(inputs, target=1, additional_forward_args=(others[0][:2],))
+        dmbp.DMBP(model).attribute(inputs, target=1, additional_forward_args=wrong)
 
 
 @pytest.mark.parametrize("images", [1, 2, 4, 5, 6])

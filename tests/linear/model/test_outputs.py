@@ -1,162 +1,168 @@
-"""Models that end in an activation, and outputs with several dimensions."""
+"""Models that return several tensors: the one to explain is found, or a message asks for it."""
 
-from pathlib import Path
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import dmbp
-from dmbp.errors import TargetError
-from dmbp.linear.model.runner import ModelRunner
-from dmbp.linear.model.wrappers import OneAtATime
-from dmbp.metrics import insertion, removal
+from dmbp.attribution import METHODS
+from dmbp.decompose.tested import TIE_BREAK
+from dmbp.errors import InputError, ModelError, UnsupportedOperation
 from tests import nets
-from tests.tolerance import FLOAT32
+from tests.tolerance import relative
 
-ENDINGS = {
-    "softmax": nn.Softmax(1),
-    "sigmoid": nn.Sigmoid(),
-    "log-softmax": nn.LogSoftmax(-1),
+IMAGES = (3, 3, 16, 16)
+
+
+@dataclass
+class Found:
+    """An output as in model libraries: neither a dict nor registered with torch."""
+
+    hidden: Tensor
+    scores: Tensor
+    loss: Tensor | None = None
+
+
+class Plain:
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+Named = namedtuple("Named", "scores features")
+
+
+class Returning(nets.ResidualNet):
+    """Returns what `form` makes of its scores and features."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(super().forward(x), x.flatten(2).mean(2)[:, :2])
+
+
+FORMS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Any]] = {
+    "logits in a dict": (lambda s, f: {"features": f, "logits": s}, None),
+    "the only one in a dict": (lambda s, f: {"loss": None, "scores": s, "size": f[None]}, None),
+    "the only one in a tuple": (lambda s, f: (f.sum(), s, [f]), None),
+    "the only one in a dataclass": (lambda s, f: Found(f[:, :, None], s), None),
+    "the only one in an object": (lambda s, f: Plain(s), None),
+    "by name": (lambda s, f: {"features": f, "scores": s}, "scores"),
+    "by a dataclass's name": (lambda s, f: Found(f, s), "scores"),
+    "by a named tuple's name": (lambda s, f: Named(s, f), "scores"),
+    "by a named tuple's position": (lambda s, f: Named(s, f), 0),
+    "by position": (lambda s, f: (f, s), 1),
+    "by a function": (lambda s, f: {"a": [f, (s, f)]}, lambda found: found["a"][1][0]),
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore:the model ends in a")
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_output_is_found(form: str) -> None:
+    make, output = FORMS[form]
+    model = Returning(make).double().eval()
+    inputs = torch.randn(IMAGES, dtype=torch.float64)
+    net = dmbp.linearize(model, inputs, target=4, output=output)
+    plain = Returning(lambda s, _: s).double().eval()
+    plain.load_state_dict(model.state_dict())
+    alone = dmbp.linearize(plain, inputs, target=4)
+    assert torch.equal(net.value(), plain(inputs)[:, 4])
+    assert torch.equal(net.pullback(), alone.pullback())
+    assert [site.name for site in net.sites] == [site.name for site in alone.sites]
 
 
-class Ending(nn.Module):
-    """A network that ends in a function of its scores."""
-
-    def __init__(self, end: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.network = nets.ResidualNet()
-        self.end = end
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.network(x))
-
-
-@pytest.fixture
-def images() -> Tensor:
-    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("images", [1, 3])
+def test_one_score_for_each_image_is_a_single_class(images: int) -> None:
+    model = Returning(lambda s, _: s[:, 2]).double().eval()
+    inputs = torch.randn(images, *IMAGES[1:], dtype=torch.float64)
+    net = dmbp.linearize(model, inputs, target=0)
+    assert torch.equal(net.value(), model(inputs))
+    found = dmbp.DMBP(model, iterations=2).attribute(inputs, target=0)
+    model.form = lambda s, _: s
+    # Five classes have rivals, which order the pixels without a colour.
+    expected = dmbp.DMBP(model, iterations=2).attribute(inputs, target=2)
+    assert relative(found, expected) < 2 * TIE_BREAK
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-@pytest.mark.parametrize("form", ["module", "program", "one at a time"])
-def test_the_scores_before_a_last_activation_are_explained(
-    name: str, form: str, images: Tensor
-) -> None:
-    model: Any = Ending(ENDINGS[name])
-    given = model
-    if form == "program":
-        given = torch.export.export(model, (images,))
-    if form == "one at a time":
-        given = OneAtATime(model)
-    with pytest.warns(UserWarning, match=f"ends in a {name}: the scores before it are explained"):
-        net = dmbp.linearize(given, images, target=2)
-    expected = dmbp.linearize(model.network, images, target=2)
-    assert torch.allclose(net.value(), expected.value(), atol=FLOAT32)
-    found, wanted = (
-        dmbp.DMBP(one, preset="fast", iterations=3).attribute(images, target=2)
-        for one in (given, model.network)
-    )
-    assert torch.allclose(found, wanted, atol=1e-4)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_an_output(name: str) -> None:
+    """The selected output is explained as if the model returned it alone."""
+    fewer = {"rise": {"masks": 8}, "lpr": {"iterations": 1}, "blur_ig": {"steps": 2}}
+    settings = {"iterations": 2} if name.startswith("dmbp") else fewer.get(name, {})
+    model, inputs = Returning(lambda s, f: (f, s)).eval(), torch.randn(IMAGES)
+    maps = METHODS[name](model, output=1, **settings).attribute(inputs, target=4)
+    model.form = lambda s, _: s
+    assert torch.equal(maps, METHODS[name](model, **settings).attribute(inputs, target=4))
 
 
 @pytest.mark.parametrize(
-    "end",
+    ("form", "output", "error", "message"),
     [
-        lambda z: torch.sigmoid(z).clamp(1e-6, 1 - 1e-6),
-        lambda z: F.softmax(z[:, :, None, None], dim=1).flatten(1),
-        lambda z: z.sigmoid_(),
-        lambda z: torch.cat([row.softmax(-1) for row in z.split(1)]),
+        (
+            lambda s, f: {"scores": s, "features": f},
+            None,
+            ModelError,
+            r"dict with 2 tensors .*\('scores' \(3, 5\), 'features' \(3, 2\)\); .*output='scores'",
+        ),
+        (lambda s, f: (s, f), None, ModelError, r"tuple with 2 .*\(0 \(3, 5\), 1 .*output=0"),
+        (lambda s, f: (s[0],), None, ModelError, r"without a tensor of shape .*\(0 \(5,\)\)"),
+        (lambda s, f: (s, f), 2, InputError, "without an output 2: it has 0, 1"),
+        (lambda s, f: {"scores": s}, "score", InputError, "'score': it has 'scores'"),
+        (lambda s, f: s, "logits", InputError, "Tensor without an output 'logits'"),
+        (lambda s, f: s, lambda s: s["no"], InputError, "given as output fails on the Tensor"),
+        (lambda s, f: (s, f), lambda found: 7, ModelError, "output to explain is a int"),
+        (lambda s, f: (s, f), True, InputError, "without an output True"),
     ],
 )
-def test_ways_to_write_a_last_activation(end: Any, images: Tensor) -> None:
-    model = Ending(end)
-    runner = ModelRunner(model)
-    assert torch.allclose(runner.outputs(images), model.network(images), atol=FLOAT32)
-    assert torch.allclose(
-        runner.activation("softmax")(runner.outputs(images)), model(images), atol=FLOAT32
-    )
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda z: 2 * torch.sigmoid(z),
-        lambda z: z.softmax(0),
-        lambda z: z * z.sigmoid(),
-        lambda z: torch.cat([z.sigmoid()[:, :2], z[:, 2:]], 1),
-    ],
-)
-def test_what_is_no_last_activation(end: Any, images: Tensor) -> None:
-    model = Ending(end)
-    runner = ModelRunner(model)
-    assert torch.equal(runner.outputs(images), model(images))
-
-
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
-@pytest.mark.parametrize("name", ENDINGS)
-def test_metrics_score_the_models_own_probabilities(
-    name: str, activation: Any, images: Tensor
+def test_missing_and_ambiguous_outputs(
+    form: Callable[..., Any], output: Any, error: type[Exception], message: str
 ) -> None:
-    model = Ending(ENDINGS[name])
-    maps = torch.randn(2, 1, 16, 16)
-    own = "sigmoid" if name == "sigmoid" else "softmax"
-    expected = insertion(model.network, images, 2, maps, activation=own)
-    assert torch.allclose(insertion(model, images, 2, maps, activation=activation), expected)
-    found = removal(model, images, 2, maps, activation=activation)
-    wanted = removal(model.network, images, 2, maps, activation=own)
-    assert torch.allclose(found.probability, wanted.probability)
-    assert torch.allclose(found.score, wanted.score)
+    with pytest.raises(error, match=message):
+        dmbp.linearize(Returning(form).eval(), torch.randn(IMAGES), target=0, output=output)
 
 
-def test_a_function_given_as_activation_receives_what_the_model_returns(images: Tensor) -> None:
-    model = Ending(nn.Softmax(1))
-    maps = torch.randn(2, 1, 16, 16)
-    found = insertion(model, images, 2, maps, activation=lambda outputs: outputs)
-    assert torch.allclose(found, insertion(model, images, 2, maps, activation="none"))
+def test_the_model_inside_is_the_callers_own() -> None:
+    model, inputs = Returning(lambda s, f: (f, s)).eval(), torch.randn(IMAGES)
+    names = list(model.state_dict())
+    explainer = dmbp.DMBP(model, output=1, iterations=1)
+    assert explainer.linearizer.model is model
+    explainer.attribute(inputs, target=0)
+    assert list(model.state_dict()) == names
+    nn.init.normal_(model.fc.weight)  # in place: the graph reads the model's own tensors
+    d = explainer.explain(inputs, target=0)
+    assert torch.equal(d.output, model(inputs)[1][:, 0])
 
 
-@pytest.fixture
-def segmenter() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1), nn.Softmax(1)
-    ).eval()
+def test_places_are_named_as_in_the_model() -> None:
+    class Refused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nets.Spectral()
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.stem(x).mean((2, 3))}
+
+    with pytest.raises(
+        UnsupportedOperation, match=r"at 'stem' \(nets\.py, line \d+\) cannot be frozen"
+    ):
+        dmbp.linearize(Refused().eval(), torch.randn(IMAGES), target=0)
 
 
-def test_outputs_of_several_dimensions(segmenter: Any, images: Tensor, tmp_path: Path) -> None:
-    scores = segmenter[:-1](images)
-    explainer = dmbp.DMBP(segmenter)
-    one = explainer.explain(images, target=(2, 5, 7))
-    assert torch.allclose(one.output, scores[:, 2, 5, 7], atol=FLOAT32)
-    region = explainer.explain(images, target=lambda o: o[2, 4:8, 4:8].mean())
-    assert torch.allclose(region.output, scores[:, 2, 4:8, 4:8].mean((1, 2)), atol=FLOAT32)
-    both = explainer.explain(images[:1], target=[(2, 5, 7), {(1, 2, 3): 1.0, (1, 2, 4): -1.0}])
-    expected = torch.stack([scores[0, 2, 5, 7], scores[0, 1, 2, 3] - scores[0, 1, 2, 4]])
-    assert torch.allclose(both.output, expected, atol=FLOAT32)
-    both.save(tmp_path / "both.safetensors")
-    assert dmbp.load(tmp_path / "both.safetensors").targets == both.targets
-    probability = removal(segmenter, images, (2, 5, 7), one.attribution).probability
-    assert torch.allclose(probability, segmenter(images)[:, 2, 5, 7], atol=FLOAT32)
+def test_a_program_with_two_outputs() -> None:
+    model, inputs = Returning(lambda s, f: (f, s)).eval(), torch.randn(IMAGES)
+    program = torch.export.export(model, (inputs,))
+    net = dmbp.linearize(program, inputs, target=4, output=1)
+    assert torch.equal(net.value(), model(inputs)[1][:, 4])
 
 
-@pytest.mark.parametrize(
-    ("target", "sentence"),
-    [
-        (None, r"have shape \(4, 16, 16\): say what to explain, as a target such as \(0, 0, 0\)"),
-        (3, r"so a target is a tuple of 3 numbers or a function of these outputs, not 3"),
-        ((1, 2), r"so a target is a tuple of 3 numbers .* not \(1, 2\)"),
-        ((9, 0, 0), r"target \(9, 0, 0\) is out of range: the outputs have shape \(4, 16, 16\)"),
-    ],
-)
-def test_targets_that_do_not_fit(
-    segmenter: nn.Module, images: Tensor, target: Any, sentence: str
-) -> None:
-    with pytest.raises(TargetError, match=sentence):
-        dmbp.linearize(segmenter, images, target=target)
+def test_metrics_take_the_logits() -> None:
+    model, inputs = Returning(lambda s, f: {"logits": s, "f": f}).eval(), torch.randn(IMAGES)
+    maps = METHODS["gradient"](model).attribute(inputs, target=1)
+    scores = dmbp.metrics.insertion(model, inputs, 1, maps)
+    model.form = lambda s, _: s
+    assert torch.equal(scores, dmbp.metrics.insertion(model, inputs, 1, maps))

@@ -26,11 +26,13 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, Node
 
-from dmbp.errors import CaptureError, DMBPError, ModelError, first_line
+from dmbp.errors import CaptureError, DMBPError, ModelError
+from dmbp.linear.model.failures import export_failure, forward_failure
 from dmbp.linear.model.runner import SingleOutputModel, with_own_names
 from dmbp.linear.model.signature import ExtraInputs
+from dmbp.linear.model.torchscript.module import without_torchscript
 from dmbp.linear.model.wrappers import Model
-from dmbp.linear.rules.table import RULES, operation_name, unsupported_errors
+from dmbp.linear.rules.table import NO_RULE, RULES, operation_name, unsupported_errors
 from dmbp.process import defer_interrupts, silence_output
 
 
@@ -66,11 +68,7 @@ def capture(
     extra_inputs = extra_inputs or ExtraInputs()
     if isinstance(model, ExportedProgram):
         return _capture_program(model, len(inputs))
-    if isinstance(model, torch.jit.ScriptModule):
-        raise CaptureError(
-            "a TorchScript model (torch.jit) cannot be exported: explain the module that it was "
-            "made from, or the program that torch.export.export makes from that module"
-        )
+    model = without_torchscript(model)
     # `torch.export` would treat a batch size of one as a constant of the model.
     example = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).clone()
     try:
@@ -161,14 +159,8 @@ def _raise_export_failure(
     except DMBPError:
         raise
     except Exception as model_error:
-        raise ModelError(
-            f"the model does not run on an input of shape {tuple(tensors[0].shape)}: "
-            f"{first_line(model_error)}"
-        ) from model_error
-    raise CaptureError(
-        "torch.export cannot turn the model into a graph "
-        f"(does forward() branch on tensor values?): {first_line(error)}"
-    ) from error
+        raise forward_failure(model_error, tensors[0]) from model_error
+    raise export_failure(model, error) from error
 
 
 def _captured_graph(program: ExportedProgram) -> CapturedGraph:
@@ -208,9 +200,6 @@ def _output(program: ExportedProgram) -> Node:
             "of shape (batch, classes)"
         )
     return outputs[0]
-
-
-NO_RULE = "it has no rule"
 
 
 def decompose_unknown(program: ExportedProgram) -> ExportedProgram:

@@ -26,10 +26,13 @@ from dmbp.linear.capture.composite import rule_for
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.lines import ElementwiseLine, LineRule, tangent
 from dmbp.linear.rules.base import ArgumentKey, Function, OperationCall, Role, Rule, lowest_role
+from dmbp.linear.rules.refusals import RANDOM, cause_of
 from dmbp.linear.rules.table import (
+    NO_RULE,
     constant_output_error,
     module_path,
     operation_name,
+    unsupported_error,
     unsupported_errors,
 )
 from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, prune_steps
@@ -252,10 +255,14 @@ def check_exactness(
         )
     graph_error, place = _audit(captured, inputs, outputs, line=line)
     if graph_error > tolerance:
+        nodes = [node for node in captured.graph.nodes if node.op == "call_function"]
+        random = [node for node in nodes if cause_of(operation_name(node.target)) is RANDOM]
+        if random:
+            raise InexactCapture(str(unsupported_error(random[0], NO_RULE)))
         raise InexactCapture(
             f"the captured graph's output differs from the model's by {graph_error:.1e} relative "
-            f"(allowed {tolerance:.0e}): does forward() use randomness, or Python state that has "
-            "changed?"
+            f"(allowed {tolerance:.0e}), because forward() uses randomness, or a value that it "
+            "keeps from the call before; explain a model that takes such a value as an input"
         )
     raise InexactCapture(
         f"the linear network's output differs from the model's by {error:.1e} relative "

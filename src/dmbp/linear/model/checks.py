@@ -59,12 +59,18 @@ def check_fit(inputs: Tensor, tensors: NamedTensors) -> None:
                 f"the model's {name!r} is on the meta device and has no data: load its weights "
                 "first"
             )
+        if tensor.layout is not torch.strided:
+            raise ModelError(
+                f"the model's {name!r} is a sparse tensor, which torch.export cannot capture; "
+                "replace it by its dense form, .to_dense()"
+            )
         if tensor.is_inference():
             raise ModelError(
                 "the model was created in torch.inference_mode(), which torch.export cannot "
                 "capture; copy.deepcopy(model) outside of that mode can be explained"
             )
-        if tensor.is_floating_point() and tensor.dtype != inputs.dtype:
+        # Weights in eight bits are converted by forward(), because nothing computes with them.
+        if tensor.dtype in TOLERANCE and tensor.dtype != inputs.dtype:
             raise InputError(
                 f"the inputs are {inputs.dtype} but the model's {name!r} is {tensor.dtype}; "
                 f"use inputs.to({tensor.dtype})"

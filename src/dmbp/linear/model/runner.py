@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import ModelError, first_line
+from dmbp.errors import DMBPError
 from dmbp.linear.model.checks import check_batch, check_fit, check_scores, infer_by_image
+from dmbp.linear.model.failures import forward_failure
 from dmbp.linear.model.signature import (
     ExtraInputs,
     Output,
@@ -250,14 +251,10 @@ class ModelRunner:
             with CorrectedBatchNorm() if torch.is_grad_enabled() else nullcontext():
                 # Some models write into their input, so they get a copy.
                 return self._callable(inputs.clone(), *self.extra_inputs.arguments(len(inputs)))
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, DMBPError):
             raise
         except Exception as error:
-            hint = "; for a single image pass a batch, inputs[None]" if inputs.dim() == 3 else ""
-            raise ModelError(
-                f"the model does not run on an input of shape {tuple(inputs.shape)}: "
-                f"{first_line(error)}{hint}"
-            ) from error
+            raise forward_failure(error, inputs) from error
 
     def _choose_output(self, returned: Any, images: int) -> Output:
         return find_output(returned, images=images) if self._output is None else self._output

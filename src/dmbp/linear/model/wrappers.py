@@ -69,7 +69,8 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
     """
     with PROCESS_LOCK:
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
-        training = [module for module in modules if module.training]
+        # A frozen TorchScript module has no mode.
+        training = [module for module in modules if getattr(module, "training", False)]
         if training:
             warnings.warn(
                 "the model is in training mode; it is explained in evaluation mode, as after "

@@ -14,5 +14,6 @@ classes and the part of the table for one kind of operation; to support an opera
 | has a result that is constant around x (a comparison)        | `choices.py`  | `DECISIONS`       |
 
 `base.py` defines `Rule`, the interface of all rules. "Add an operation" in CONTRIBUTING.md has the
-recipe and the test that a new row needs.
+recipe and the test that a new row needs. `refusals.py` says why operations without a rule, or some
+of their calls, are refused.
 """

@@ -65,6 +65,8 @@ def _refuse_batch_statistics(call: OperationCall) -> str | None:
 def _refuse_integer_cast(call: OperationCall) -> str | None:
     for value in (*call.arguments[1:], *call.keywords.values()):
         if isinstance(value, torch.dtype) and not value.is_floating_point:
+            if value.is_complex:
+                return f"it turns activations into complex numbers ({value})"
             return f"it rounds activations to {value}"
     return None
 

@@ -17,17 +17,26 @@ name. `rules/__init__.py` says in which file a new row belongs.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import Node
 
-from dmbp.errors import UnsupportedOperation
+from dmbp.errors import UnsupportedOperation, place_in
 from dmbp.linear.rules.affine import AFFINE
 from dmbp.linear.rules.base import Rule
 from dmbp.linear.rules.choices import CHOICES, DECISIONS
 from dmbp.linear.rules.gates import GATES
 from dmbp.linear.rules.norms import NORMS
 from dmbp.linear.rules.products import PRODUCTS
+from dmbp.linear.rules.refusals import (
+    ADD_RULE,
+    COMPLEX,
+    CONSTANT,
+    NO_STATISTICS,
+    Cause,
+    cause_of,
+)
 from dmbp.linear.rules.smooth import SMOOTH
 
 RULES: Mapping[str, Rule] = {
@@ -53,25 +62,38 @@ def module_path(node: Node) -> str:
     return path.partition("@")[0]  # "@1" marks a module's second call
 
 
-EVAL_MODE_HINT = "put the model into evaluation mode with model.eval(), and export it in that mode"
-"""What to do about operations that occur only in training."""
-
-_TRAINING = ("aten._native_batch_norm_legit", "aten.batch_norm", "aten.dropout")
-_DROPOUT = "aten.dropout"
-_RANDOM = ("aten.rand", "aten.bernoulli", "aten.normal")
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
+
+NO_RULE = "it has no rule"
 
 
 def unsupported_error(node: Node, reason: str) -> UnsupportedOperation:
     """Return the exception for an operation that cannot be frozen, with its name and module."""
     path = module_path(node)
+    place = place_in(str(node.meta.get("stack_trace") or ""))
     where = f"at '{path}'" if path else "at the top of the model"
     name = operation_name(node.target)
+    cause = _cause(node, reason)
     return UnsupportedOperation(
-        f"{name} {where} cannot be frozen at an input: {reason}. {_hint(name)}",
+        f"{name} {where}{f' ({place})' if place else ''} cannot be frozen at an input: "
+        f"{cause.reason}; {cause.way_out}",
         operation=name,
         module=path,
+        way_out=cause.way_out,
     )
+
+
+def _cause(node: Node, reason: str) -> Cause:
+    """Return why an operation is refused, where `reason` is what its rule says."""
+    name = operation_name(node.target)
+    if name.startswith("aten.batch_norm") and len(node.args) > 3 and node.args[3] is None:
+        return NO_STATISTICS
+    cause = cause_of("aten.softmax" if name in _SOFTMAX else name)
+    if "complex" in reason:
+        return replace(COMPLEX, reason=reason)
+    if reason == CONSTANT.reason and cause.way_out == ADD_RULE:
+        return CONSTANT
+    return cause if reason in (NO_RULE, "it is random") else replace(cause, reason=reason)
 
 
 def unsupported_errors(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperation:
@@ -85,7 +107,11 @@ def unsupported_errors(refused: Sequence[tuple[Node, str]]) -> UnsupportedOperat
         errors.setdefault(key, unsupported_error(node, reason))
     first, *others = errors.values()
     return UnsupportedOperation(
-        str(first), operation=first.operation, module=first.module, others=tuple(others)
+        str(first),
+        operation=first.operation,
+        module=first.module,
+        way_out=first.way_out,
+        others=tuple(others),
     )
 
 
@@ -95,24 +121,4 @@ def constant_output_error(output: Node) -> UnsupportedOperation:
     while operation_name(node.target) not in _SOFTMAX and node.all_input_nodes:
         node = node.all_input_nodes[0]
     last = node if operation_name(node.target) in _SOFTMAX else output
-    return unsupported_error(
-        last, "frozen at its value there, it leaves an output that does not depend on the input"
-    )
-
-
-def _hint(name: str) -> str:
-    """Return what to do about an unsupported operation."""
-    if name.startswith(_RANDOM):
-        return (
-            "It draws random numbers, so the model's output is not determined by its input: draw "
-            "them in training only."
-        )
-    if name.startswith(_TRAINING):
-        hint = f"It occurs in training only: {EVAL_MODE_HINT}."
-        in_forward = " If forward() calls it, write F.dropout(x, training=self.training)."
-        return hint + in_forward if name.startswith(_DROPOUT) else hint
-    more = "dmbp.linear.rules.table lists what is supported; CONTRIBUTING.md shows how to add one."
-    if name in _SOFTMAX:
-        last = "If it is the last layer, explain the model without it: the scores before it."
-        return f"{last} {more}"
-    return more
+    return unsupported_error(last, CONSTANT.reason)

@@ -70,17 +70,22 @@ def load_program(path: Path, *, trust: bool = False) -> ExportedProgram:
         with silence_output():  # torch logs remarks about the format
             return torch.export.load(path) if trust else _read_program(path)
     except Refused as refused:
-        raise ModelError(
-            f"{path} is not opened, because {refused}; if you trust whoever made the file, "
-            "--trust-model-file (trust_model_file=True in Python) lets torch load it and run the "
-            "code in it"
-        ) from refused
+        raise not_opened(path, str(refused)) from refused
     except ModelError:
         raise
     except Exception as error:  # the readers raise almost anything for a foreign file
         raise ModelError(
             f"{path} is damaged, or not a program that torch.export.save wrote"
         ) from error
+
+
+def not_opened(path: Path, reason: str) -> ModelError:
+    """Return the error for a file that is opened only if its maker is trusted."""
+    return ModelError(
+        f"{path} is not opened, because {reason}; if you trust whoever made the file, "
+        "--trust-model-file (trust_model_file=True in Python) lets torch load it and run the "
+        "code in it"
+    )
 
 
 def _read_program(path: Path) -> ExportedProgram:

@@ -1,0 +1,1 @@
+"""TorchScript modules as plain modules, which `torch.export` can capture."""
