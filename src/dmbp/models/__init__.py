@@ -23,6 +23,7 @@ add it to `MODELS` in `registry.py`; a new kind of model file is a line in `FILE
 """
 
 from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.exported_program import Ends
 from dmbp.models.hugging_face import hugging_face_classifier
 from dmbp.models.input_settings import InputSettings
 from dmbp.models.registry import (
@@ -38,6 +39,7 @@ __all__ = [
     "DEFAULT",
     "MODELS",
     "Classifier",
+    "Ends",
     "InputSettings",
     "Preprocessing",
     "hugging_face_classifier",
