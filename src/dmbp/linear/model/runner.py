@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,9 @@ FORWARD_BATCH = 256
 """The largest batch of a forward pass when targets are read."""
 
 INNER = "inner"
+
+TOLD: WeakSet[Model] = WeakSet()
+"""The models that end in an activation and of which that was said; it is said once."""
 
 
 class SingleOutputModel(nn.Module):
@@ -144,7 +148,8 @@ class ModelRunner:
 
     def _remember(self, inputs: Tensor, form: OutputForm) -> None:
         """Keep the form of the outputs, and say once that a last activation is left out."""
-        if form.activation is not None and not self._forms:
+        if form.activation is not None and self.model not in TOLD:
+            TOLD.add(self.model)
             warnings.warn(
                 f"the model ends in a {form.activation}: the scores before it are explained",
                 stacklevel=levels_to_caller(),
