@@ -159,7 +159,9 @@ def test_what_a_sigmoid_puts_out_is_a_probability(folder: Path, model: str, says
     result = run_explain("photo.jpg", model=f"tests.cli.networks:{model}")
     assert result.exit_code == 0, result.output
     (target,) = read_record()["targets"]
-    assert target["probability"] == pytest.approx(target["terms"]["output"], rel=1e-5)
+    score = torch.tensor(target["terms"]["output"])
+    assert target["probability"] == pytest.approx(score.sigmoid().item(), rel=1e-4)
+    assert "the model ends in a sigmoid: the scores before it are explained" in result.output
     assert (target["probability"] > 0.9) == (model == "sure")
     assert says in result.output
 
@@ -487,7 +489,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "no classes": (
         ["photo.jpg"],
         "tests.cli.networks:segmenter",
-        "output has shape (1, 4, 222, 222)",
+        "gives outputs of shape (4, 222, 222) for an image, not a score for each class",
     ),
     "device": (
         ["photo.jpg", "--device", "cuda:9"],

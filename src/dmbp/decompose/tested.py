@@ -214,9 +214,10 @@ def confirm_colours(
     signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
     masks = strongest(red), strongest(blue), moved_elsewhere(strongest(red))
     outputs = [inputs.new_empty(len(red), 0)] * len(masks)
+    shape = question.rows.among(question.outputs.shape[1]).shape
     if with_outputs:
         shown = torch.cat([changed.remove(0, mask) for mask in masks])
-        found = run.model(shown).unflatten(1, question.rows.shape)
+        found = run.model(shown).unflatten(1, shape)
         outputs = [k.clone() for k in found.split(len(red))]
     return Tested(
         attribution=over_channels(signed, streams, inputs),
@@ -224,7 +225,7 @@ def confirm_colours(
         worth_against=gain,
         change_without_positive=without_positive - changed.score[:, None],
         change_without_negative=torch.where(is_true[:, None], without_negative, 0),
-        outputs=question.outputs.unflatten(1, question.rows.shape),
+        outputs=question.outputs.unflatten(1, shape),
         outputs_without_positive=outputs[0],
         outputs_without_negative=outputs[1],
         outputs_without_control=outputs[2],

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import ModelError
-from dmbp.models.exported_program import StatedInput
+from dmbp.models.exported_program import Ends, StatedInput
 from dmbp.models.onnx.file import onnx_file_classifier
 from tests.tolerance import FLOAT32
 
@@ -66,7 +66,7 @@ def test_a_branch_that_a_held_input_decides(tmp_path: Path, rate: int, factor: i
     nodes = [helper.make_node("Equal", ["rate", "usual"], ["is_usual"]), two_branches("is_usual")]
     inputs: list[Value] = [("x", FLOAT, ["n", 6]), ("rate", INT64, [])]
     save(tmp_path / "a.onnx", nodes, inputs, [("y", FLOAT, ["n", 6])], {"usual": 16000})
-    found = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(hold={"rate": rate}))
+    found = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(ends=Ends(hold={"rate": rate})))
     x = torch.randn(3, 6)
     assert found.input_shape == (6,)
     assert torch.equal(found.module(x), factor * x)
@@ -269,19 +269,21 @@ def test_a_recurrent_network_is_explained_with_its_state_held(tmp_path: Path) ->
     with pytest.warns(UserWarning, match="ends in a sigmoid: the scores before it are explained"):
         net = dmbp.linearize(found.module, x, target=1)
     assert torch.allclose(net.value().sigmoid(), found.module(x)[:, 1], atol=FLOAT32)
-    held = onnx_file_classifier(tmp_path / "a.onnx", StatedInput(hold={"h": torch.ones(1, 1, 3)}))
+    held = onnx_file_classifier(
+        tmp_path / "a.onnx", StatedInput(ends=Ends(hold={"h": torch.ones(1, 1, 3)}))
+    )
     assert not torch.allclose(held.module(x), found.module(x), atol=1e-3)
     for options, sentence in (
-        (StatedInput(hold={"z": 1}), "has no other input 'z': it has h, c"),
+        (Ends(hold={"z": 1}), "has no other input 'z': it has h, c"),
         (
-            StatedInput(hold={"h": torch.ones(2, 1, 3)}),
+            Ends(hold={"h": torch.ones(2, 1, 3)}),
             r"takes 'h' of shape \(1, 1, 3\), not \(2, 1",
         ),
-        (StatedInput(input="z"), "has no input 'z': it has x, h, c"),
-        (StatedInput(output="z"), "has no output 'z': it has probabilities, hn, cn"),
+        (Ends(input="z"), "has no input 'z': it has x, h, c"),
+        (Ends(output="z"), "has no output 'z': it has probabilities, hn, cn"),
     ):
         with pytest.raises(ModelError, match=sentence):
-            onnx_file_classifier(tmp_path / "a.onnx", options)
+            onnx_file_classifier(tmp_path / "a.onnx", StatedInput(ends=options))
 
 
 def classifier_nodes(source: str = "x") -> list[Any]:

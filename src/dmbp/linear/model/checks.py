@@ -92,7 +92,7 @@ def check_scores(outputs: Any, images: int, tensors: NamedTensors) -> None:
             f"the output to explain is a {type(outputs).__name__}; dmbp explains tensors of "
             "shape (batch, classes)"
         )
-    if outputs.dim() < 2 or outputs.shape[0] != images or not outputs.numel():
+    if outputs.dim() < 2 or outputs.shape[0] != images or 0 in outputs.shape[1:]:
         raise ModelError(
             f"the model's output has shape {tuple(outputs.shape)} for {images} inputs; dmbp "
             "explains outputs of shape (batch, classes)"

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, ModelError
 from dmbp.linear.model.checks import check_batch, check_fit, check_scores, infer_by_image
 from dmbp.linear.model.failures import forward_failure
 from dmbp.linear.model.signature import (
@@ -138,8 +138,9 @@ class ModelRunner:
         Raises:
             ModelError: If the model does not run, or its output has another shape or is not finite.
         """
-        with LastActivation() as last:
-            returned = self._forward(inputs)
+        last = LastActivation()
+        returned = self._watched_forward(inputs, last)
+        with last:
             outputs = select_output(returned, self._choose_output(returned, len(inputs)))
         check_scores(outputs, len(inputs), self._tensors())
         form, outputs = OutputForm.of(outputs, last)
@@ -240,8 +241,9 @@ class ModelRunner:
     @torch.no_grad()
     def exportable(self, inputs: Tensor) -> Model:
         """Return the model, wrapped if needed so it takes only tensors and returns one output."""
-        with LastActivation() as last:
-            returned = self._forward(inputs)
+        last = LastActivation()
+        returned = self._watched_forward(inputs, last)
+        with last:
             output = self._choose_output(returned, len(inputs))
             form, _ = OutputForm.of(select_output(returned, output), last)
         if output is None and not self.has_extra_inputs and form.is_plain:
@@ -249,6 +251,14 @@ class ModelRunner:
         return SingleOutputModel(
             self._callable, output=output, form=form, extra_inputs=self.extra_inputs
         )
+
+    def _watched_forward(self, inputs: Tensor, last: LastActivation) -> Any:
+        """Return whatever the model returns; `last` sees its functions, where that is possible."""
+        try:
+            with last:
+                return self._forward(inputs)
+        except ModelError:
+            return self._forward(inputs)  # torch.cond, for one, does not run in such a context
 
     def _forward(self, inputs: Tensor) -> Any:
         """Return whatever the model returns."""

@@ -44,8 +44,12 @@ def _transpose(call: NodeCall) -> Tensor:
 
 
 def _squeeze(call: NodeCall) -> Tensor:
-    axes = _as_list(call.setting(1, "axes"))
-    return call.tensor(0).squeeze(tuple(axes)) if axes else call.tensor(0).squeeze()
+    value, axes = call.tensor(0), _as_list(call.setting(1, "axes"))
+    for axis in axes:  # PyTorch would leave a longer dimension as it is
+        size = value.shape[axis]
+        if isinstance(size, int) and size != 1:
+            raise ModelError(f"Squeeze of a dimension of length {size} is not possible")
+    return value.squeeze(tuple(axes)) if axes else value.squeeze()
 
 
 def _unsqueeze(call: NodeCall) -> Tensor:
