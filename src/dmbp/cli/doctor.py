@@ -1,35 +1,25 @@
 """`dmbp doctor`: check whether a model can be explained, how exactly, and at what cost."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmbp.cli.options import (
     MODEL_HELP,
-    ChannelsOption,
-    ClassesOption,
-    DeviceOption,
-    FitOption,
-    HoldOption,
-    InputNameOption,
-    LayoutOption,
-    MeanOption,
-    OutputNameOption,
-    ScaleOption,
     SitesOption,
-    SizeOption,
     SmoothOption,
-    StdOption,
-    TrustOption,
-    WeightsOption,
     given_options,
-    input_settings,
-    model_ends,
     report_errors,
     stdout,
+    takes_model,
 )
 
+if TYPE_CHECKING:
+    from dmbp.workflows.prediction import ModelSpec
 
+
+@takes_model
 def doctor(
     model: Annotated[
         str,
@@ -37,20 +27,7 @@ def doctor(
             help=f"The model: {MODEL_HELP} An architecture without --weights gets random weights."
         ),
     ],
-    weights: WeightsOption = None,
-    classes: ClassesOption = None,
-    trust_model_file: TrustOption = False,
-    size: SizeOption = None,
-    fit: FitOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    scale: ScaleOption = None,
-    channels: ChannelsOption = None,
-    layout: LayoutOption = None,
-    hold: HoldOption = None,
-    input_name: InputNameOption = None,
-    output_name: OutputNameOption = None,
-    device: DeviceOption = "cpu",
+    spec: "ModelSpec",
     smooth: SmoothOption = None,
     sites: SitesOption = None,
     all_sites: Annotated[
@@ -67,28 +44,9 @@ def doctor(
     it lists each blocking operation, its module and a fix; the exit code is then 2.
     """
     from dmbp.workflows.doctor import diagnose
-    from dmbp.workflows.prediction import ModelSpec
 
     with report_errors():
-        inputs = input_settings(
-            size=size,
-            fit=fit,
-            mean=mean,
-            std=std,
-            scale=scale,
-            channels=channels,
-            layout=layout,
-        )
-        spec = ModelSpec(
-            model,
-            weights,
-            classes,
-            device,
-            untrained=True,
-            trust_model_file=trust_model_file,
-            inputs=inputs,
-            ends=model_ends(input_name, output_name, hold),
-        )
+        spec = replace(spec, model=model, untrained=True)
         diagnosis = diagnose(spec, freezing=given_options(smooth=smooth, sites=sites))
     if as_json:
         stdout.print(diagnosis.json())

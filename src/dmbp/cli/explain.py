@@ -1,25 +1,15 @@
 """`dmbp explain`: write a picture and a JSON file for each photo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmbp.cli.options import (
     DEFAULT_OUT,
-    ChannelsOption,
-    ClassesOption,
     ColoursOption,
-    DeviceOption,
-    FitOption,
-    HoldOption,
-    InputNameOption,
-    LayoutOption,
-    MeanOption,
-    ModelOption,
     Objective,
     OutOption,
-    OutputNameOption,
     PaletteName,
     PictureFormat,
     PictureOption,
@@ -27,40 +17,25 @@ from dmbp.cli.options import (
     QuietOption,
     RatherThanOption,
     RemovalName,
-    ScaleOption,
     SitesOption,
-    SizeOption,
     SmoothOption,
-    StdOption,
-    TrustOption,
-    WeightsOption,
     given_options,
-    input_settings,
-    model_ends,
     print_default_model,
     report_errors,
     stdout,
+    takes_model,
 )
 
+if TYPE_CHECKING:
+    from dmbp.workflows.prediction import ModelSpec
 
+
+@takes_model
 def explain(
     photos: Annotated[
         list[Path], typer.Argument(readable=False, help="Photos, or folders of photos.")
     ],
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    classes: ClassesOption = None,
-    trust_model_file: TrustOption = False,
-    size: SizeOption = None,
-    fit: FitOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    scale: ScaleOption = None,
-    channels: ChannelsOption = None,
-    layout: LayoutOption = None,
-    hold: HoldOption = None,
-    input_name: InputNameOption = None,
-    output_name: OutputNameOption = None,
+    spec: "ModelSpec",
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,7 +89,6 @@ def explain(
     ] = None,
     smooth: SmoothOption = None,
     sites: SitesOption = None,
-    device: DeviceOption = "cpu",
     out: OutOption = DEFAULT_OUT,
     report: Annotated[
         bool, typer.Option("--report", help="Also write an HTML page about all photos.")
@@ -162,9 +136,8 @@ def explain(
     """
     from dmbp.render import PALETTES, PanelStyle
     from dmbp.workflows.explain import OutputOptions, explain_photos
-    from dmbp.workflows.prediction import ModelSpec
 
-    print_default_model(model, quiet)
+    print_default_model(spec.model, quiet)
     settings = given_options(
         objective=None if objective is None else objective.value,
         iterations=iterations,
@@ -185,24 +158,6 @@ def explain(
         gif=gif,
     )
     with report_errors():
-        inputs = input_settings(
-            size=size,
-            fit=fit,
-            mean=mean,
-            std=std,
-            scale=scale,
-            channels=channels,
-            layout=layout,
-        )
-        spec = ModelSpec(
-            model,
-            weights,
-            classes,
-            device,
-            trust_model_file=trust_model_file,
-            inputs=inputs,
-            ends=model_ends(input_name, output_name, hold),
-        )
         explain_photos(
             photos,
             spec,

@@ -6,12 +6,14 @@ does the same with any other exception. An option that several commands take is 
 """
 
 import errno
+import inspect
 import os
 import traceback
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +27,6 @@ from dmbp.errors import DMBPError, PhotoError, TargetError, first_line, one_line
 from dmbp.files import is_folder, printable, reason, shown
 
 if TYPE_CHECKING:
-    from dmbp.models import InputSettings
-    from dmbp.models.exported_program import Ends
     from dmbp.workflows.compare import Comparison
     from dmbp.workflows.prediction import ModelSpec, Prediction
     from dmbp.workflows.sanity import SanityCheck
@@ -346,23 +346,54 @@ METHODS_HELP = "Names from `dmbp methods`, separated by commas, or all."
 DEFAULT_OUT = Path("dmbp-out")
 
 
-def input_settings(
-    *,
-    size: str | None,
-    fit: FitName | None,
-    mean: str | None,
-    std: str | None,
-    scale: float | None,
-    channels: ChannelOrderName | None,
-    layout: LayoutName | None,
-) -> "InputSettings":
-    """Return the options about a model's input.
+def takes_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `model_spec` in place of its parameter `spec`.
+
+    An option that the command declares itself is left out.
+    """
+    own = inspect.signature(command).parameters
+    declared = inspect.signature(model_spec).parameters
+    options = {name: option for name, option in declared.items() if name not in own}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        parameters.extend(options.values() if name == "spec" else [parameter])
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        spec = model_spec(**{name: values.pop(name) for name in options})
+        command(**values, spec=spec)
+
+    run.__dict__["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def model_spec(
+    model: ModelOption = None,
+    weights: WeightsOption = None,
+    classes: ClassesOption = None,
+    trust_model_file: TrustOption = False,
+    size: SizeOption = None,
+    fit: FitOption = None,
+    mean: MeanOption = None,
+    std: StdOption = None,
+    scale: ScaleOption = None,
+    channels: ChannelsOption = None,
+    layout: LayoutOption = None,
+    hold: HoldOption = None,
+    input_name: InputNameOption = None,
+    output_name: OutputNameOption = None,
+    device: DeviceOption = "cpu",
+) -> "ModelSpec":
+    """Return the model that the options describe.
 
     Raises:
-        InputError: If one of them is not of its form.
+        InputError: If an option is not of its form.
     """
+    from dmbp.models.exported_program import Ends
     from dmbp.models.input_settings import InputSettings
     from dmbp.validation import ErrorContext, parse
+    from dmbp.workflows.prediction import ModelSpec
 
     values = given_options(
         size=size,
@@ -374,18 +405,15 @@ def input_settings(
         layout=None if layout is None else layout.value,
     )
     context = ErrorContext("the options", key_name=lambda key: f"--{key}")
-    return parse(InputSettings, values, lambda _: context)
-
-
-def model_ends(input_name: str | None, output_name: str | None, hold: list[str] | None) -> "Ends":
-    """Return the options about the inputs and outputs of an ONNX file.
-
-    Raises:
-        InputError: If a value to hold is neither a number nor an array of numbers in a file.
-    """
-    from dmbp.models.exported_program import Ends
-
-    return Ends(input_name, output_name, dict(_parse_held(text) for text in hold or []))
+    return ModelSpec(
+        model,
+        weights,
+        classes,
+        device,
+        trust_model_file=trust_model_file,
+        inputs=parse(InputSettings, values, lambda _: context),
+        ends=Ends(input_name, output_name, dict(_parse_held(text) for text in hold or [])),
+    )
 
 
 def _parse_held(text: str) -> tuple[str, Any]:

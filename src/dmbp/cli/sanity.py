@@ -1,50 +1,39 @@
 """`dmbp sanity`: check that maps change when the model's last layer is re-initialised."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dmbp.cli.options import (
     DEFAULT_OUT,
     METHODS_HELP,
-    ChannelsOption,
-    ClassesOption,
     ColoursOption,
-    DeviceOption,
-    FitOption,
-    HoldOption,
-    InputNameOption,
-    LayoutOption,
-    MeanOption,
-    ModelOption,
     OutOption,
-    OutputNameOption,
     PaletteName,
     PhotoArgument,
     PictureFormat,
     PictureOption,
     QuietOption,
     RatherThanOption,
-    ScaleOption,
     SitesOption,
-    SizeOption,
     SmoothOption,
-    StdOption,
     TargetOption,
-    TrustOption,
-    WeightsOption,
     given_options,
-    input_settings,
-    model_ends,
     predict_photo,
     report_errors,
     stdout,
+    takes_model,
     write_result,
 )
 
+if TYPE_CHECKING:
+    from dmbp.workflows.prediction import ModelSpec
 
+
+@takes_model
 def sanity(
     photo: PhotoArgument,
+    spec: "ModelSpec",
     methods: Annotated[
         str | None,
         typer.Option(
@@ -54,23 +43,8 @@ def sanity(
     draws: Annotated[int, typer.Option(help="How many random last layers to try.")] = 5,
     smooth: SmoothOption = None,
     sites: SitesOption = None,
-    model: ModelOption = None,
-    weights: WeightsOption = None,
-    classes: ClassesOption = None,
-    trust_model_file: TrustOption = False,
-    size: SizeOption = None,
-    fit: FitOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    scale: ScaleOption = None,
-    channels: ChannelsOption = None,
-    layout: LayoutOption = None,
-    hold: HoldOption = None,
-    input_name: InputNameOption = None,
-    output_name: OutputNameOption = None,
     target: TargetOption = None,
     rather_than: RatherThanOption = None,
-    device: DeviceOption = "cpu",
     out: OutOption = DEFAULT_OUT,
     picture: PictureOption = PictureFormat.png,
     colours: ColoursOption = PaletteName.red_blue,
@@ -85,31 +59,12 @@ def sanity(
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import with_dmbp_settings
     from dmbp.workflows.explain import result_stem
-    from dmbp.workflows.prediction import ModelSpec
     from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
 
     console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods or DEFAULT_METHODS)
         settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
-        inputs = input_settings(
-            size=size,
-            fit=fit,
-            mean=mean,
-            std=std,
-            scale=scale,
-            channels=channels,
-            layout=layout,
-        )
-        spec = ModelSpec(
-            model,
-            weights,
-            classes,
-            device,
-            trust_model_file=trust_model_file,
-            inputs=inputs,
-            ends=model_ends(input_name, output_name, hold),
-        )
         prediction = predict_photo(
             photo,
             spec,
