@@ -6,7 +6,7 @@ import pytest
 
 from dmbp.errors import ModelError, WeightsError
 from dmbp.models import MODELS, is_architecture, load_model, model_names
-from dmbp.models.class_names import read_classes
+from dmbp.models.text_files import read_classes
 
 
 def test_unknown_models_get_the_nearest_names() -> None:

@@ -38,11 +38,10 @@ from torch import Tensor, nn
 
 from dmbp.errors import DMBPError, ModelError, WeightsError, first_line
 from dmbp.files import is_folder, is_missing, shown
-from dmbp.models.class_names import check_class_names
 from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Preprocessing
 from dmbp.models.input_settings import as_size
-from dmbp.models.json_files import read_json
 from dmbp.models.state_dict import StateDict, read_state_dict
+from dmbp.models.text_files import check_class_names, read_json
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.process import silence_logging, silence_output
 

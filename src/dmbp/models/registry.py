@@ -23,7 +23,6 @@ from typing import Any
 from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.files import check_file, shown
 from dmbp.models import hugging_face, timm_models, voc160
-from dmbp.models.class_names import read_classes
 from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import ChannelsLast, Ends, StatedInput, program_file_classifier
 from dmbp.models.factory import factory_classifier
@@ -38,6 +37,7 @@ from dmbp.models.paper_networks import (
     vgg16_voc_classifier,
 )
 from dmbp.models.settings_files import layers_beside
+from dmbp.models.text_files import read_classes
 from dmbp.models.timm_models import timm_classifier, untrained_timm
 from dmbp.models.torchscript_file import SUFFIXES, is_torchscript, torchscript_file_classifier
 from dmbp.models.torchvision_models import (

@@ -25,10 +25,9 @@ from typing import Annotated, Any
 
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file, is_missing, read_text, shown
-from dmbp.models.class_names import check_class_names, read_classes
 from dmbp.models.hugging_face import folder_preprocessing, labels_by_index
 from dmbp.models.input_settings import InputSettings, SettingsLayer, settings_of
-from dmbp.models.json_files import MAX_BYTES, read_json
+from dmbp.models.text_files import MAX_BYTES, check_class_names, read_classes, read_json
 from dmbp.models.timm_models import layer_from_config
 from dmbp.validation import Constraint, ErrorContext, parse
 

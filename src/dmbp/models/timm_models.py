@@ -14,10 +14,10 @@ from PIL import Image
 from torch import nn
 
 from dmbp.errors import InputError, ModelError, WeightsError, suggestion
-from dmbp.models.class_names import check_class_names
 from dmbp.models.classifier import Classifier, Fit, Preprocessing
 from dmbp.models.input_settings import SettingsLayer, settings_of
 from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
+from dmbp.models.text_files import check_class_names
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.process import silence_logging
 
