@@ -126,7 +126,7 @@ def judge(
     after = listed(folder)
     new = [path for path, version in after.items() if before.get(path) != version]
     problems = [(HALF_WRITTEN, f"{path.name}: {why}") for path, why in _broken(new)]
-    if (folder / MARK).exists():
+    if any(path.name == MARK for path in after):
         problems.append((EXECUTED, MARK))
     if ended.exception:
         return [*problems, (TRACEBACK, ended.exception)]
@@ -247,12 +247,14 @@ def _wrong_words(arguments: Sequence[str], ended: Ended) -> list[str]:
     return [] if is_sentence else [f"{ended.err!r}"]
 
 
-def run_case(outcome: Outcome, arguments: Sequence[str], folder: Path, output: Path) -> Outcome:
-    """Run a command in a folder, and fill in the outcome."""
-    before = listed(folder)
+def run_case(
+    outcome: Outcome, arguments: Sequence[str], folder: Path, *, tree: Path, output: Path
+) -> Outcome:
+    """Run a command in a folder, judge what it wrote in a tree, and fill in the outcome."""
+    before = listed(tree)
     started = time.perf_counter()
     os.chdir(folder)
     outcome.ended = run_command(arguments, output)
     outcome.seconds = time.perf_counter() - started
-    outcome.problems = judge(arguments, outcome.ended, folder, before)
+    outcome.problems = judge(arguments, outcome.ended, tree, before)
     return outcome

@@ -77,15 +77,17 @@ def make_case(seed: int, index: int, folder: Path, stock: Stock) -> Case:
 
 def run_try(seed: int, index: int, stock: Stock, scratch: Path) -> Outcome:
     """Make a try in a new folder, run it in this process, and remove the folder."""
-    folder, output = scratch / "try", scratch / "output"
-    for path in (folder, output):
+    tree, output = scratch / "try", scratch / "output"
+    folder = tree / "two" / "down"  # an option may lead to ../..
+    for path in (tree, output):
         shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
+    for path in (folder, output):
+        path.mkdir(parents=True)
     outcome = Outcome(index, draw_kind(seed, index)[1])
     case = make_case(seed, index, folder, stock)
     outcome.arguments, outcome.note = case.arguments, case.note
     _reset_peak()
-    run_case(outcome, case.arguments, folder, output)
+    run_case(outcome, case.arguments, folder, tree=tree, output=output)
     outcome.peak = _peak()
     os.chdir(scratch)
     forget(folder)

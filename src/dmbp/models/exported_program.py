@@ -61,6 +61,12 @@ class Ends:
         """Whether anything is said."""
         return self.input is not None or self.output is not None or bool(self.hold)
 
+    def before(self, other: "Ends") -> "Ends":
+        """Return what is said here, and what the other says where nothing is."""
+        return Ends(
+            self.input or other.input, self.output or other.output, {**other.hold, **self.hold}
+        )
+
 
 @dataclass(frozen=True)
 class StatedInput:

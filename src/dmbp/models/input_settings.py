@@ -31,6 +31,7 @@ from dmbp.models.classifier import (
     PixelSize,
     Preprocessing,
 )
+from dmbp.models.exported_program import Ends
 from dmbp.validation import FORBID_UNKNOWN, Constraint, OneOf, check_fields
 
 OPTIONS = "the options"
@@ -181,7 +182,7 @@ def _per_channel(name: str, value: Any, count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class SettingsLayer:
-    """Settings and class names from one place, its `origin`.
+    """Settings, class names, and which inputs and outputs are meant, from one place, its `origin`.
 
     A `conventional` layer comes from a JSON file that was not written for this model file, so a
     size that the model file states goes before the layer's.
@@ -191,6 +192,7 @@ class SettingsLayer:
     settings: InputSettings = field(default_factory=InputSettings)
     classes: tuple[str, ...] | None = None
     conventional: bool = False
+    ends: Ends = field(default_factory=Ends)
 
     def apply(self, classifier: Classifier) -> Classifier:
         """Return a classifier with this layer's settings and class names.

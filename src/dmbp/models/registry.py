@@ -115,7 +115,7 @@ def load_model(
     inputs = inputs or InputSettings()
     is_file = Path(name).suffix in FILES or is_torchscript(Path(name))
     ends = ends or Ends()
-    if ends.are_given and Path(name).suffix != ".onnx":
+    if ends.are_given and not is_file:
         raise ModelError(f"{shown(name)} is no ONNX file, so its inputs and outputs have no names")
     if is_file:
         classifier = _load_file(Path(name), weights, trust_model_file, inputs, ends)
@@ -195,6 +195,10 @@ def _load_file(
         raise WeightsError(f"{path} has its weights inside: leave out {weights}")
     check_file(path, what="model file", error=ModelError)
     layers = layers_beside(path)
+    for layer in reversed(layers):
+        ends = ends.before(layer.ends)
+    if ends.are_given and path.suffix != ".onnx":
+        raise ModelError(f"{shown(path)} is no ONNX file, so its inputs and outputs have no names")
     conventional = [layer.settings.size for layer in layers if layer.conventional]
     stated = [*(layer.settings for layer in layers if not layer.conventional), inputs]
     form = StatedInput(

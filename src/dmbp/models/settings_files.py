@@ -4,8 +4,9 @@ These are, in this order, so that each overrides what comes before it:
 
 1. `config.json` of timm (its `pretrained_cfg` and labels) or of Hugging Face (its `id2label`), and
    Hugging Face's `preprocessor_config.json`;
-2. `net.toml` for `net.onnx` or `net.pt2`, with the fields of `InputSettings` and `classes`, a list
-   of names or the name of a file beside it with one name per line:
+2. `net.toml` for `net.onnx` or `net.pt2`, with the fields of `InputSettings`; `classes`, a list of
+   names or the name of a file beside it with one name per line; and, for an ONNX file, the fields
+   of `Ends`:
 
        size = [48, 192]         # height and width, or one number
        fit = "squeeze"
@@ -13,6 +14,8 @@ These are, in this order, so that each overrides what comes before it:
        scale = 255
        channels = "bgr"
        classes = "names.txt"
+       output = "scores"        # the output to explain; `input` is the input
+       hold = {sr = 16000}      # the values of other inputs
 """
 
 from __future__ import annotations
@@ -25,11 +28,21 @@ from typing import Annotated, Any
 
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file, is_missing, read_text, shown
+from dmbp.models.exported_program import Ends
 from dmbp.models.hugging_face import folder_preprocessing, labels_by_index
 from dmbp.models.input_settings import InputSettings, SettingsLayer, settings_of
 from dmbp.models.text_files import MAX_BYTES, check_class_names, read_classes, read_json
 from dmbp.models.timm_models import layer_from_config
 from dmbp.validation import Constraint, ErrorContext, parse
+
+
+def _is_held(value: Any) -> bool:
+    """Return whether a value is None or a table of finite numbers."""
+    numbers: list[Any] = [] if value is None else [*getattr(value, "values", lambda: [None])()]
+    return all(type(number) in (int, float) and abs(number) < 2**63 for number in numbers)
+
+
+HELD = Constraint("a table of numbers by name, such as {sr = 16000}", _is_held)
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,14 @@ class SettingsFile(InputSettings):
             ),
         ),
     ] = None
+    input: str | None = None
+    output: str | None = None
+    hold: Annotated[Any, HELD] = None
+
+    @property
+    def ends(self) -> Ends:
+        """Which inputs and outputs of an ONNX file are meant."""
+        return Ends(self.input, self.output, self.hold or {})
 
 
 def layers_beside(model: Path) -> list[SettingsLayer]:
@@ -73,7 +94,8 @@ def _read_toml(path: Path) -> SettingsLayer | None:
         raise ModelError(f"{shown(path)} is not TOML: {first_line(error)}") from error
     context = ErrorContext(shown(path), key_noun="setting")
     settings = parse(SettingsFile, table, lambda _: context)
-    return SettingsLayer(path.name, settings, _class_names(settings.classes, path))
+    names = _class_names(settings.classes, path)
+    return SettingsLayer(path.name, settings, names, ends=settings.ends)
 
 
 def _class_names(classes: list[str] | str | None, path: Path) -> tuple[str, ...] | None:

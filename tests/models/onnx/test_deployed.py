@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.errors import ModelError
+from dmbp.models import load_model
 from dmbp.models.exported_program import Ends, StatedInput
 from dmbp.models.onnx.file import onnx_file_classifier
 from tests.tolerance import FLOAT32
@@ -70,6 +71,33 @@ def test_a_branch_that_a_held_input_decides(tmp_path: Path, rate: int, factor: i
     x = torch.randn(3, 6)
     assert found.input_shape == (6,)
     assert torch.equal(found.module(x), factor * x)
+
+
+def test_held_inputs_and_the_output_in_a_toml_beside_the_file(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Equal", ["rate", "usual"], ["is_usual"]),
+        two_branches("is_usual"),
+        helper.make_node("Abs", ["y"], ["z"]),
+    ]
+    inputs: list[Value] = [("x", FLOAT, ["n", 6]), ("rate", INT64, [])]
+    outputs: list[Value] = [("y", FLOAT, ["n", 6]), ("z", FLOAT, ["n", 6])]
+    save(tmp_path / "a.onnx", nodes, inputs, outputs, {"usual": 16000})
+    (tmp_path / "a.toml").write_text('output = "y"\nhold = {rate = 8000}')
+    x, path = torch.randn(3, 6), str(tmp_path / "a.onnx")
+    assert torch.equal(load_model(path).module(x), -x)
+    given = Ends(output="z", hold={"rate": 16000})
+    assert torch.equal(load_model(path, ends=given).module(x), (2 * x).abs())
+
+
+def test_the_output_of_floating_point_is_explained(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0),
+        helper.make_node("Neg", ["x"], ["probabilities"]),
+    ]
+    outputs: list[Value] = [("label", INT64, ["n"]), ("probabilities", FLOAT, ["n", 6])]
+    save(tmp_path / "a.onnx", nodes, [("x", FLOAT, ["n", 6])], outputs)
+    x = torch.randn(3, 6)
+    assert torch.equal(onnx_file_classifier(tmp_path / "a.onnx").module(x), -x)
 
 
 def test_a_branch_that_sizes_decide(tmp_path: Path) -> None:

@@ -425,8 +425,8 @@ def find_output(
 ) -> str:
     """Return the name of the scores.
 
-    That is the only output, `logits`, or the only one of rank two. Outputs that are shaped like an
-    input among `states` are the next state of a recurrent network.
+    That is the only output of floating point, `logits`, or the only one of rank two. Outputs that
+    are shaped like an input among `states` are the next state of a recurrent network.
     """
     outputs = list(model.graph.output)
     names = ", ".join(output.name for output in outputs)
@@ -435,17 +435,18 @@ def find_output(
             raise ModelError(f"{source} has no output {name!r}: it has {names}")
         return name
     shapes = [_sizes(state) for state in states]
+    numbers = [output for output in outputs if _kind(output) in FLOAT_TYPES] or outputs
     for candidates in (
-        outputs,
-        [output for output in outputs if output.name == SCORES],
-        [output for output in outputs if len(_sizes(output)) == 2],
-        [output for output in outputs if not any(_may_equal(_sizes(output), s) for s in shapes)],
+        numbers,
+        [output for output in numbers if output.name == SCORES],
+        [output for output in numbers if len(_sizes(output)) == 2],
+        [output for output in numbers if not any(_may_equal(_sizes(output), s) for s in shapes)],
     ):
         if len(candidates) == 1:
             return str(candidates[0].name)
     raise ModelError(
         f"{source} gives {len(outputs)} outputs ({names}): say which one to explain with "
-        f"--output-name {outputs[0].name}"
+        f"--output-name {numbers[0].name}"
     )
 
 
