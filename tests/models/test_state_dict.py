@@ -142,3 +142,12 @@ def test_an_archive_that_unpacks_to_more_than_its_size(tmp_path: Path) -> None:
     assert read_state_dict(tmp_path / "a.pth")["weight"].shape == (100_000,)
     with pytest.raises(WeightsError, match="is a compressed archive that unpacks to 40"):
         read_state_dict(tmp_path / "b.pth")
+
+
+def test_an_archive_with_a_damaged_name(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("é", b"")  # its name is marked as UTF-8
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xe5\xe5"))
+    with pytest.raises(WeightsError, match="is not a file of weights that can be read"):
+        read_state_dict(path)
