@@ -13,7 +13,7 @@ from torch import Tensor
 from dmbp.attribution.fullgrad import step_biases
 from dmbp.engine import Loss, Terms
 from dmbp.engine.plan.plan import ExecutionPlan
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 
 class _MaskedGradient(torch.autograd.Function):
@@ -64,7 +64,7 @@ class LiteralEngine:
         """Σ ∇F·x + Σ ∇b·b of every row, gradients multiplied by the masks on their way."""
         biased: dict[int, Tensor] = {}
 
-        def at_step(step: Step, results: list[Any]) -> list[Any]:
+        def at_step(step: LinearStep, results: list[Any]) -> list[Any]:
             if step.output in self._biases:
                 biased[step.output] = results[0]
             if step.site is None:

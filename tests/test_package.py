@@ -32,6 +32,7 @@ PUBLIC = [
     "methods",
     "metrics",
     "rather_than",
+    "targets",
 ]
 
 

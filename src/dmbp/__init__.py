@@ -13,6 +13,7 @@ Public names:
                         a Decomposition
     load()              reads a Decomposition that was saved to a file
     Settings            how a decomposition is learned: iterations, learning rate, reference …
+    targets             what to ask: Class, Margin, Region, Box, Step, Value, Similarity
     rather_than()       a target that asks why the model sees one class rather than others
     methods()           every attribution method by name, with the same interface as DMBP
     explain_func()      one of these methods as a function for Quantus
@@ -24,6 +25,7 @@ Public names:
 The code, lowest layer first; each folder imports only from those listed before it:
 
     linear              captures a model and freezes it at an input: start at linear/network.py
+    targets             questions besides "which class": regions, boxes, steps, similarities
     engine              runs masked linear networks forwards and backwards, on CPUs and GPUs
     decompose           learns the masks and reads out the terms
     attribution         DMBP and the other methods, one file each
@@ -41,7 +43,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmbp import metrics
+    from dmbp import metrics, targets
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
@@ -63,6 +65,7 @@ __all__ = [
     "methods",
     "metrics",
     "rather_than",
+    "targets",
 ]
 
 # Names are imported on first use: the core needs only torch, the methods need captum, and a command
@@ -85,6 +88,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in ("errors", "linear", "metrics", "models", "render"):
+    if name in ("errors", "linear", "metrics", "models", "render", "targets"):
         return import_module(f"dmbp.{name}")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

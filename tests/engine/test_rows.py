@@ -10,14 +10,14 @@ from torch import Tensor
 
 from dmbp.engine.plan.rows import result_layout
 from dmbp.engine.plan.streams import ROWS_FIRST, Example, RowLayout
-from dmbp.linear.steps import Slot, Step
+from dmbp.linear.steps import LinearStep, Slot
 
 aten: Any = torch.ops.aten
 Draw = Callable[[Tensor], tuple[Any, list[Any]]]
 
 
-def step(operation: Any, arguments: list[Any], shape: torch.Size) -> Step:
-    return Step(
+def step(operation: Any, arguments: list[Any], shape: torch.Size) -> LinearStep:
+    return LinearStep(
         name="",
         operation=str(operation),
         kind="affine",

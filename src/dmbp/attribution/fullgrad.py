@@ -29,7 +29,7 @@ from dmbp.attribution.stage import Stages
 from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.network import LinearNetwork
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 from dmbp.precision import full_precision
 
 
@@ -65,7 +65,7 @@ class FullGrad(Method):
         return total
 
 
-def _as_map(stages: Stages, step: Step, contribution: Tensor) -> Tensor | None:
+def _as_map(stages: Stages, step: LinearStep, contribution: Tensor) -> Tensor | None:
     """Return a contribution as a map, of one place for each image after a pooling, or None."""
     grid = stages.grid(step)
     if grid is not None:
@@ -95,7 +95,7 @@ class FullGradient:
     """
 
     input_gradient: Tensor
-    steps: tuple[Step, ...]
+    steps: tuple[LinearStep, ...]
     contributions: tuple[Tensor, ...]
     constant: Tensor
 
@@ -104,10 +104,10 @@ class FullGradient:
 def full_gradient(net: LinearNetwork) -> FullGradient:
     """Split the score of every row into the input's part and those of the biases."""
     biases = step_biases(net)
-    steps: list[Step] = []
+    steps: list[LinearStep] = []
     outputs: list[Tensor] = []
 
-    def at_step(step: Step, streams: list[Any]) -> list[Any]:
+    def at_step(step: LinearStep, streams: list[Any]) -> list[Any]:
         if step.output in biases and streams[0].requires_grad:
             steps.append(step)
             outputs.append(streams[0])
@@ -129,7 +129,7 @@ def step_biases(net: LinearNetwork) -> dict[int, Tensor]:
     results: dict[int, Any] = {0: net.inputs}
     biases: dict[int, Tensor] = {}
 
-    def at_step(step: Step, streams: list[Any]) -> list[Any]:
+    def at_step(step: LinearStep, streams: list[Any]) -> list[Any]:
         bias = step.apply({index: _zeros_like(results[index]) for index in step.reads})
         results[step.output] = streams[0]
         if isinstance(bias, Tensor) and bool(bias.any()):

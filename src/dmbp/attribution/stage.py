@@ -24,7 +24,7 @@ from dmbp.attribution.base import Layer
 from dmbp.errors import InputError, suggestion
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.positions import DIGITS, REARRANGEMENTS, Positions
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Stages:
                 return stage
         return measured[-1][0]
 
-    def grid(self, step: Step) -> Grid | None:
+    def grid(self, step: LinearStep) -> Grid | None:
         """Return how a step's output is laid out, or None if it is not a map."""
         positions = self._positions.get(step.name.removesuffix("_site"))
         if positions is None or step.shape is None:
@@ -183,18 +183,18 @@ class Stages:
         best = min(range(last, end), key=lambda k: self._depth(steps[k]))
         return {step.output: stages[step.output] for step in steps[: best + 1]}
 
-    def _depth(self, step: Step) -> float:
+    def _depth(self, step: LinearStep) -> float:
         """Return how deep the module is whose output a step is; inf if there is none."""
         name = self._name(step)
         return inf if name == step.name else name.count(".")
 
-    def _step_named(self, name: str) -> Step:
+    def _step_named(self, name: str) -> LinearStep:
         steps = {step.name: step for step in self._steps} | self._last_of
         if not name or name not in steps:
             raise InputError(f"the model has no layer {name!r}; {suggestion(name, sorted(steps))}")
         return steps[name]
 
-    def _name(self, step: Step) -> str:
+    def _name(self, step: LinearStep) -> str:
         """Return the outermost module whose output a step is, or else the step's own name."""
         parts = step.module.split(".")
         modules = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
@@ -210,7 +210,7 @@ class Stages:
         seen: dict[int, Tensor] = {}
         names: dict[int, str] = {}
 
-        def at_step(step: Step, results: list[Any]) -> list[Any]:
+        def at_step(step: LinearStep, results: list[Any]) -> list[Any]:
             if step.output not in grids:
                 return results
             result = results[0] if seen else results[0].detach().requires_grad_()
@@ -248,11 +248,11 @@ class Stages:
         return f", such as {', '.join(map(repr, names[-3:]))}" if names else ""
 
 
-def _is_rearrangement(step: Step) -> bool:
+def _is_rearrangement(step: LinearStep) -> bool:
     return step.operation.removeprefix("aten.").partition(".")[0] in REARRANGEMENTS
 
 
-def _is_passed_over(step: Step) -> bool:
+def _is_passed_over(step: LinearStep) -> bool:
     return _is_rearrangement(step) or any(word in step.operation for word in _PASSED_OVER)
 
 
@@ -260,22 +260,22 @@ _PASSED_OVER = ("pool", "dropout", "alias", "detach")
 """Operations after the last stage whose outputs are not stages, besides rearrangements."""
 
 
-def _last_steps(steps: Sequence[Step]) -> dict[str, Step]:
+def _last_steps(steps: Sequence[LinearStep]) -> dict[str, LinearStep]:
     """Return the last step of every module, in the order of these steps."""
-    last: dict[str, Step] = {}
+    last: dict[str, LinearStep] = {}
     for step in steps:
         parts = step.module.split(".") if step.module else []
         last |= {".".join(parts[: depth + 1]): step for depth in range(len(parts))}
     return dict(sorted(last.items(), key=lambda item: item[1].output))
 
 
-def _count_runs(steps: Sequence[Step], name: str) -> int:
+def _count_runs(steps: Sequence[LinearStep], name: str) -> int:
     """Return how often a module runs: the number of unbroken stretches of its steps."""
     flags = [f"{step.module}.".startswith(f"{name}.") for step in steps]
     return sum(now and not before for before, now in zip([False, *flags], flags, strict=False))
 
 
-def _on_every_path(steps: Sequence[Step]) -> set[int]:
+def _on_every_path(steps: Sequence[LinearStep]) -> set[int]:
     """Return the outputs that every path from the input to the result passes through.
 
     Steps are in order and each leads to the result, so these are the outputs that no edge skips.

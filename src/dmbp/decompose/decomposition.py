@@ -31,8 +31,13 @@ from dmbp.decompose.settings import (
     WindowTest,
 )
 from dmbp.decompose.tested import Tested
-from dmbp.errors import InputError, OutputError
+from dmbp.errors import InputError, OutputError, TargetError
+from dmbp.linear.named_target import BoundTarget, NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
+from dmbp.targets import target_from_text
+
+TEXT = "target"
+"""The key of a target with a name, as text, in a saved file."""
 
 ROUNDING_UNITS = 10
 """Attributions within this many units in the last place of the terms are rounding errors."""
@@ -372,15 +377,27 @@ def _target_to_json(target: OneTarget | str) -> Any:
         return target
     if isinstance(target, Mapping):
         return {_index_text(index): weight for index, weight in target.items()}
+    if isinstance(target, NamedTarget | BoundTarget):
+        return {TEXT: target.text}
     if callable(target):
         return function_name(target)
     return list(target) if isinstance(target, tuple) else int(target)
 
 
 def _target_from_json(target: Any) -> OneTarget | str:
+    if isinstance(target, dict) and TEXT in target:
+        return _named_target(str(target[TEXT]))
     if isinstance(target, dict):
         return {_index_from_text(k): v for k, v in target.items()}
     return tuple(target) if isinstance(target, list) else target
+
+
+def _named_target(text: str) -> NamedTarget | str:
+    """Return a target that was saved as text; one of a user's own class is only its text."""
+    try:
+        return target_from_text(text)
+    except TargetError:
+        return text
 
 
 def _index_text(index: Index) -> str:

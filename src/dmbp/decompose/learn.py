@@ -25,7 +25,7 @@ from dmbp.errors import CaptureError, InputError
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.network import NO_SITES
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 from dmbp.precision import deterministic_kernels, full_precision
 
 INITIAL_LOGIT = 2.0
@@ -37,7 +37,7 @@ def initial_logits(plan: ExecutionPlan) -> Logits:
     """Return the initial logits of every site, (rows, …) by the site's name."""
     logits: dict[str, Tensor] = {}
 
-    def at_gate(step: Step, gradient: Tensor) -> Tensor:
+    def at_gate(step: LinearStep, gradient: Tensor) -> Tensor:
         """Set σ by the signs of both gradients, then pass them through σ and 1−σ."""
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None

@@ -20,7 +20,7 @@ from dmbp.engine.plan.plan import ExecutionPlan, GradientAtGate
 from dmbp.engine.plan.rewrites import BATCH_NORM, CONVOLUTION, scale_and_shift
 from dmbp.engine.plan.streams import Value, by_stream, stacked
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import Slot, Step
+from dmbp.linear.steps import LinearStep, Slot
 
 LINEAR = "aten.linear.default"
 
@@ -40,7 +40,7 @@ WITHOUT_CONSTANT = {
 """Operations that add no constant if all of their inputs are activations."""
 
 
-def has_known_constant(step: Step) -> bool:
+def has_known_constant(step: LinearStep) -> bool:
     """Return whether the constant that a step adds is known; a gate without offsets adds none."""
     if step.site is not None:
         return isinstance(step.function, ElementwiseLine) and step.function.offset is None
@@ -51,7 +51,7 @@ def has_known_constant(step: Step) -> bool:
     return step.operation in WITHOUT_CONSTANT and not _includes_constant(step)
 
 
-def constant_contribution(step: Step, gradient: Tensor) -> Tensor | None:
+def constant_contribution(step: LinearStep, gradient: Tensor) -> Tensor | None:
     """Return what a step's constant adds to the scores, (2 · rows,); None if it adds no constant.
 
     `gradient` is the gradient of both streams' scores with respect to the step's result.
@@ -70,7 +70,7 @@ def constant_contribution(step: Step, gradient: Tensor) -> Tensor | None:
     return torch.mv(gradient, constant)
 
 
-def _includes_constant(step: Step) -> bool:
+def _includes_constant(step: LinearStep) -> bool:
     """Return whether a sum or concatenation includes a constant."""
     if step.operation == "aten.add.Tensor":
         return not all(isinstance(part, Slot) for part in step.arguments)
@@ -98,7 +98,7 @@ def read_out(
         return Readout(Terms(output, positive, negative), maps[0], maps[1])
     contributions = [torch.cat([net.constant, net.constant])]
 
-    def at_step(step: Step, gradient: Value) -> None:
+    def at_step(step: LinearStep, gradient: Value) -> None:
         contribution = constant_contribution(step, stacked(gradient))
         if contribution is not None:
             contributions.append(contribution)
@@ -112,7 +112,7 @@ def read_out(
 def gate_with_masks(logits: Logits, kernels: Kernels) -> GradientAtGate:
     """Return a function that passes both streams' gradients through gates masked by the logits."""
 
-    def at_gate(step: Step, gradient: Tensor) -> Tensor:
+    def at_gate(step: LinearStep, gradient: Tensor) -> Tensor:
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None
         return kernels.pass_gate(gradient, step.function.slope, logits.get(step.site.name))

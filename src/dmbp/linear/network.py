@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InputError
-from dmbp.linear.steps import FrozenGraph, Site, Step
+from dmbp.linear.steps import FrozenGraph, LinearStep, Site
 from dmbp.linear.targets import TargetRows
 from dmbp.precision import full_precision
 
@@ -44,7 +44,7 @@ NO_SITES = (
 AtSite = Callable[[Site, list[Tensor]], list[Tensor]]
 """Receives the activations of all streams at a site, and returns those that pass on."""
 
-AtStep = Callable[[Step, list[Any]], list[Any]]
+AtStep = Callable[[LinearStep, list[Any]], list[Any]]
 """Receives the results of all streams at a step, and returns those that pass on."""
 
 
@@ -137,7 +137,7 @@ class LinearNetwork:
         that pass on. Masks, their initialisation and attribution rules are all applied there.
         """
 
-        def at_step(step: Step, results: list[Any]) -> list[Any]:
+        def at_step(step: LinearStep, results: list[Any]) -> list[Any]:
             return results if step.site is None else at_site(step.site, results)
 
         return self.propagate_steps(streams, at_step)

@@ -41,7 +41,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Step:
+class LinearStep:
     """One linear function of the network: `slots[output] = function(*arguments, **keywords)`.
 
     `operation` and `kind` are the name and the kind of its row in the freezing table, `module` is
@@ -76,7 +76,7 @@ class Step:
 class FrozenGraph:
     """The steps from the input, `slots[0]`, to `slots[result]`, and the output at x."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LinearStep, ...]
     result: int
     output: Tensor
 
@@ -90,10 +90,10 @@ def fill(template: Any, slots: Mapping[int, Any]) -> Any:
     return template
 
 
-def prune_steps(steps: Sequence[Step], result: int) -> tuple[Step, ...]:
+def prune_steps(steps: Sequence[LinearStep], result: int) -> tuple[LinearStep, ...]:
     """Drop steps that the result does not need, and set which slots each step reads last."""
     needed = {result}
-    kept: list[Step] = []
+    kept: list[LinearStep] = []
     for step in reversed(steps):
         if step.output not in needed:
             continue
@@ -129,7 +129,7 @@ def select_sites(frozen: FrozenGraph, selection: Selection) -> FrozenGraph:
             hint = suggestion(pattern, _alternatives(pattern, names))
             raise SiteError(f"the network has no site {pattern!r}; {hint}")
 
-    def selected(step: Step) -> Step:
+    def selected(step: LinearStep) -> LinearStep:
         name = "" if step.site is None else step.site.name
         kept = any(fnmatchcase(name, pattern) for pattern in patterns)
         return step if kept else replace(step, site=None)

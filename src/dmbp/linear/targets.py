@@ -12,7 +12,8 @@ outputs. The linear network replaces a function by its tangent at the model's ou
 
 If an image's outputs have several dimensions, such as (steps, classes) or (classes, height, width),
 a tuple with an index for each of them takes the place of a class. Rows hold such outputs flattened;
-a function receives them in their own shape.
+a function receives them in their own shape. Targets with a name (`named_target.py`) are bound to
+their image's outputs.
 """
 
 import math
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import TargetError
+from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
 
 Index = int | tuple[int, ...]
 """A class, or an index for each dimension of an image's outputs if there are several."""
@@ -36,7 +38,7 @@ ClassWeights = Mapping[Index, float] | Mapping[int, float]
 ScoreFunction = Callable[[Tensor], Tensor]
 """Computes a score from one image's outputs, (classes,) unless they have several dimensions."""
 
-OneTarget = Index | ClassWeights | ScoreFunction
+OneTarget = Index | ClassWeights | ScoreFunction | NamedTarget
 Target = OneTarget | Sequence[OneTarget | Sequence[OneTarget]] | Tensor | None
 
 
@@ -68,11 +70,15 @@ class TargetRows:
         """Return the score of each row, (rows,), from the outputs of its image, (rows, classes).
 
         `activation` is applied to the outputs before classes are read, to obtain probabilities for
-        example; target functions receive the outputs themselves.
+        example; target functions receive the outputs themselves, and a target with a name gives
+        its own probability if it has one.
         """
         read = outputs if activation is None else activation(outputs)
-        scores = (read * self._weights(outputs)).sum(1)
-        functions = {row: label for row, label in enumerate(self.labels) if callable(label)}
+        functions = self._functions(probabilities=activation is not None)
+        if len(functions) == len(self):
+            scores = outputs.new_zeros(len(self))
+        else:
+            scores = (read * self._weights(outputs)).sum(1)
         if not functions:
             return scores
         return torch.stack(
@@ -81,6 +87,19 @@ class TargetRows:
                 for row in range(len(self))
             ]
         )
+
+    def _functions(self, *, probabilities: bool = False) -> dict[int, ScoreFunction]:
+        """Return the function of each row whose score is not a weighted sum of outputs."""
+        functions: dict[int, ScoreFunction] = {}
+        for row, label in enumerate(self.labels):
+            if isinstance(label, BoundTarget):
+                if probabilities:
+                    functions[row] = label.probability or label
+                elif label.weights is None:
+                    functions[row] = label
+            elif callable(label):
+                functions[row] = label
+        return functions
 
     def tangent(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (rows, classes) and offsets (rows,) of the tangent at `outputs`."""
@@ -95,7 +114,7 @@ class TargetRows:
     @property
     def is_linear(self) -> bool:
         """Whether every score is a weighted sum of outputs, with one tangent everywhere."""
-        return not any(callable(label) for label in self.labels)
+        return not self._functions()
 
     def among(self, classes: int) -> "TargetRows":
         """Return the same rows for a model with another number of classes.
@@ -138,11 +157,18 @@ class TargetRows:
         if entries:  # built on the CPU, so there is one transfer and not one for each entry
             row, index, weight = zip(*entries, strict=True)
             weights[list(row), list(index)] = torch.tensor(weight, dtype=like.dtype)
+        for row, label in enumerate(self.labels):
+            if isinstance(label, BoundTarget) and label.weights is not None:
+                weights[row] = label.weights.flatten().to(weights)
         return weights.to(like.device)
 
 
 def read_target(
-    target: Target, *, outputs: Tensor, shape: tuple[int, ...] | None = None
+    target: Target,
+    *,
+    outputs: Tensor,
+    shape: tuple[int, ...] | None = None,
+    size: tuple[int, ...] = (),
 ) -> TargetRows:
     """Turn a target into rows.
 
@@ -151,6 +177,7 @@ def read_target(
             nested list has several targets for each image, and for a single image a flat list does.
         outputs: The model's outputs, (images, classes).
         shape: The shape of an image's outputs before they were flattened to classes.
+        size: The spatial sizes of the model's input.
 
     Returns:
         A row for each target of each image.
@@ -167,10 +194,14 @@ def read_target(
         )
     rows = _rows(outputs.argmax(1) if target is None else target, images, shape)
     _check_classes(rows.labels, shape)
+    labels: list[OneTarget] = []
     for image, label in zip(rows.image, rows.labels, strict=True):
-        if callable(label):
-            _check_function(label, outputs[image].view(shape))
-    return rows
+        one = outputs[image].view(shape)
+        bound = label.bind(TargetContext(one, size)) if isinstance(label, NamedTarget) else label
+        if callable(bound):
+            _check_function(bound, one)
+        labels.append(bound)
+    return replace(rows, labels=tuple(labels))
 
 
 def rows_without_forward(
@@ -185,7 +216,8 @@ def rows_without_forward(
     with suppress(TargetError):
         rows = _rows(target, images, shape)
         _check_classes(rows.labels, shape)
-        return rows if rows.is_linear else None
+        is_known = rows.is_linear and not any(isinstance(k, NamedTarget) for k in rows.labels)
+        return rows if is_known else None
     return None
 
 
@@ -221,8 +253,12 @@ def _targets_by_image(target: Target, images: int, *, dimensions: int) -> list[l
     ]
 
 
-def function_name(function: ScoreFunction) -> str:
-    """Return the name of a target function."""
+def function_name(function: ScoreFunction | NamedTarget) -> str:
+    """Return the name of a target function, or of a target with a name."""
+    if isinstance(function, NamedTarget):
+        return function.text
+    if isinstance(function, BoundTarget):
+        return function.name
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -232,7 +268,7 @@ def _is_list(item: object) -> bool:
 
 def _as_weights(label: Any, shape: tuple[int, ...]) -> dict[int, float]:
     """Return the weights of flattened outputs; a function has none."""
-    if callable(label):
+    if callable(label) or isinstance(label, NamedTarget):
         return {}
     weights: Mapping[Any, float] = label if isinstance(label, Mapping) else {label: 1.0}
     return {_flat(index, shape): weight for index, weight in weights.items()}
@@ -265,7 +301,7 @@ def _check_function(function: ScoreFunction, outputs: Tensor) -> None:
 
 def _check_classes(labels: Sequence[OneTarget], shape: tuple[int, ...]) -> None:
     for label in labels:
-        if not callable(label):
+        if not callable(label) and not isinstance(label, NamedTarget):
             _check_label(label, shape)
 
 

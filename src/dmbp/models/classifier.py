@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,6 +16,7 @@ from dmbp.errors import InputError, ModelError, PhotoError, TargetError, suggest
 from dmbp.files import shown
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.probabilities import activation_function
+from dmbp.targets import BoxLayout
 from dmbp.validation import Constraint, check_fields
 
 Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
@@ -304,6 +305,10 @@ class Classifier:
         input_shape: The shape of one input, if the model does not take photos.
         origins: Where settings of the preprocessing, and the class names, came from if they are not
             the model's own, such as {"mean": "net.toml", "size": "the file"}.
+        boxes: Where the outputs of a detector hold boxes and scores. Those of YOLO are recognised
+            without it.
+        embed: Turns a text into an embedding to compare the outputs with, if the model has an
+            encoder of texts.
 
     Raises:
         InputError: If an argument has the wrong type.
@@ -317,6 +322,8 @@ class Classifier:
     weights: str | None = None
     input_shape: tuple[int, ...] | None = None
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
+    boxes: BoxLayout | None = None
+    embed: Callable[[str], Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -24,6 +24,7 @@ from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
+from dmbp.linear.named_target import NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
 from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
@@ -272,7 +273,7 @@ def target_text(target: OneTarget | str) -> str:
         return target
     if isinstance(target, int | tuple):
         return _output_name(target)
-    if callable(target):
+    if callable(target) or isinstance(target, NamedTarget):
         return function_name(target)
     text = " ".join(_weighted(index, weight) for index, weight in target.items())
     return text.removeprefix("+ ") if text.startswith("+") else f"−{text.removeprefix('− ')}"

@@ -33,13 +33,13 @@ from dmbp.engine.plan.streams import ROWS_FIRST, Value, channels_last, stacked
 from dmbp.engine.readout import gate_with_masks, read_out
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 
 class GateInstruction:
     """Applies an activation and its masks."""
 
-    def __init__(self, step: Step, site: MaskedSite) -> None:
+    def __init__(self, step: LinearStep, site: MaskedSite) -> None:
         self.reads = step.reads[:1]
         self.output = step.output
         self.site = site
@@ -59,7 +59,7 @@ class GateInstruction:
 class MaskedConvolutionInstruction:
     """Applies a convolution that only an activation reads, and the activation's masks."""
 
-    def __init__(self, operation: ConvolutionOperation, step: Step, site: MaskedSite) -> None:
+    def __init__(self, operation: ConvolutionOperation, step: LinearStep, site: MaskedSite) -> None:
         self.reads = operation.reads
         self.output = step.output
         self.site = site
@@ -83,7 +83,12 @@ class PooledInstruction:
     """
 
     def __init__(
-        self, gate: Step, pool: Step, gather: GatherOperation, site: PooledSite, constant: Any
+        self,
+        gate: LinearStep,
+        pool: LinearStep,
+        gather: GatherOperation,
+        site: PooledSite,
+        constant: Any,
     ) -> None:
         self.reads = gate.reads[:1]
         self.output = pool.output
@@ -213,7 +218,7 @@ class CpuEngine:
 
     def _build_pooled(
         self,
-        step: Step,
+        step: LinearStep,
         pool: PlannedStep,
         values: dict[int, Value],
         logits: Logits,

@@ -50,7 +50,7 @@ from dmbp.engine.plan.plan import ExecutionPlan, plan_steps
 from dmbp.engine.plan.tail import Tail
 from dmbp.engine.readout import read_out
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 
 class GpuBackend(Protocol):
@@ -293,7 +293,7 @@ class GpuEngine:
                     yield
                 outside.wait_stream(self._stream)
 
-    def _pass_gate(self, step: Step, gradient: Tensor) -> Tensor:
+    def _pass_gate(self, step: LinearStep, gradient: Tensor) -> Tensor:
         """Pass both streams' gradients through a gate with its current masks."""
         assert isinstance(step.function, ElementwiseLine)
         assert step.site is not None

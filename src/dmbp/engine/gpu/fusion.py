@@ -20,7 +20,7 @@ from dmbp.engine.plan.rewrites import (
     scale_and_shift,
 )
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import Slot, Step
+from dmbp.linear.steps import LinearStep, Slot
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FusedGate:
         pooling: The max-pooling after the gate.
     """
 
-    gate: Step
+    gate: LinearStep
     terms: tuple[int, ...]
     scale: Tensor | None = None
     shift: Tensor | None = None
@@ -65,7 +65,7 @@ class FusionPlan:
 class _FusionPlanner:
     """Fuses steps into one gate after another, and collects the absorbed steps."""
 
-    def __init__(self, steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> None:
+    def __init__(self, steps: Sequence[LinearStep], fixed: Set[int], *, pooling: bool) -> None:
         self._fuses_pooling = pooling
         self._shapes = {step.output: step.shape for step in steps}
         self._fixed = fixed
@@ -75,7 +75,7 @@ class _FusionPlanner:
         self.absorbed: set[int] = set()
         self.unbiased: set[int] = set()
 
-    def fuse(self, gate: Step) -> FusedGate:
+    def fuse(self, gate: LinearStep) -> FusedGate:
         """Return a gate with all steps that can be fused into it."""
         pooling = self._take_pooling(gate)
         index = gate.reads[0]
@@ -94,7 +94,7 @@ class _FusionPlanner:
             return FusedGate(gate, tuple(step.reads), shift=shift)
         return FusedGate(gate, (index,), shift=self._take_bias(index), pooling=pooling)
 
-    def _exclusive_producer(self, index: int) -> Step | None:
+    def _exclusive_producer(self, index: int) -> LinearStep | None:
         """Return the step that computes a value if the value has a single reader, else None."""
         return self._producers.get(index) if self._reader_counts[index] == 1 else None
 
@@ -108,14 +108,14 @@ class _FusionPlanner:
             self.unbiased.add(index)
         return bias
 
-    def _is_sum(self, step: Step) -> bool:
+    def _is_sum(self, step: LinearStep) -> bool:
         """Return whether a step adds two values of the same shape."""
         slots = len(step.arguments) == 2 and all(isinstance(a, Slot) for a in step.arguments)
         plain = step.operation == "aten.add.Tensor" and slots and not step.keywords
         shapes = {self._shapes.get(index) for index in (*step.reads, step.output)}
         return plain and len(shapes) == 1
 
-    def _take_pooling(self, gate: Step) -> Pooling | None:
+    def _take_pooling(self, gate: LinearStep) -> Pooling | None:
         """Absorb and return the max-pooling after a ReLU if nothing else reads the ReLU."""
         is_only_reader = self._reader_counts[gate.output] == 1 and gate.output not in self._fixed
         if not is_only_reader or not self._fuses_pooling:
@@ -128,7 +128,7 @@ class _FusionPlanner:
         return pooling
 
 
-def _is_relu(gate: Step) -> bool:
+def _is_relu(gate: LinearStep) -> bool:
     """Return whether a gate's slope is 0 or 1 everywhere, without offsets."""
     line = gate.function
     return (
@@ -136,7 +136,7 @@ def _is_relu(gate: Step) -> bool:
     )
 
 
-def plan_fusion(steps: Sequence[Step], fixed: Set[int], *, pooling: bool) -> FusionPlan:
+def plan_fusion(steps: Sequence[LinearStep], fixed: Set[int], *, pooling: bool) -> FusionPlan:
     """Decide what is fused into each gate.
 
     Args:

@@ -35,7 +35,7 @@ from dmbp.engine.plan.rewrites import CONVOLUTION, convolution_arguments
 from dmbp.engine.plan.streams import Example, by_stream
 from dmbp.engine.plan.tail import Tail
 from dmbp.engine.readout import CONSTANT_ARGUMENTS, has_known_constant
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 from dmbp.process import temporarily_set
 
 _REDUCED_PRECISION_FLAGS = (
@@ -86,7 +86,7 @@ def cast_example(example: Example, like: Tensor) -> Example:
     return replace(example, value=cast_value(value, like.dtype))
 
 
-def cast_step(step: Step, dtype: torch.dtype, *, biased: bool) -> Step:
+def cast_step(step: LinearStep, dtype: torch.dtype, *, biased: bool) -> LinearStep:
     """Return a step with its weights in `dtype`, and a convolution without bias unless `biased`."""
     if step.operation == CONVOLUTION and not biased:
         weight, _, *rest = convolution_arguments(step)
@@ -104,7 +104,7 @@ FLOAT16_UNIT = 2.0**-6
 """The factor by which activations are multiplied in float16."""
 
 
-def activation_unit(steps: Sequence[Step], dtype: torch.dtype) -> float:
+def activation_unit(steps: Sequence[LinearStep], dtype: torch.dtype) -> float:
     """Return the factor by which a program's activations are multiplied: one except in float16."""
     if dtype != torch.float16:
         return 1.0
@@ -112,7 +112,7 @@ def activation_unit(steps: Sequence[Step], dtype: torch.dtype) -> float:
     return FLOAT16_UNIT if is_affine else 1.0
 
 
-def scale_constants(step: Step, unit: float) -> Step:
+def scale_constants(step: LinearStep, unit: float) -> LinearStep:
     """Return a step whose added constants are multiplied by `unit`, as its inputs are."""
     positions = CONSTANT_ARGUMENTS.get(step.operation, ())
     arguments = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmbp.engine.plan.streams import by_stream
 from dmbp.linear.rules.choices import Gather
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 ConvolutionSettings = tuple[list[int], list[int], list[int], int]
 """Stride, padding, dilation and groups."""
@@ -31,7 +31,7 @@ MAX_POOL = "aten.max_pool2d.default"
 class Pooling:
     """A max-pooling with square windows."""
 
-    step: Step
+    step: LinearStep
     kernel: int
     stride: int
     padding: int
@@ -48,7 +48,7 @@ class Pooling:
         return self.step.function.index
 
 
-def square_windows(step: Step) -> Pooling | None:
+def square_windows(step: LinearStep) -> Pooling | None:
     """Return a step as a `Pooling` if it is a max-pooling with square windows, else None.
 
     Dilated windows and windows of more than 255 pixels are not supported.

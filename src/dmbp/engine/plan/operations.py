@@ -30,7 +30,7 @@ from dmbp.engine.plan.streams import (
     stacked,
 )
 from dmbp.linear.rules.choices import Gather
-from dmbp.linear.steps import Slot, Step
+from dmbp.linear.steps import LinearStep, Slot
 
 
 class Operation(Protocol):
@@ -58,7 +58,7 @@ class GeneralOperation:
 
     stacks = False
 
-    def __init__(self, step: Step, examples: Sequence[Example]) -> None:
+    def __init__(self, step: LinearStep, examples: Sequence[Example]) -> None:
         by_index = dict(zip(step.reads, examples, strict=True))  # a value read twice counts once
         self.reads = list(by_index)
         self._step = step
@@ -143,7 +143,7 @@ class ConvolutionOperation:
 
     stacks = True
 
-    def __init__(self, step: Step, example: Tensor, kernels: Kernels) -> None:
+    def __init__(self, step: LinearStep, example: Tensor, kernels: Kernels) -> None:
         self.reads = step.reads
         arguments = convolution_arguments(step)
         self.convolution = Convolution(*arguments, example=example, kernels=kernels)
@@ -166,7 +166,7 @@ class ScaleOperation:
 
     stacks = True
 
-    def __init__(self, step: Step, example: Tensor) -> None:
+    def __init__(self, step: LinearStep, example: Tensor) -> None:
         self.reads = step.reads
         shape = (1, -1, *(1,) * (example.dim() - 2))
         self._scale, self._shift = (part.view(shape) for part in scale_and_shift(step))
@@ -185,7 +185,7 @@ class SumOperation:
 
     stacks = True
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: LinearStep) -> None:
         self.reads = step.reads
 
     def forward(self, values: Sequence[Value]) -> Tensor:
@@ -202,7 +202,7 @@ class ConcatenationOperation:
 
     stacks = True
 
-    def __init__(self, step: Step, examples: Sequence[Tensor]) -> None:
+    def __init__(self, step: LinearStep, examples: Sequence[Tensor]) -> None:
         self.reads = step.reads
         self._sizes = [example.shape[1] for example in examples]
 
@@ -221,7 +221,7 @@ class GatherOperation:
 
     stacks = True
 
-    def __init__(self, step: Step, example: Tensor, kernels: Kernels) -> None:
+    def __init__(self, step: LinearStep, example: Tensor, kernels: Kernels) -> None:
         assert isinstance(step.function, Gather)
         self.reads = step.reads
         self._winners = step.function.index
@@ -273,7 +273,7 @@ def _image(positions: Tensor, size: torch.Size) -> Tensor:
     return positions.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-def choose_operation(step: Step, examples: Sequence[Example], kernels: Kernels) -> Operation:
+def choose_operation(step: LinearStep, examples: Sequence[Example], kernels: Kernels) -> Operation:
     """Return the fastest operation for a step, given the form of the values it reads."""
     first = examples[0]
     for suits, make in _IMAGE_OPERATIONS:
@@ -284,30 +284,30 @@ def choose_operation(step: Step, examples: Sequence[Example], kernels: Kernels) 
     return GeneralOperation(step, examples)
 
 
-Suits = Callable[[Step, Sequence[Example]], bool]
+Suits = Callable[[LinearStep, Sequence[Example]], bool]
 """Returns whether an operation can run a step that reads values of these forms."""
 
-Make = Callable[[Step, Sequence[Any], Kernels], Operation]
+Make = Callable[[LinearStep, Sequence[Any], Kernels], Operation]
 """Makes the operation for a step from example values of what it reads."""
 
 
-def _argument(step: Step, position: int, default: Any) -> Any:
+def _argument(step: LinearStep, position: int, default: Any) -> Any:
     return step.arguments[position] if position < len(step.arguments) else default
 
 
-def _is_linear(step: Step, examples: Sequence[Example]) -> bool:
+def _is_linear(step: LinearStep, examples: Sequence[Example]) -> bool:
     return step.operation == "aten.linear.default" and examples[0].value.dim() >= 2
 
 
-def _is_average(step: Step, _: Sequence[Example]) -> bool:
+def _is_average(step: LinearStep, _: Sequence[Example]) -> bool:
     return step.operation in {"aten.adaptive_avg_pool2d.default", "aten.avg_pool2d.default"}
 
 
-def _is_flattening(step: Step, _: Sequence[Example]) -> bool:
+def _is_flattening(step: LinearStep, _: Sequence[Example]) -> bool:
     return step.operation == "aten.flatten.using_ints" and _argument(step, 1, 0) >= 1
 
 
-def _is_mean(step: Step, examples: Sequence[Example]) -> bool:
+def _is_mean(step: LinearStep, examples: Sequence[Example]) -> bool:
     if step.operation != "aten.mean.dim":
         return False
     rank = examples[0].value.dim()
@@ -318,15 +318,15 @@ _ROW_BY_ROW: Sequence[Suits] = [_is_linear, _is_average, _is_flattening, _is_mea
 """Operations that never mix rows in dimension 0, so that both streams run at once."""
 
 
-def _is_convolution(step: Step, _: Sequence[Example]) -> bool:
+def _is_convolution(step: LinearStep, _: Sequence[Example]) -> bool:
     return step.operation == CONVOLUTION and not step.keywords and len(step.reads) == 1
 
 
-def _is_batch_norm(step: Step, _: Sequence[Example]) -> bool:
+def _is_batch_norm(step: LinearStep, _: Sequence[Example]) -> bool:
     return step.operation == BATCH_NORM and len(step.reads) == 1
 
 
-def _is_sum(step: Step, examples: Sequence[Example]) -> bool:
+def _is_sum(step: LinearStep, examples: Sequence[Example]) -> bool:
     """Return whether a step adds two values of the same shape."""
     return (
         step.operation == "aten.add.Tensor"
@@ -338,7 +338,7 @@ def _is_sum(step: Step, examples: Sequence[Example]) -> bool:
     )
 
 
-def _is_concatenation(step: Step, examples: Sequence[Example]) -> bool:
+def _is_concatenation(step: LinearStep, examples: Sequence[Example]) -> bool:
     if step.operation != "aten.cat.default" or _argument(step, 1, 0) != 1:
         return False
     return all(isinstance(item, Slot) for item in step.arguments[0]) and all(
@@ -346,7 +346,7 @@ def _is_concatenation(step: Step, examples: Sequence[Example]) -> bool:
     )
 
 
-def _is_pooling(step: Step, examples: Sequence[Example]) -> bool:
+def _is_pooling(step: LinearStep, examples: Sequence[Example]) -> bool:
     return (
         isinstance(step.function, Gather)
         and step.function.dimensions == 2

@@ -30,12 +30,12 @@ from dmbp.engine.plan.streams import (
 from dmbp.engine.plan.tail import PrunedChannels, make_tail, prune_channels, tail_inputs, tail_steps
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import FrozenGraph, Step
+from dmbp.linear.steps import FrozenGraph, LinearStep
 
-GradientAtGate = Callable[[Step, Tensor], Tensor]
+GradientAtGate = Callable[[LinearStep, Tensor], Tensor]
 """Maps both streams' stacked gradients with respect to a gate's output to those of its input."""
 
-GradientAtStep = Callable[[Step, Value], None]
+GradientAtStep = Callable[[LinearStep, Value], None]
 """Receives both streams' gradients with respect to the output of a step that is not a gate."""
 
 
@@ -50,7 +50,7 @@ class PlannedStep:
         layout: The row layout of its result, None if unknown.
     """
 
-    step: Step
+    step: LinearStep
     operation: Operation | None
     is_constant: bool
     layout: RowLayout | None
@@ -62,7 +62,7 @@ class PlannedStep:
 
 
 def plan_steps(
-    steps: Sequence[Step], inputs: Tensor, kernels: Kernels
+    steps: Sequence[LinearStep], inputs: Tensor, kernels: Kernels
 ) -> Iterator[tuple[PlannedStep, list[Example]]]:
     """Choose each step's operation, and yield it with the form of the values that the step reads.
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from dmbp.linear.steps import FrozenGraph, Slot, Step, prune_steps
+from dmbp.linear.steps import FrozenGraph, LinearStep, Slot, prune_steps
 
 CONVOLUTION = "aten.conv2d.default"
 BATCH_NORM = "aten.batch_norm.default"
@@ -46,7 +46,9 @@ IDENTITIES = {
 ADAPTIVE_POOL = "aten.adaptive_avg_pool2d.default"
 
 
-def convolution_arguments(step: Step) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
+def convolution_arguments(
+    step: LinearStep,
+) -> tuple[Tensor, Tensor | None, list[int], Any, Any, int]:
     """Return weight, bias, stride, padding, dilation and groups of an `aten.conv2d` step."""
     return parse_convolution(step.arguments)
 
@@ -61,7 +63,7 @@ def parse_convolution(
     return weight, bias, list(stride), list(padding), list(dilation), int(groups)
 
 
-def scale_and_shift(step: Step) -> tuple[Tensor, Tensor]:
+def scale_and_shift(step: LinearStep) -> tuple[Tensor, Tensor]:
     """Return the scale and shift per channel of a batch norm in evaluation mode."""
     return scales_and_shifts([step.arguments])[0]
 
@@ -129,7 +131,9 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
     return replace(frozen, steps=prune_steps(kept, frozen.result))
 
 
-def _fold_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> Step:
+def _fold_pair(
+    convolution: LinearStep, norm: LinearStep, scale: Tensor, shift: Tensor
+) -> LinearStep:
     """Return one convolution that computes the convolution and the batch norm after it."""
     weight, bias, *rest = convolution_arguments(convolution)
     folded = fold_into_weight(weight, bias, scale, shift)
@@ -137,7 +141,7 @@ def _fold_pair(convolution: Step, norm: Step, scale: Tensor, shift: Tensor) -> S
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
 
 
-def _remove_identities(steps: Sequence[Step]) -> list[Step]:
+def _remove_identities(steps: Sequence[LinearStep]) -> list[LinearStep]:
     """Remove steps that return their input, and let their readers read the input instead."""
     source: dict[int, int] = {}
 
@@ -148,7 +152,7 @@ def _remove_identities(steps: Sequence[Step]) -> list[Step]:
             return type(template)(rename(item) for item in template)
         return template
 
-    kept: list[Step] = []
+    kept: list[LinearStep] = []
     last = steps[-1].output
     shapes = {step.output: step.shape for step in steps}
     for step in steps:
@@ -161,7 +165,7 @@ def _remove_identities(steps: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def _is_identity(step: Step, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
+def _is_identity(step: LinearStep, shapes: Mapping[int, tuple[int, ...] | None]) -> bool:
     if step.operation == ADAPTIVE_POOL:
         return step.shape is not None and step.shape == shapes.get(step.reads[0])
     return step.operation in IDENTITIES
@@ -172,8 +176,8 @@ CONCATENATION = "aten.cat.default"
 
 def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
     """Rewrite each concatenation to start from the longest earlier one that it begins with."""
-    earlier: list[Step] = []
-    steps: list[Step] = []
+    earlier: list[LinearStep] = []
+    steps: list[LinearStep] = []
     for step in frozen.steps:
         if _concat_parts(step) is None:
             steps.append(step)
@@ -183,7 +187,7 @@ def reuse_concat(frozen: FrozenGraph) -> FrozenGraph:
     return replace(frozen, steps=prune_steps(steps, frozen.result))
 
 
-def _chain_concat(step: Step, earlier: Sequence[Step]) -> Step:
+def _chain_concat(step: LinearStep, earlier: Sequence[LinearStep]) -> LinearStep:
     """Express a concatenation by the longest earlier one that it begins with."""
     parts = _concat_parts(step) or []
     others = [other for other in earlier if other.arguments[1:] == step.arguments[1:]]
@@ -201,7 +205,7 @@ def _chain_concat(step: Step, earlier: Sequence[Step]) -> Step:
     return replace(step, arguments=[[Slot(longest.output), *rest], *step.arguments[1:]])
 
 
-def _concat_parts(step: Step) -> list[Any] | None:
+def _concat_parts(step: LinearStep) -> list[Any] | None:
     """Return the parts of a concatenation of earlier results; None for any other step."""
     if step.operation != CONCATENATION or step.keywords or len(step.arguments) != 2:
         return None
@@ -241,7 +245,7 @@ def prune_linear(frozen: FrozenGraph) -> FrozenGraph:
     return replace(frozen, steps=tuple(steps))
 
 
-def _prune_linear_step(step: Step, frozen: FrozenGraph) -> Step:
+def _prune_linear_step(step: LinearStep, frozen: FrozenGraph) -> LinearStep:
     weight, *bias = step.arguments[1:]
     read = _read_outputs(step, frozen).nonzero()[:, 0].tolist()
     if not read or len(read) == len(weight):
@@ -252,7 +256,7 @@ def _prune_linear_step(step: Step, frozen: FrozenGraph) -> Step:
     return replace(step, function=function, arguments=[step.arguments[0], *parts])
 
 
-def _read_outputs(step: Step, frozen: FrozenGraph) -> Tensor:
+def _read_outputs(step: LinearStep, frozen: FrozenGraph) -> Tensor:
     """Return which outputs of a linear layer are read, following them through `MOVE_OPERATIONS`."""
     assert step.shape is not None
     outputs = torch.arange(step.shape[-1], dtype=torch.int32)
@@ -268,7 +272,7 @@ def _read_outputs(step: Step, frozen: FrozenGraph) -> Tensor:
     return read
 
 
-def _only_moves(step: Step, indices: Mapping[int, Any]) -> bool:
+def _only_moves(step: LinearStep, indices: Mapping[int, Any]) -> bool:
     """Return whether a step only moves elements, all of them from values in `indices`."""
     name = step.operation.removeprefix("aten.").partition(".")[0]
     return name in MOVE_OPERATIONS and step.site is None and indices.keys() >= set(step.reads)

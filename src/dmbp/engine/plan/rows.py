@@ -16,21 +16,21 @@ from torch import Tensor
 
 from dmbp.engine.plan.streams import ROWS_FIRST, Example, RowLayout
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
-RowRule = Callable[[Step, Tensor, int], int | None]
+RowRule = Callable[[LinearStep, Tensor, int], int | None]
 """Maps a step, its first input and the dimension that holds the rows of this input to the dimension
 that holds the rows of the result, or to None if the step mixes or reorders rows."""
 
 
-def _argument(step: Step, position: int, name: str, default: Any) -> Any:
+def _argument(step: LinearStep, position: int, name: str, default: Any) -> Any:
     """Return an argument that may be passed by position or by name."""
     if position < len(step.arguments):
         return step.arguments[position]
     return step.keywords.get(name, default)
 
 
-def _dimensions(step: Step, position: int, name: str, *, rank: int) -> list[int]:
+def _dimensions(step: LinearStep, position: int, name: str, *, rank: int) -> list[int]:
     """Return a dimension argument as non-negative integers; an empty list if it is missing."""
     value = _argument(step, position, name, None)
     dims: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
@@ -50,7 +50,7 @@ def _min_rank(rank: int) -> RowRule:
 def _before_last(count: int) -> RowRule:
     """Return a rule for operations on the last `count` dimensions that keep the rank."""
 
-    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    def rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
         keeps_rank = step.shape is not None and len(step.shape) == first.dim()
         return row_dim if keeps_rank and row_dim < first.dim() - count else None
 
@@ -63,7 +63,7 @@ def _along_other_dim(position: int, name: str, default: int | None = None) -> Ro
     The argument at `position`, or with this `name`, lists the dimensions.
     """
 
-    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    def rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
         is_given = _argument(step, position, name, None) is not None
         dimensions = _dimensions(step, position, name, rank=first.dim())
         if not is_given and default is not None:
@@ -79,7 +79,7 @@ def _reduction_rule(position: int) -> RowRule:
     The argument at `position` lists the dimensions, which are removed or keep size one.
     """
 
-    def rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+    def rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
         dimensions = _dimensions(step, position, "dim", rank=first.dim())
         if not dimensions or row_dim in dimensions:
             return None
@@ -92,53 +92,53 @@ def _reduction_rule(position: int) -> RowRule:
     return rule
 
 
-def _permute_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _permute_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Return the position to which the rows' dimension is permuted."""
     return _dimensions(step, 1, "dims", rank=first.dim()).index(row_dim)
 
 
-def _transpose_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _transpose_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Return the other of the two swapped dimensions if one of them holds the rows."""
     pair = [_argument(step, k, name, 0) % first.dim() for k, name in ((1, "dim0"), (2, "dim1"))]
     return pair[1 - pair.index(row_dim)] if row_dim in pair else row_dim
 
 
-def _select_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _select_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if another dimension is removed; the dimensions after it move one forward."""
     dimension = _argument(step, 1, "dim", 0) % first.dim()
     return None if dimension == row_dim else row_dim - (dimension < row_dim)
 
 
-def _stack_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _stack_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Move rows one dimension back if the new dimension is inserted before them."""
     return row_dim + (_argument(step, 1, "dim", 0) % (first.dim() + 1) <= row_dim)
 
 
-def _expand_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _expand_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Move rows back by the number of new dimensions, which are added in front."""
     return None if step.shape is None else row_dim + len(step.shape) - first.dim()
 
 
-def _slice_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _slice_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if the slice is along another dimension or takes all rows."""
     along = _argument(step, 1, "dim", 0) % first.dim()
     return row_dim if along != row_dim or step.shape == tuple(first.shape) else None
 
 
-def _slice_scatter_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _slice_scatter_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if values are written along another dimension or over all rows."""
     start, end = (_argument(step, k, name, None) for k, name in ((3, "start"), (4, "end")))
     all_rows = start in (None, 0) and (end is None or end >= first.shape[row_dim])
     return row_dim if all_rows or _argument(step, 2, "dim", 0) % first.dim() != row_dim else None
 
 
-def _pad_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _pad_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if only dimensions after them are padded."""
     padded_dims = len(_argument(step, 1, "pad", [])) // 2
     return row_dim if row_dim < first.dim() - padded_dims else None
 
 
-def _matmul_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _matmul_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if one constant matrix multiplies all of them, or a separate one each row."""
     rank = first.dim()
     constants = [argument for argument in step.arguments if isinstance(argument, Tensor)]
@@ -150,13 +150,13 @@ def _matmul_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
     return row_dim if by_matrix and row_dim < rank - 1 else None
 
 
-def _norm_rule(step: Step, first: Tensor, row_dim: int) -> int | None:
+def _norm_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:
     """Keep rows if only dimensions after them are normalised."""
     normalised_dims = len(_argument(step, 1, "normalized_shape", []))
     return row_dim if row_dim < first.dim() - normalised_dims else None
 
 
-def _index_rule(step: Step, first: Tensor, row_dim: int) -> int | None:  # noqa: ARG001
+def _index_rule(step: LinearStep, first: Tensor, row_dim: int) -> int | None:  # noqa: ARG001
     """Keep rows if a single later dimension is indexed; more indices may reorder dimensions."""
     indices = _argument(step, 1, "indices", [])
     indexed_dims = [k for k, index in enumerate(indices) if index is not None]
@@ -232,7 +232,7 @@ ROW_RULES: Mapping[str, RowRule] = {
 """The rule of each operation that may move the rows to another dimension, by name."""
 
 
-def result_layout(step: Step, examples: Sequence[Example], rows: int) -> RowLayout | None:
+def result_layout(step: LinearStep, examples: Sequence[Example], rows: int) -> RowLayout | None:
     """Return the layout of the rows in a step's result, or None if it is unknown."""
     if rows == 1:
         return _single_row_layout(step.shape)
@@ -276,7 +276,9 @@ def _layout_after_reshape(
     return None
 
 
-def _apply_row_rule(step: Step, values: Sequence[Tensor], layout: RowLayout) -> RowLayout | None:
+def _apply_row_rule(
+    step: LinearStep, values: Sequence[Tensor], layout: RowLayout
+) -> RowLayout | None:
     """Apply the operation's rule, and check that the dimension it returns has the same size."""
     name = step.operation.removeprefix("aten.").partition(".")[0]
     first, rule = values[0], ROW_RULES.get(name)

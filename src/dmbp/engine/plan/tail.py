@@ -26,7 +26,7 @@ from dmbp.engine.plan.rewrites import CONVOLUTION, convolution_arguments
 from dmbp.engine.plan.streams import ROWS_FIRST, RowLayout, by_stream, channels_last
 from dmbp.linear import LinearNetwork
 from dmbp.linear.lines import ElementwiseLine
-from dmbp.linear.steps import FrozenGraph, Step
+from dmbp.linear.steps import FrozenGraph, LinearStep
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Tail:
         }
 
 
-def tail_steps(frozen: FrozenGraph) -> list[Step]:
+def tail_steps(frozen: FrozenGraph) -> list[LinearStep]:
     """Return the steps that no site depends on, without the sites themselves."""
     site_inputs: set[int] = set()
-    steps: list[Step] = []
+    steps: list[LinearStep] = []
     for step in reversed(frozen.steps):
         if step.site is not None or step.output in site_inputs:
             site_inputs.update(step.reads)
@@ -72,7 +72,7 @@ def tail_steps(frozen: FrozenGraph) -> list[Step]:
     return steps[::-1]
 
 
-def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
+def tail_inputs(steps: Sequence[LinearStep], frozen: FrozenGraph) -> list[int]:
     """Return the indices of the values that the tail reads from other steps.
 
     If the tail is empty, this is the network's result.
@@ -84,7 +84,7 @@ def tail_inputs(steps: Sequence[Step], frozen: FrozenGraph) -> list[int]:
 
 @torch.enable_grad()
 def make_tail(
-    net: LinearNetwork, steps: Sequence[Step], shapes: Mapping[int, Sequence[int]]
+    net: LinearNetwork, steps: Sequence[LinearStep], shapes: Mapping[int, Sequence[int]]
 ) -> Tail:
     """Return the tail, computed from its value and its gradient at zero.
 
@@ -112,7 +112,7 @@ class PrunedChannels:
         channels: The indices of the channels kept, by site name; no entry if all are kept.
     """
 
-    steps: Mapping[int, Step]
+    steps: Mapping[int, LinearStep]
     tail: Tail
     channels: Mapping[str, Tensor]
 
@@ -131,9 +131,9 @@ class PrunedChannels:
         return initial.index_copy(1, self.channels[name], learned.to(initial.dtype))
 
 
-def prune_channels(steps: Sequence[Step], tail: Tail, protected: set[int]) -> PrunedChannels:
+def prune_channels(steps: Sequence[LinearStep], tail: Tail, protected: set[int]) -> PrunedChannels:
     """Prune convolutions and gates before the tail, except steps whose output is `protected`."""
-    changed: dict[int, Step] = {}
+    changed: dict[int, LinearStep] = {}
     gradients = dict(tail.gradients)
     channels: dict[str, Tensor] = {}
     for gate, convolution in _prunable_pairs(steps, tail, protected):
@@ -150,12 +150,12 @@ def prune_channels(steps: Sequence[Step], tail: Tail, protected: set[int]) -> Pr
 
 
 def _prunable_pairs(
-    steps: Sequence[Step], tail: Tail, protected: set[int]
-) -> list[tuple[Step, Step]]:
+    steps: Sequence[LinearStep], tail: Tail, protected: set[int]
+) -> list[tuple[LinearStep, LinearStep]]:
     """Return gates that only the tail reads, each with the convolution that only the gate reads."""
     producers = {step.output: step for step in steps if step.output not in protected}
     readers = Counter(index for step in steps for index in step.reads)
-    pairs: list[tuple[Step, Step]] = []
+    pairs: list[tuple[LinearStep, LinearStep]] = []
     for index, gradient in tail.gradients.items():
         gate = producers.get(index)
         if gate is None or gate.site is None or readers[index] > 0 or gradient.dim() != 4:
@@ -169,14 +169,14 @@ def _prunable_pairs(
     return pairs
 
 
-def _prune_convolution(step: Step, kept: Tensor) -> Step:
+def _prune_convolution(step: LinearStep, kept: Tensor) -> LinearStep:
     weight, bias, *rest = convolution_arguments(step)
     bias = None if bias is None else bias[kept]
     arguments = [step.arguments[0], weight[kept], bias, *rest]
     return replace(step, arguments=arguments, shape=_pruned_shape(step, kept))
 
 
-def _prune_gate(step: Step, kept: Tensor) -> Step:
+def _prune_gate(step: LinearStep, kept: Tensor) -> LinearStep:
     line = step.function
     assert isinstance(line, ElementwiseLine)
 
@@ -191,6 +191,6 @@ def _prune_gate(step: Step, kept: Tensor) -> Step:
     )
 
 
-def _pruned_shape(step: Step, kept: Tensor) -> tuple[int, ...]:
+def _pruned_shape(step: LinearStep, kept: Tensor) -> tuple[int, ...]:
     assert step.shape is not None
     return (step.shape[0], len(kept), *step.shape[2:])

@@ -153,7 +153,7 @@ def _active_nodes(captured: CapturedGraph) -> dict[Node, int]:
 
 
 @dataclass(frozen=True)
-class Region:
+class ActivationRegion:
     """The elementwise operations from `root` to the last of `nodes`."""
 
     root: Node
@@ -224,7 +224,7 @@ class _RegionSearch:
             region = self._extended_back(region)
         return _composite(smallest, SQUARE, "square") if _is_square(end) else None
 
-    def _smallest_region(self, end: Node) -> Region | None:
+    def _smallest_region(self, end: Node) -> ActivationRegion | None:
         """Return the region from the nearest node of which `end` is an elementwise function."""
         if end not in self._active or not self._may_be_inside(end, end):
             return None
@@ -240,9 +240,13 @@ class _RegionSearch:
             frontier.update(self._parents(latest))
             inside.append(latest)
         (root,) = frontier
-        return Region(root, tuple(reversed(inside))) if _same_shape_and_dtype(root, end) else None
+        return (
+            ActivationRegion(root, tuple(reversed(inside)))
+            if _same_shape_and_dtype(root, end)
+            else None
+        )
 
-    def _extended_back(self, region: Region) -> Region | None:
+    def _extended_back(self, region: ActivationRegion) -> ActivationRegion | None:
         """Return the region with its root inside, if the root has one input and no other reader."""
         root, end = region.root, region.end
         parents = self._parents(root)
@@ -251,7 +255,7 @@ class _RegionSearch:
         if not _same_shape_and_dtype(parents[0], end):
             return None
         other_readers = set(root.users) - set(region.nodes)
-        return None if other_readers else Region(parents[0], (root, *region.nodes))
+        return None if other_readers else ActivationRegion(parents[0], (root, *region.nodes))
 
     def _may_be_inside(self, node: Node, end: Node) -> bool:
         """Return whether a node may be inside a region that ends at `end`."""
@@ -289,7 +293,7 @@ class _RegionSearch:
         return [parent for parent in node.all_input_nodes if parent in self._active]
 
 
-def _composite(region: Region, rule: Smooth, name: str) -> CompositeActivation:
+def _composite(region: ActivationRegion, rule: Smooth, name: str) -> CompositeActivation:
     return CompositeActivation(region.root, region.nodes, region.constants, rule, name)
 
 

@@ -35,13 +35,13 @@ from dmbp.linear.rules.table import (
     unsupported_error,
     unsupported_errors,
 )
-from dmbp.linear.steps import FrozenGraph, Site, Slot, Step, prune_steps
+from dmbp.linear.steps import FrozenGraph, LinearStep, Site, Slot, prune_steps
 from dmbp.precision import TOLERANCE, relative_error
 
 IDENTITY = "identity"
 """The operation of a step that no node computes: the site after a product."""
 
-Audit = Callable[[Step, Sequence[Any], Any], None]
+Audit = Callable[[LinearStep, Sequence[Any], Any], None]
 """Called with each step, the arguments of its operation and the operation's result."""
 
 
@@ -58,7 +58,7 @@ def freeze(
     values[captured.input] = inputs
     slots: dict[Node, Slot] = {captured.input: Slot(0)}
     roles: dict[Node, Role] = {captured.input: Role.PLAIN}
-    steps: list[Step] = []
+    steps: list[LinearStep] = []
     names: Counter[str] = Counter()
     refused: list[tuple[Node, str]] = []
     last_reader = {parent: node for node in captured.graph.nodes for parent in node.all_input_nodes}
@@ -152,7 +152,7 @@ def _step(
     constant: frozenset[ArgumentKey],
     slots: Mapping[Node, Slot],
     values: Mapping[Node, Any],
-) -> Step:
+) -> LinearStep:
     """Return the step that computes a node; `constant` arguments keep their value at x."""
 
     def template(key: ArgumentKey, argument: Any) -> Any:
@@ -163,7 +163,7 @@ def _step(
 
         return torch.fx.map_arg(argument, slot_or_value)
 
-    return Step(
+    return LinearStep(
         name=node.name,
         operation=operation_name(node.target),
         kind=rule.kind,
@@ -177,11 +177,11 @@ def _step(
     )
 
 
-def _with_site(step: Step, site: Site | None, value: Any) -> list[Step]:
+def _with_site(step: LinearStep, site: Site | None, value: Any) -> list[LinearStep]:
     """Return the step with its site, which is on an identity after it unless it is a line."""
     if site is None or isinstance(step.function, ElementwiseLine):
         return [replace(step, site=site)]
-    identity = Step(
+    identity = LinearStep(
         name=f"{step.name}_site",
         operation=IDENTITY,
         kind="gate",
@@ -276,7 +276,7 @@ def _audit(
     """Return the captured graph's own error, and the first operation that is frozen inexactly."""
     inexact: list[str] = []
 
-    def compare(step: Step, arguments: Any, result: Any) -> None:
+    def compare(step: LinearStep, arguments: Any, result: Any) -> None:
         frozen_result = step.function(*arguments)
         is_wrong = isinstance(result, Tensor) and (
             relative_error(frozen_result, result) > TOLERANCE[outputs.dtype]

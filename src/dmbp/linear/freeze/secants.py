@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.base import Function
-from dmbp.linear.steps import FrozenGraph, Step
+from dmbp.linear.steps import FrozenGraph, LinearStep
 
 ROUNDING = 4
 """If z and z₀ differ by at most this many units in the last place, the tangent's slope is used."""
@@ -32,7 +32,7 @@ def with_secants(
     `at_input` and `at_baseline` are the same captured graph, frozen at either.
     """
     slots: list[dict[int, Any]] = [{0: inputs}, {0: baselines}]
-    steps: list[Step] = []
+    steps: list[LinearStep] = []
     for step, baseline_step in zip(at_input.steps, at_baseline.steps, strict=True):
         results = [step.apply(slots[0]), baseline_step.apply(slots[1])]
         function = _secant(step, baseline_step, slots, results)
@@ -66,7 +66,10 @@ class ScaledChoice:
 
 
 def _secant(
-    step: Step, baseline_step: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
+    step: LinearStep,
+    baseline_step: LinearStep,
+    slots: Sequence[dict[int, Any]],
+    results: Sequence[Any],
 ) -> Function:
     """Return a function that takes the step's values at both the input and the baseline."""
     if isinstance(step.function, ElementwiseLine):
@@ -87,9 +90,12 @@ def _secant_line(
 
 
 def _secant_choice(
-    step: Step, baseline_step: Step, slots: Sequence[dict[int, Any]], results: Sequence[Any]
+    step: LinearStep,
+    baseline_step: LinearStep,
+    slots: Sequence[dict[int, Any]],
+    results: Sequence[Any],
 ) -> ScaledChoice:
-    def picked(winner: Step, values: dict[int, Any]) -> Tensor:
+    def picked(winner: LinearStep, values: dict[int, Any]) -> Tensor:
         return _value(winner.apply(values))
 
     # At least one of the winners changes as much as the output or more: its weight is in [0, 1].

@@ -212,7 +212,9 @@ class ModelRunner:
                 )
             form = self.form(inputs) or OutputForm(tuple(outputs.shape[1:]))
             self._forms[self.signature(inputs)] = form
-            return inputs, outputs, read_target(target, outputs=outputs, shape=form.shape)
+            size = tuple(inputs.shape[2:])
+            rows = read_target(target, outputs=outputs, shape=form.shape, size=size)
+            return inputs, outputs, rows
 
     @torch.inference_mode(False)
     def target_rows_without_forward(

@@ -25,7 +25,7 @@ from dmbp.engine.plan.streams import channels_last
 from dmbp.engine.plan.tail import Tail
 from dmbp.linear.lines import ElementwiseLine
 from dmbp.linear.rules.choices import Gather
-from dmbp.linear.steps import Step
+from dmbp.linear.steps import LinearStep
 
 CHANNELS = 64
 SIZE = (16, 16)
@@ -98,13 +98,13 @@ def _launch_single_precision(gradient: torch.Tensor) -> None:
 def _pooling(images: torch.Tensor, kernel: int, stride: int, padding: int) -> Pooling:
     """Return a max-pooling of the first image."""
     _, index = max_pool2d_with_indices(images[:1], [kernel] * 2, [stride] * 2, [padding] * 2)
-    step = Step("", "", "", "", Gather(index, 2), (), {}, output=0, shape=None, site=None)
+    step = LinearStep("", "", "", "", Gather(index, 2), (), {}, output=0, shape=None, site=None)
     return Pooling(step, kernel, stride, padding)
 
 
 def _fused_gate(slope: torch.Tensor, pooling: Pooling | None = None) -> FusedGate:
     """Return a gate with a bias before it."""
-    gate = Step(
+    gate = LinearStep(
         "", "", "", "", ElementwiseLine(slope), (), {}, output=0, shape=slope.shape, site=None
     )
     shift = torch.zeros(CHANNELS, device=slope.device)
