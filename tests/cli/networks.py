@@ -91,6 +91,11 @@ def segmenter() -> nn.Module:
     return net(nn.ReLU())
 
 
+def tangled() -> nn.Module:
+    """Its outputs have more dimensions than any known kind."""
+    return nn.Sequential(*net(), nn.Linear(3, 16), nn.Unflatten(1, (2, 2, 2, 2)))
+
+
 def constant() -> nn.Module:
     """Its outputs hardly depend on the input."""
     model = net()

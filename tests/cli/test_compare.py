@@ -248,4 +248,4 @@ def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], sentence: str) 
 def test_one_class_at_a_time(command: str) -> None:
     done = run(command, "photo.jpg", *GOOD, "--target", "cat", "--target", "dog")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "about one class: give --target once" in done.stderr
+    assert "about one target: give --target once" in done.stderr

@@ -488,8 +488,8 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "unsupported": (["photo.jpg"], "tests.cli.networks:spectral", "aten.fft_rfft2.default at '2'"),
     "no classes": (
         ["photo.jpg"],
-        "tests.cli.networks:segmenter",
-        "gives outputs of shape (4, 222, 222) for an image, not a score for each class",
+        "tests.cli.networks:tangled",
+        "outputs for an image have shape (2, 2, 2, 2), which are neither classes, boxes, maps nor",
     ),
     "device": (
         ["photo.jpg", "--device", "cuda:9"],

@@ -5,6 +5,7 @@ import pytest
 
 from dmbp.render.comparison import (
     ComparedMap,
+    CurveSubject,
     InsertedPhoto,
     SanityRow,
     draw_comparison,
@@ -59,7 +60,7 @@ def test_the_control_and_the_score_are_called_what_they_are() -> None:
     assert heading.startswith("for and against: cat (98%) insertion: how soon the class returns")
     photos = {0.1: InsertedPhoto(numpy.zeros((4, 4, 3)), 0.034)}
     photos[0.5] = InsertedPhoto(numpy.zeros((4, 4, 3)), 0.97)
-    figure = draw_insertion({"DMBP": photos, "Random order": photos}, maps, "cat")
+    figure = draw_insertion({"DMBP": photos, "Random order": photos}, maps, CurveSubject("cat"))
     below = [axis.get_xlabel() for axis in figure.axes]
     assert below[:4] == ["cat 3%", "cat 97%", "cat 3%", "cat 97%"]
     assert "1 is best" in figure.get_suptitle()

@@ -20,6 +20,7 @@ import typer
 
 from dmbp import __version__
 from dmbp.cli.bench import bench_app
+from dmbp.cli.boxes import boxes
 from dmbp.cli.compare import compare
 from dmbp.cli.demo import demo
 from dmbp.cli.doctor import doctor
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,  # usage errors as plain lines, not in a box
 )
-for command in (explain, compare, sanity, demo, doctor):
+for command in (explain, boxes, compare, sanity, demo, doctor):
     app.command()(command)
 app.add_typer(bench_app, name="bench")
 

@@ -39,9 +39,11 @@ def explain(
     target: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CLASS",
-            help="A class to explain, by number or name; may be repeated. "
-            "Default: the predicted one.",
+            metavar="WHAT",
+            help="What to explain: a class, by number or name, or a part of other outputs, such as "
+            "box:0, region:cat@box=40,30,90,120, step:#2, value:1 or similarity:image=FILE, with "
+            "places in pixels of the photo; may be repeated. Default: the predicted class, the "
+            "strongest box, and so on.",
         ),
     ] = None,
     rather_than: RatherThanOption = None,

@@ -27,6 +27,9 @@ from dmbp.errors import DMBPError, PhotoError, TargetError, first_line, one_line
 from dmbp.files import is_folder, printable, reason, shown
 
 if TYPE_CHECKING:
+    from PIL import Image
+
+    from dmbp.workflows.boxes import BoxList
     from dmbp.workflows.compare import Comparison
     from dmbp.workflows.prediction import ModelSpec, Prediction
     from dmbp.workflows.sanity import SanityCheck
@@ -328,8 +331,9 @@ PhotoArgument = Annotated[Path, typer.Argument(readable=False, help="A photo.")]
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="CLASS",
-        help="The one class to explain, by number or name. Default: the predicted one.",
+        metavar="WHAT",
+        help="The one thing to explain: a class, by number or name, or any target that `dmbp "
+        "explain` takes, such as box:0. Default: the predicted class.",
     ),
 ]
 """A list, so that a second `--target` is an error and does not silently replace the first."""
@@ -472,18 +476,25 @@ def predict_photo(
     quiet: bool,
 ) -> "Prediction":
     """Run a model on a photo, after checking the photo, the target and the folder."""
+    from dmbp.workflows.prediction import predict
+
+    if len(targets or []) > 1:
+        raise TargetError("this command is about one target: give --target once")
+    image = open_photo(photo, out=out)
+    print_default_model(model.model, quiet)
+    return predict(image, str(photo), model.load(), targets or [], rather_than=rather_than or [])
+
+
+def open_photo(photo: Path, *, out: Path) -> "Image.Image":
+    """Read the one photo of a command, and check the folder for its results."""
     from dmbp.data import read_photo
     from dmbp.workflows.explain import check_folder
-    from dmbp.workflows.prediction import predict
 
     if is_folder(photo):
         raise PhotoError(f"{shown(photo)} is a folder; this command takes one photo")
-    if len(targets or []) > 1:
-        raise TargetError("this command is about one class: give --target once")
     image = read_photo(photo)
     check_folder(out)
-    print_default_model(model.model, quiet)
-    return predict(image, str(photo), model.load(), targets or [], rather_than=rather_than or [])
+    return image
 
 
 def print_default_model(model: str | None, quiet: bool) -> None:
@@ -495,7 +506,7 @@ def print_default_model(model: str | None, quiet: bool) -> None:
 
 
 def write_result(
-    result: "Comparison | SanityCheck",
+    result: "Comparison | SanityCheck | BoxList",
     path: Path,
     picture: PictureFormat,
     colours: PaletteName,

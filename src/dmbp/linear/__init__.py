@@ -3,8 +3,8 @@
 Read `network.py` first. In the order of a call:
 
 - `model/`: runs the user's model with its extra inputs, and picks the output to explain;
-- `targets.py`: what is explained about each image, as rows; `class_difference.py`: targets that
-  subtract other classes from one;
+- `targets.py`: what is explained about each image, as rows; `named_target.py`: the base class of
+  `dmbp.targets`; `class_difference.py`: targets that subtract other classes from one;
 - `capture/`: exports the model as a graph of ATen operations;
 - `rules/`: how each operation freezes at x, in one table;
 - `lines.py`, `steps.py`: frozen activations, and the steps that a frozen network consists of;
@@ -22,13 +22,14 @@ from dmbp.linear.lines import Pieces, Smoothing
 from dmbp.linear.network import LinearNetwork, Masks
 from dmbp.linear.question import Question
 from dmbp.linear.steps import Selection, Site
-from dmbp.linear.targets import ClassWeights, Target, TargetRows
+from dmbp.linear.targets import ClassWeights, OneTarget, Target, TargetRows
 
 __all__ = [
     "ClassWeights",
     "LinearNetwork",
     "Linearizer",
     "Masks",
+    "OneTarget",
     "Pieces",
     "Question",
     "Selection",

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import TargetError, suggestion
+from dmbp.probabilities import Activation, activation_function
 
 Point = tuple[float, float]
 """A place on an image, x and y in pixels from its top left corner."""
@@ -41,7 +42,8 @@ class TargetContext:
         outputs: One image's outputs, in the model's own shape.
         size: The spatial sizes of the model's input, such as (height, width).
         classes: The names of the classes, if they are known.
-        activation: What turns outputs into probabilities: "softmax", "sigmoid" or "none".
+        activation: What turns outputs into probabilities: "softmax", "sigmoid", "none" or a
+            function of outputs (…, classes).
         place: Maps a point of the user's photo to the model's input; by default they are the same.
         details: What else is known about the model, by name, for targets that need it.
     """
@@ -49,7 +51,7 @@ class TargetContext:
     outputs: Tensor
     size: tuple[int, ...] = ()
     classes: tuple[str, ...] | None = None
-    activation: str = "softmax"
+    activation: Activation = "softmax"
     place: Callable[[Point], Point] = lambda point: point
     details: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -96,13 +98,18 @@ class TargetContext:
         names = self.classes
         return names[index] if names is not None and index < len(names) else f"class {index}"
 
-    def probabilities(self, outputs: Tensor, dimension: int) -> Tensor:
-        """Return the probability of every class along a dimension of the outputs."""
-        if self.activation == "none":
-            return outputs
-        if self.activation == "sigmoid" or outputs.shape[dimension] == 1:
-            return outputs.sigmoid()
-        return outputs.softmax(dimension)
+    def probabilities(
+        self, outputs: Tensor, dimension: int, activation: Activation | None = None
+    ) -> Tensor:
+        """Return the probability of every class along a dimension of the outputs.
+
+        Args:
+            outputs: The outputs.
+            dimension: The dimension of the classes.
+            activation: Used in place of the context's.
+        """
+        apply = activation_function(self.activation if activation is None else activation)
+        return apply(outputs.movedim(dimension, -1)).movedim(-1, dimension)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +121,8 @@ class BoundTarget:
         name: What is explained, in words, such as "cat in the box".
         score: Computes the score from one image's outputs; or `weights` are given.
         weights: The weight of every output, shaped like the outputs, if the score is their sum.
-        probability: Computes a probability from one image's outputs, if the target has one.
+        probability: Computes a probability from one image's outputs, if the target has one. Its
+            second argument takes the place of the context's activation, unless it is None.
         region: Where on the model's input the target looks, as a mask of its spatial sizes.
         score_words: What the score is, in words.
     """
@@ -123,7 +131,7 @@ class BoundTarget:
     name: str
     score: Callable[[Tensor], Tensor] | None = None
     weights: Tensor | None = None
-    probability: Callable[[Tensor], Tensor] | None = None
+    probability: Callable[[Tensor, Activation | None], Tensor] | None = None
     region: Tensor | None = None
     score_words: str = "the score"
 
@@ -133,6 +141,10 @@ class BoundTarget:
             return (outputs * self.weights.to(outputs)).sum()
         assert self.score is not None, "a bound target has a score or weights"
         return self.score(outputs)
+
+    def likelihood(self, outputs: Tensor) -> Tensor:
+        """Return the probability of one image's outputs, or the score if there is none."""
+        return self(outputs) if self.probability is None else self.probability(outputs, None)
 
     @property
     def text(self) -> str:

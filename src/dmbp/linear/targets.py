@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dmbp.errors import TargetError
 from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
+from dmbp.probabilities import Activation
 
 Index = int | tuple[int, ...]
 """A class, or an index for each dimension of an image's outputs if there are several."""
@@ -94,7 +95,7 @@ class TargetRows:
         for row, label in enumerate(self.labels):
             if isinstance(label, BoundTarget):
                 if probabilities:
-                    functions[row] = label.probability or label
+                    functions[row] = label.likelihood
                 elif label.weights is None:
                     functions[row] = label
             elif callable(label):
@@ -169,6 +170,7 @@ def read_target(
     outputs: Tensor,
     shape: tuple[int, ...] | None = None,
     size: tuple[int, ...] = (),
+    activation: Activation = "softmax",
 ) -> TargetRows:
     """Turn a target into rows.
 
@@ -178,6 +180,7 @@ def read_target(
         outputs: The model's outputs, (images, classes).
         shape: The shape of an image's outputs before they were flattened to classes.
         size: The spatial sizes of the model's input.
+        activation: What turns outputs into the probabilities of targets with a name.
 
     Returns:
         A row for each target of each image.
@@ -197,7 +200,9 @@ def read_target(
     labels: list[OneTarget] = []
     for image, label in zip(rows.image, rows.labels, strict=True):
         one = outputs[image].view(shape)
-        bound = label.bind(TargetContext(one, size)) if isinstance(label, NamedTarget) else label
+        bound = label
+        if isinstance(label, NamedTarget):
+            bound = label.bind(TargetContext(one, size, activation=activation))
         if callable(bound):
             _check_function(bound, one)
         labels.append(bound)

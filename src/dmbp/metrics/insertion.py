@@ -94,7 +94,9 @@ def probability_curve(
     activation = runner.activation(options.get("activation", "softmax"))
     extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
     with evaluating(runner.model):
-        inputs, _, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)
+        inputs, _, rows = runner.with_extra_inputs(extra_inputs).target_rows(
+            inputs, target, activation=options.get("activation", "softmax")
+        )
         check_one_target_each(rows, inputs)
         substrate = baseline_for(inputs, options.get("substrate", "blur"))
         front, back = (substrate, inputs) if removing else (inputs, substrate)

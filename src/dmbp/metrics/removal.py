@@ -138,7 +138,9 @@ def removal(
     probabilities = runner.activation(activation)
     extra_inputs = ExtraInputs.of(additional_forward_args, images=len(inputs))
     with evaluating(runner.model):
-        inputs, outputs, rows = runner.with_extra_inputs(extra_inputs).target_rows(inputs, target)
+        inputs, outputs, rows = runner.with_extra_inputs(extra_inputs).target_rows(
+            inputs, target, activation=activation
+        )
         check_one_target_each(rows, inputs)
         score, probability = rows.scores(outputs), rows.scores(outputs, probabilities)
 

@@ -224,6 +224,21 @@ class Preprocessing:
             scaled = least_width, int(least_width * height / width)
         return max(across, scaled[0]), max(down, scaled[1])
 
+    def frame(self, size: tuple[int, int]) -> Frame:
+        """Return the part of a photo that the model sees.
+
+        Args:
+            size: The photo's width and height.
+        """
+        width, height = self.scaled_size(size)
+        if self.fit in ("squeeze", "whole"):
+            return Frame(0, 0, *size, view=(width, height))
+        down, across = self.size
+        # As `view` rounds: photo pixels for each pixel of the scaled photo.
+        x, y = size[0] / width, size[1] / height
+        left, top = round((width - across) / 2), round((height - down) / 2)
+        return Frame(left * x, top * y, (left + across) * x, (top + down) * y, view=(across, down))
+
     def tensor(self, view: Image.Image) -> Tensor:
         """Return a view as the model's input.
 
@@ -253,6 +268,36 @@ class Preprocessing:
         mean, std = (inputs.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
         pixels = (inputs * std + mean) / self.scale
         return pixels.flip(-3) if self.channels == "bgr" else pixels
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a photo that a model sees: its sides in the photo's pixels.
+
+    `view` is the width and height of what the model sees, in pixels of its own.
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    view: tuple[int, int]
+
+    def to_view(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Return where a point of the photo is in the model's input."""
+        x, y = point
+        return (
+            (x - self.left) * self.view[0] / (self.right - self.left),
+            (y - self.top) * self.view[1] / (self.bottom - self.top),
+        )
+
+    def to_photo(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Return where a point of the model's input is in the photo."""
+        x, y = point
+        return (
+            self.left + x * (self.right - self.left) / self.view[0],
+            self.top + y * (self.bottom - self.top) / self.view[1],
+        )
 
 
 def height_and_width(size: PixelSize) -> tuple[int, int]:
@@ -418,21 +463,33 @@ def move_module(module: nn.Module, device: torch.device | str) -> None:
     module.to(device)
 
 
-def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
+def run_model(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
     """Run a model, and find the activation that it ends in.
 
     Returns:
-        The outputs, before that activation, and the classifier with that activation.
+        The outputs in the model's own shape, before that activation, and the classifier with that
+        activation.
     """
     runner = ModelRunner(classifier.module)
     outputs = runner.outputs(inputs)
     form = runner.form(inputs)
     if form is not None and form.has_several_dimensions:
+        outputs = outputs.unflatten(1, form.shape)
+    if form is not None and form.own_activation is not None:
+        classifier = replace(classifier, activation=form.own_activation)
+    return outputs, classifier
+
+
+def run_classifier(classifier: Classifier, inputs: Tensor) -> tuple[Tensor, Classifier]:
+    """Run a model that gives a score for each class, as `run_model` does.
+
+    Raises:
+        ModelError: If its outputs have several dimensions.
+    """
+    outputs, classifier = run_model(classifier, inputs)
+    if outputs.dim() > 2:
         raise ModelError(
-            f"{classifier.name} gives outputs of shape {form.shape} for an image, not a score for "
-            "each class; in Python, dmbp.DMBP explains any of them, with target=(…) or a function"
+            f"{classifier.name} gives outputs of shape {tuple(outputs.shape[1:])} for an image, "
+            "not a score for each class"
         )
-    if form is not None and form.activation is not None:
-        own = "sigmoid" if form.activation == "sigmoid" else "softmax"
-        classifier = replace(classifier, activation=own)
     return outputs, classifier

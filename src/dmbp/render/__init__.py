@@ -6,6 +6,7 @@
     series.py         the same for inputs that are not images: lines for signals, bars for features
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
+    boxes.py          the picture of `dmbp boxes`
     benchmark.py      the figure of `dmbp bench plot`
     report.py         the HTML pages of `dmbp explain --report`, from `templates/report.html`
     pictures.py       tensors to pictures, and files that are written all or none
@@ -16,10 +17,12 @@ colours in `benchmark.py` and in `templates/report.css`. To use your own palette
 `style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
 """
 
+from dmbp.render.boxes import DrawnBox, draw_boxes
 from dmbp.render.colour import PALETTES, Palette
 from dmbp.render.colour_test import ColourTest, Outcome
 from dmbp.render.comparison import (
     ComparedMap,
+    CurveSubject,
     InsertedPhoto,
     SanityRow,
     draw_comparison,
@@ -38,6 +41,8 @@ __all__ = [
     "REPORT_NAME",
     "ColourTest",
     "ComparedMap",
+    "CurveSubject",
+    "DrawnBox",
     "InsertedPhoto",
     "Outcome",
     "Palette",
@@ -48,6 +53,7 @@ __all__ = [
     "ReportTarget",
     "ReportWriter",
     "SanityRow",
+    "draw_boxes",
     "draw_comparison",
     "draw_insertion",
     "draw_panel",

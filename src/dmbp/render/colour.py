@@ -91,6 +91,7 @@ MARKER = "#b2182b"
 AXIS = "#888888"
 GRID = "#dddddd"
 FRAME = "#cccccc"
+REGION_HALO = "#ffffff"
 SIGNAL = "#444444"
 
 CLIP_PERCENTILE = 99.5

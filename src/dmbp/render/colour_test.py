@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import SHARE, strongest
+from dmbp.linear.named_target import BoundTarget
 from dmbp.linear.targets import OneTarget
 from dmbp.probabilities import Activation, activation_function
 from dmbp.render.colour import Palette
@@ -340,7 +341,7 @@ def colour_tests(
     names: Sequence[str],
     *,
     activation: Activation | None = None,
-    classes: Sequence[int | None] | None = None,
+    likely: Sequence[OneTarget | str] | None = None,
 ) -> list[ColourTest | None]:
     """Return what the test of each row's colours found; None for rows that were not tested.
 
@@ -351,8 +352,8 @@ def colour_tests(
         names: What each row is about.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
             Without it, outcomes have scores only.
-        classes: The class of each row whose probability is shown, if any; by default the target, if
-            it is a class.
+        likely: The target of each row whose probability is told, if it has one; by default the
+            row's own.
 
     Returns:
         A test for each row, or None.
@@ -360,9 +361,7 @@ def colour_tests(
     tested = decomposition.tested
     if tested is None:
         return [None] * len(names)
-    if classes is None:
-        classes = [k if isinstance(k, int) else None for k in decomposition.targets]
-    probabilities = None if activation is None else activation_function(activation)
+    shown = decomposition.targets if likely is None else likely
     is_drawn = ~decomposition.is_blank
     has_positive = ((decomposition.attribution > 0).flatten(1).any(1) & is_drawn).tolist()
     has_negative = (tested.has_negative & is_drawn).tolist()
@@ -370,15 +369,13 @@ def colour_tests(
 
     def outcome(row: int, found: Tensor, change: float | None) -> Outcome | None:
         """Return an outcome from outputs, and from the score's change if it was recorded."""
-        index, score = classes[row], None
+        score = None
         if change is not None:
             score = float(decomposition.output[row]) + change
         score = _score(decomposition.targets[row], found, score)
         if score is None:
             return None
-        if probabilities is None or index is None:
-            return Outcome(score)
-        return Outcome(score, float(probabilities(found)[index]))
+        return Outcome(score, _probability(shown[row], found, activation))
 
     tests: list[ColourTest] = []
     for row, name in enumerate(names):
@@ -409,6 +406,19 @@ def marked_share(decomposition: Decomposition, sign: int) -> list[float]:
     attribution = decomposition.attribution
     pixels = attribution.sum(1) if attribution.dim() > 2 else attribution
     return strongest(sign * pixels).flatten(1).double().mean(1).tolist()
+
+
+def _probability(
+    target: OneTarget | str, outputs: Tensor, activation: Activation | None
+) -> float | None:
+    """Return a target's probability from a row's outputs, if it has one."""
+    if activation is None:
+        return None
+    if isinstance(target, BoundTarget) and target.probability is not None:
+        return float(target.probability(outputs, activation))
+    if isinstance(target, int) and outputs.dim() == 1:
+        return float(activation_function(activation)(outputs)[target])
+    return None
 
 
 def _score(target: OneTarget | str, outputs: Tensor, otherwise: float | None) -> float | None:

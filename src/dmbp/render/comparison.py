@@ -61,10 +61,46 @@ class ComparedMap:
 
 @dataclass(frozen=True)
 class InsertedPhoto:
-    """A blurred photo with a map's strongest pixels put in, and the class's probability."""
+    """A blurred photo with a map's strongest pixels put in, and the value of its curve."""
 
     photo: Array
-    probability: float
+    value: float
+
+
+@dataclass(frozen=True)
+class CurveSubject:
+    """What insertion curves follow: a target's probability, or its score if it has none.
+
+    >>> CurveSubject("cat").words, CurveSubject("cat").number(0.98)
+    ('probability of cat', '98%')
+    >>> CurveSubject("value 3", in_percent=False).words
+    'score of value 3'
+    """
+
+    name: str
+    in_percent: bool = True
+
+    @property
+    def words(self) -> str:
+        """What the curve shows."""
+        return f"{'probability' if self.in_percent else 'score'} of {self.name}"
+
+    @property
+    def title(self) -> str:
+        """The same for the beginning of a sentence, such as `Probability of “cat”`."""
+        return f"{'Probability' if self.in_percent else 'Score'} of “{self.name}”"
+
+    def number(self, value: float) -> str:
+        """Return a value of the curve as text."""
+        return f"{value:.0%}" if self.in_percent else f"{value:.3g}"
+
+    def limits(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the ends of the vertical axis for these values."""
+        if self.in_percent:
+            return 0, 1.02
+        low, high = min(values), max(values)
+        margin = 0.05 * (high - low) or 1.0
+        return low - margin, high + margin
 
 
 COLUMNS = 5
@@ -209,12 +245,14 @@ def _write_correlation(axis: Axes, row: SanityRow) -> None:
 
 
 def draw_insertion(
-    strips: Mapping[str, Mapping[float, InsertedPhoto]], maps: Sequence[ComparedMap], target: str
+    strips: Mapping[str, Mapping[float, InsertedPhoto]],
+    maps: Sequence[ComparedMap],
+    curve: CurveSubject,
 ) -> Figure:
     """Draw the curves of all methods below strips of photos.
 
     `strips` holds, by the titles of a few methods, the photo at some fractions of inserted pixels,
-    and `target` is the class whose probability the curves follow.
+    and `curve` says what the curves follow.
     """
     fractions = list(next(iter(strips.values())))
     names = {item.title: item.name for item in maps}
@@ -230,8 +268,8 @@ def draw_insertion(
             axis = figure.add_subplot(grid[line, column])
             above = f"{fraction:.0%} put in" if line == 0 else ""
             show_image(axis, numpy.clip(inserted.photo, 0, 1), above)
-            name = f"{target} " if len(target) <= LONGEST_STRIP_NAME else ""
-            axis.set_xlabel(f"{name}{inserted.probability:.0%}", fontsize=10)
+            name = f"{curve.name} " if len(curve.name) <= LONGEST_STRIP_NAME else ""
+            axis.set_xlabel(f"{name}{curve.number(inserted.value)}", fontsize=10)
             if column == 0:
                 name = names[title].replace(" (", "\n(")
                 axis.set_ylabel(name, color=colours[title], fontsize=10, fontweight="bold")
@@ -239,7 +277,8 @@ def draw_insertion(
     _draw_curves(axis, maps, colours, strips)
     for fraction in fractions:
         axis.axvline(fraction, color=GRID, linewidth=0.8, zorder=0)
-    axis.set_ylabel(f"probability of {target}")
+    axis.set_ylabel(curve.words)
+    axis.set_ylim(*curve.limits([value for item in maps for value in item.curve]))
     return figure
 
 
@@ -258,13 +297,13 @@ def _draw_curves(
 ) -> None:
     """Draw all curves, in colour and with a legend those of the methods that have strips.
 
-    These go through the strips' photos, too, so that both show the same probabilities.
+    These go through the strips' photos, too, so that both show the same values.
     """
     lines: dict[str, Line2D] = {}
     for item in sorted(maps, key=lambda item: item.title in colours):  # those in colour on top
         points = dict(zip(numpy.linspace(0, 1, len(item.curve)), item.curve, strict=True))
         has_strip = item.title in colours
-        photos = {k: photo.probability for k, photo in strips.get(item.title, {}).items()}
+        photos = {k: photo.value for k, photo in strips.get(item.title, {}).items()}
         if photos:
             axis.plot(list(photos), list(photos.values()), "o", color=colours[item.title], ms=4)
         (lines[item.title],) = axis.plot(
@@ -273,7 +312,7 @@ def _draw_curves(
             linewidth=2.2 if has_strip else 1.0,
             label=f"{item.name}  {item.score:.2f}" if has_strip else None,
         )
-    axis.set(xlim=(0, 1), ylim=(0, 1.02))
+    axis.set_xlim(0, 1)
     axis.set_xlabel("part of the pixels put into the blurred photo, strongest first")
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
     axis.spines[["top", "right"]].set_visible(False)
@@ -294,11 +333,9 @@ FRAME_MILLISECONDS = 120
 LAST_FRAME_MILLISECONDS = 1500
 
 
-def insertion_gif(frames: Sequence[Array], curve: Sequence[float], title: str) -> bytes:
+def insertion_gif(frames: Sequence[Array], values: Sequence[float], curve: CurveSubject) -> bytes:
     """Return a GIF with a frame for every step: the photo so far (RGB in [0, 1]) and the curve."""
-    pictures = [
-        _draw_frame(frame, curve[: k + 1], len(frames), title) for k, frame in enumerate(frames)
-    ]
+    pictures = [_draw_frame(frame, values, k, curve) for k, frame in enumerate(frames)]
     durations = [FRAME_MILLISECONDS] * (len(pictures) - 1) + [LAST_FRAME_MILLISECONDS]
     buffer = BytesIO()
     pictures[0].save(
@@ -307,17 +344,20 @@ def insertion_gif(frames: Sequence[Array], curve: Sequence[float], title: str) -
     return buffer.getvalue()
 
 
-def _draw_frame(photo: Array, so_far: Sequence[float], count: int, title: str) -> Image.Image:
+def _draw_frame(
+    photo: Array, values: Sequence[float], step: int, curve: CurveSubject
+) -> Image.Image:
+    last, so_far = len(values) - 1, values[: step + 1]
     figure = Figure(figsize=(7.2, 3.6), dpi=80, layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(numpy.clip(photo, 0, 1))
     left.set_axis_off()
-    left.set_title(f"{(len(so_far) - 1) / (count - 1):.0%} of the pixels put in", fontsize=10)
-    fractions = numpy.linspace(0, 1, count)[: len(so_far)]
+    left.set_title(f"{step / last:.0%} of the pixels put in", fontsize=10)
+    fractions = numpy.linspace(0, 1, len(values))[: step + 1]
     right.plot(fractions, so_far, color=INK)
     right.plot(fractions[-1:], so_far[-1:], "o", color=MARKER)
-    right.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="fraction of pixels")
-    right.set_title(f"probability of {title}: {so_far[-1]:.0%}", fontsize=10)
+    right.set(xlim=(-0.02, 1.02), ylim=curve.limits(values), xlabel="fraction of pixels")
+    right.set_title(f"{curve.words}: {curve.number(so_far[-1])}", fontsize=10)
     right.spines[["top", "right"]].set_visible(False)
     draw_names_literally(figure)
     canvas = FigureCanvasAgg(figure)

@@ -24,7 +24,7 @@ from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
-from dmbp.linear.named_target import NamedTarget
+from dmbp.linear.named_target import BoundTarget, NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
 from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
@@ -196,8 +196,12 @@ def panel_rows(
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
     tests: Sequence[ColourTest | None] | None = None,
+    regions: Sequence[Tensor | None] | None = None,
 ) -> list[PanelRow]:
-    """Return the panel's rows, one for each row of the decomposition, with these `tests`."""
+    """Return the panel's rows, one for each row of the decomposition, with these `tests`.
+
+    `regions` are where the targets look, by default what the targets themselves say.
+    """
     inputs = decomposition.inputs
     check_drawable(inputs)
     check_labels(decomposition, photos, photo_captions, target_captions)
@@ -222,9 +226,24 @@ def panel_rows(
             test=test,
             removed={sign: mask[k] for sign, mask in removed.items()},
             replaced=None if test is None else _replaced(photo, test.by),
+            region=_region(decomposition, k) if regions is None else _as_mask(regions[k], size),
         )
         rows.append(row)
     return rows
+
+
+def _region(decomposition: Decomposition, row: int) -> Array | None:
+    """Return where a row's target looks, if it says so."""
+    target = decomposition.targets[row]
+    size = tuple(decomposition.inputs.shape[2:])
+    return _as_mask(target.region, size) if isinstance(target, BoundTarget) else None
+
+
+def _as_mask(region: Tensor | None, size: tuple[int, ...]) -> Array | None:
+    """Return a region as an array, if it has the size of the picture."""
+    if region is None or tuple(region.shape) != size:
+        return None
+    return region.cpu().numpy()
 
 
 def check_labels(

@@ -30,6 +30,7 @@ from dmbp.render.colour import (
     FRAME,
     INK,
     RED_BLUE,
+    REGION_HALO,
     Array,
     Palette,
     darkest_magnitude,
@@ -54,7 +55,7 @@ class PanelRow:
 
     If the model was asked about the colours, `test` says what it said, `removed` marks the pixels
     that were removed, (height, width), by their sign, and `replaced` is the photo as it looks where
-    they were.
+    they were. `region` marks where the target looks, (height, width), if it is a part of the photo.
     """
 
     photo: Array
@@ -67,6 +68,14 @@ class PanelRow:
     test: ColourTest | None = None
     removed: Mapping[Sign, Array] | None = None
     replaced: Array | None = None
+    region: Array | None = None
+
+    @property
+    def region_lines(self) -> list[Array]:
+        """Lines around the region, (points, 2) of columns and rows; none if there is no region."""
+        if self.region is None or not self.region.any():
+            return []
+        return _contour(numpy.pad(self.region.astype(float), 1), 0.5, shift=-1)
 
     def changed_photos(self, palette: Palette) -> list[ChangedPhoto]:
         """Return the photo as the model was asked about it again, with each colour removed."""
@@ -112,8 +121,13 @@ def outline(changed: Array) -> list[Array]:
     enclosed = changed[dense >= OUTLINE_LEVEL].sum()
     if enclosed == 0 or enclosed < OUTLINED * changed.sum() or dense.min() >= OUTLINE_LEVEL:
         return []
-    (path,) = Figure().add_subplot().contour(dense, [OUTLINE_LEVEL]).get_paths()
-    return [numpy.asarray(points) for points in path.to_polygons(closed_only=False)]
+    return _contour(dense, OUTLINE_LEVEL)
+
+
+def _contour(values: Array, level: float, *, shift: float = 0) -> list[Array]:
+    """Return lines at a level of values (height, width), moved by `shift`."""
+    (path,) = Figure().add_subplot().contour(values, [level]).get_paths()
+    return [numpy.asarray(points) + shift for points in path.to_polygons(closed_only=False)]
 
 
 @dataclass(frozen=True)
@@ -242,6 +256,8 @@ def _draw_tested_row(
     axes = [figure.add_subplot(grid[line, column]) for column in range(2 + len(changed))]
     show_image(axes[0], row.photo, row.photo_caption)
     show_image(axes[1], style.evidence_image(row.attribution, row.photo), row.target_caption)
+    for axis in axes[:2]:
+        draw_region(axis, row)
     for axis, photo in zip(axes[2:], changed, strict=True):
         show_image(axis, photo.picture, photo.title)
         for points in photo.outlines:
@@ -286,7 +302,10 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
             *zip(linear_map_pictures(row), LINEAR_MAP_TITLES, strict=True),
         )
         for column, (picture, title) in enumerate(pictures):
-            show_image(figure.add_subplot(grid[line, column]), picture, title)
+            axis = figure.add_subplot(grid[line, column])
+            show_image(axis, picture, title)
+            if column < 2:
+                draw_region(axis, row)
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
@@ -308,6 +327,7 @@ def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> 
     lines += [SCORE_MEANING] if any(test.shows_scores for test in tests) else []
     in_percent = any(test.whole.probability is not None for test in tests)
     lines += [INDEPENDENT_CLASSES] if independent and in_percent else []
+    lines += [REGION_NOTE] if any(row.region_lines for row in rows) else []
     return "\n".join(lines)
 
 
@@ -322,6 +342,7 @@ def tint_note(tests: Sequence[ColourTest]) -> str:
     return f"{note}; green: the control, as many pixels elsewhere" if has_control else note
 
 
+REGION_NOTE = "outlined in black: the part of the photo that the question is about"
 WHAT_IS_TINTED = "the tenth of the photo that is marked strongest"
 
 
@@ -377,6 +398,20 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
     axis.set_yticks([])
     for spine in axis.spines.values():
         spine.set_edgecolor(FRAME)
+
+
+REGION_LINE = 1.4
+"""The width of the line around a region; it is dark on a light one that is twice as wide."""
+
+
+def draw_region(axis: Axes, row: PanelRow) -> None:
+    """Draw a line around the region that a row's target is about, if it has one."""
+    for points in row.region_lines:
+        for colour, width in ((REGION_HALO, 2 * REGION_LINE), (INK, REGION_LINE)):
+            axis.plot(*points.T, color=colour, linewidth=width)
+    if row.region is not None:  # lines on the border must not move the picture
+        height, width = row.region.shape
+        axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
 
 
 def draw_terms(axis: Axes, terms: TermValues, palette: Palette) -> None:

@@ -23,6 +23,7 @@ from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
 from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest
+from dmbp.render.comparison import CurveSubject
 from dmbp.render.panel import (
     ChangedPhoto,
     PanelRow,
@@ -117,15 +118,15 @@ class ReportTarget:
     """A photo's target: what the panel shows, which has to have a test, and two curves.
 
     `name` says what is explained, `label` the same with probabilities, and `score_words` what the
-    score is. `history` holds y⁺, y⁻ and y~ by iteration, `insertion` the probability of the class
-    `class_name` as pixels are inserted, from none to all.
+    score is. `history` holds y⁺, y⁻ and y~ by iteration, `insertion` what `curve` follows as pixels
+    are inserted, from none to all.
     """
 
     row: PanelRow
     name: str
     label: str
     score_words: str
-    class_name: str
+    curve: CurveSubject
     history: Mapping[str, Sequence[float]]
     insertion: Sequence[float]
     insertion_score: float
@@ -325,20 +326,22 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
     return {
         "sentence": row.test.sentence(palette),
         "changed": [_changed_photo(photo) for photo in row.changed_photos(palette)],
+        "region": _polygons(row.region_lines),
+        "region_box": _pixel_box(row.photo),
         "name": target.name,
         "label": target.label,
         "score_words": target.score_words,
-        "class_name": target.class_name,
+        "curve": target.curve.title,
         "evidence": _data_url(style.evidence_image(row.attribution, row.photo)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),
         "terms": _terms(row, palette),
         "history": _history(target, palette),
         "insertion": line_chart(
-            [ChartLine("probability", INK, target.insertion)],
+            [ChartLine(target.curve.words, INK, target.insertion)],
             across="pixels put in",
             last="all",
-            limits=(0.0, 1.0),
+            limits=(0.0, 1.0) if target.curve.in_percent else None,
         ),
         "insertion_score": f"{target.insertion_score:.3f}",
         "exactly": "exactly" if target.exactness < EXACT else "approximately",
@@ -349,18 +352,24 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
 
 def _changed_photo(photo: ChangedPhoto) -> dict[str, object]:
     """Return a changed photo, its title, and the lines around its changed pixels."""
-    height, width = photo.picture.shape[:2]
     return {
         "picture": _data_url(photo.picture),
         "title": photo.title,
         "colour": photo.colour,
-        # Pixels are squares around whole numbers.
-        "box": f"-0.5 -0.5 {width} {height}",
-        "outlines": [
-            " ".join(f"{column:.1f},{row:.1f}" for column, row in points)
-            for points in photo.outlines
-        ],
+        "box": _pixel_box(photo.picture),
+        "outlines": _polygons(photo.outlines),
     }
+
+
+def _pixel_box(picture: Array) -> str:
+    """Return the view box in which a picture's pixels are squares around whole numbers."""
+    height, width = picture.shape[:2]
+    return f"-0.5 -0.5 {width} {height}"
+
+
+def _polygons(lines: Sequence[Array]) -> list[str]:
+    """Return lines (points, 2) as the points of SVG polygons."""
+    return [" ".join(f"{column:.1f},{row:.1f}" for column, row in points) for points in lines]
 
 
 def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:

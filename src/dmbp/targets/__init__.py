@@ -8,6 +8,7 @@
 
 - `scores`: classes, differences of classes, values, steps of a sequence, similarities;
 - `regions`: parts of a segmentation; `boxes`: what a detector finds;
+- `outputs`: what a model says, and what is asked by default;
 - `text`: how each target is written on the command line and in files.
 
 Every method and metric takes them as `target`. Write your own as a `NamedTarget`, whose docstring
@@ -22,8 +23,10 @@ from dmbp.targets.boxes import (
     FoundBox,
     QueryBoxes,
     YoloBoxes,
+    boxes_in,
     find_boxes,
 )
+from dmbp.targets.outputs import OutputKind, output_kind
 from dmbp.targets.regions import Region
 from dmbp.targets.scores import Class, Margin, Similarity, Step, Value, read_characters
 from dmbp.targets.text import is_target_text, target_from_text
@@ -37,6 +40,7 @@ __all__ = [
     "FoundBox",
     "Margin",
     "NamedTarget",
+    "OutputKind",
     "QueryBoxes",
     "Region",
     "Similarity",
@@ -45,8 +49,10 @@ __all__ = [
     "Value",
     "WeightedTargets",
     "YoloBoxes",
+    "boxes_in",
     "find_boxes",
     "is_target_text",
+    "output_kind",
     "read_characters",
     "target_from_text",
 ]

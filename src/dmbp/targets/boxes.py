@@ -146,7 +146,7 @@ class Box(NamedTarget):
 
     def bind(self, context: TargetContext) -> BoundTarget:
         """Return the score of the box's class, for one image."""
-        layout: BoxLayout = context.details.get(LAYOUT) or find_layout(context)
+        layout = layout_of(context)
         box, number = self._find(context, layout)
         candidate, index = box.candidate, box.index
         what = context.class_name(index)
@@ -154,7 +154,7 @@ class Box(NamedTarget):
             self,
             f"{what} in box {number}" if number is not None else f"{what} in the box",
             score=lambda outputs: layout.scores(outputs)[candidate, index],
-            probability=lambda outputs: layout.probabilities(outputs)[candidate, index],
+            probability=lambda outputs, _: layout.probabilities(outputs)[candidate, index],
             region=_filled(box.corners, context.size),
             score_words=f"the detector's score for {what} in this box, before suppression",
         )
@@ -314,6 +314,20 @@ class AnchorBoxes(BoxLayout):
             return logits.sigmoid()
         found = logits.softmax(1)
         return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
+
+
+def layout_of(context: TargetContext) -> BoxLayout:
+    """Return the layout that a detector's loader brought, or else that of YOLO.
+
+    Raises:
+        TargetError: If the outputs are not those of a detector.
+    """
+    return context.details.get(LAYOUT) or find_layout(context)
+
+
+def boxes_in(context: TargetContext) -> list[FoundBox]:
+    """List the boxes in one image's outputs, as `find_boxes` does."""
+    return find_boxes(context.outputs, context.size, layout_of(context))
 
 
 def find_layout(context: TargetContext) -> BoxLayout:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dmbp.errors import TargetError
 from dmbp.linear.named_target import BoundTarget, NamedTarget, Point, TargetContext
+from dmbp.probabilities import Activation
 
 MAX_MASK = 4096 * 4096
 """The most pixels of a mask in a file or on the command line."""
@@ -59,11 +60,11 @@ class Region(NamedTarget):
 
     def bind(self, context: TargetContext) -> BoundTarget:
         """Return the mean score over the region, for one image."""
-        scores = _score_maps(context)
+        scores = score_maps(context)
         inside = self._inside(context, scores)
         index = self._class(context, scores, inside)
         if inside is None:
-            inside = _predicted(scores) == index
+            inside = predicted_classes(scores) == index
             if not inside.any():
                 name = context.class_name(index)
                 raise TargetError(
@@ -73,8 +74,8 @@ class Region(NamedTarget):
         weights = torch.zeros_like(scores)
         weights[index] = inside.to(scores) / inside.sum()
 
-        def probability(found: Tensor) -> Tensor:
-            maps = context.probabilities(found.view(scores.shape), 0)
+        def probability(found: Tensor, activation: Activation | None) -> Tensor:
+            maps = context.probabilities(found.view(scores.shape), 0, activation)
             return (maps * weights.to(found)).sum()
 
         is_single = len(scores) == 1 and context.classes is None
@@ -95,7 +96,7 @@ class Region(NamedTarget):
             return context.class_index(self.subject, len(scores), scores=means)
         if len(scores) == 1:
             return 0
-        predicted = _predicted(scores)
+        predicted = predicted_classes(scores)
         found = predicted.flatten() if inside is None else predicted[inside]
         counts = torch.bincount(found, minlength=len(scores))
         if inside is None and counts[1:].any():
@@ -182,7 +183,7 @@ class Region(NamedTarget):
         return hash(self.text)
 
 
-def _score_maps(context: TargetContext) -> Tensor:
+def score_maps(context: TargetContext) -> Tensor:
     """Return the outputs as (classes, height, width)."""
     outputs = context.outputs
     while outputs.dim() > 3 and 1 in outputs.shape[:-2]:
@@ -196,7 +197,7 @@ def _score_maps(context: TargetContext) -> Tensor:
     return outputs
 
 
-def _predicted(scores: Tensor) -> Tensor:
+def predicted_classes(scores: Tensor) -> Tensor:
     """Return the class of each place; a single class is 0 where it is predicted, else −1."""
     return scores.argmax(0) if len(scores) > 1 else (scores[0] > 0).long() - 1
 
@@ -228,6 +229,11 @@ def _packed(mask: Tensor) -> str:
     bits = numpy.packbits(mask.cpu().numpy())
     height, width = mask.shape
     return f"{height}x{width}:{base64.b64encode(zlib.compress(bits.tobytes(), 9)).decode()}"
+
+
+def is_packed_mask(text: str) -> bool:
+    """Return whether a text holds a mask itself, as `Region.text` writes it."""
+    return re.match(r"\d{1,5}x\d{1,5}:", text) is not None
 
 
 def unpacked_mask(text: str) -> Tensor:

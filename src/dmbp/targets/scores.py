@@ -24,6 +24,7 @@ from torch import Tensor
 from dmbp.errors import TargetError
 from dmbp.linear.class_difference import RIVALS, rather_than
 from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
+from dmbp.probabilities import Activation
 
 BLANK = 0
 """The class that stands for no character in outputs of a recogniser (CTC), by convention."""
@@ -47,7 +48,9 @@ class Class(NamedTarget):
             self,
             context.class_name(index),
             weights=_one_hot(context.outputs, (index,), dimensions=1),
-            probability=lambda found: context.probabilities(found.flatten(), -1)[index],
+            probability=lambda found, activation: context.probabilities(
+                found.flatten(), -1, activation
+            )[index],
             score_words="the model's output for the class, before it becomes a probability",
         )
 
@@ -75,8 +78,7 @@ class Margin(NamedTarget):
         index = context.class_index(self.subject, len(outputs), scores=outputs)
         is_rivals = self.over == RIVALS
         other: Any = RIVALS if is_rivals else context.class_index(self.over, len(outputs))
-        activation: Any = context.activation
-        weights = rather_than(index, other, outputs=outputs, activation=activation)
+        weights = rather_than(index, other, outputs=outputs, activation=context.activation)
         name = RIVALS if is_rivals else context.class_name(other)
         total = torch.zeros_like(outputs)
         for k, weight in weights.items():
@@ -153,7 +155,7 @@ class Step(NamedTarget):
 
     def bind(self, context: TargetContext) -> BoundTarget:
         """Return the score of the class at the step, for one image."""
-        outputs = _of_dimensions(context.outputs, 2, "Step", "(steps, classes)")
+        outputs = step_scores(context)
         steps, classes = outputs.shape
         position = self._position(outputs)
         if not 0 <= position < steps:
@@ -165,8 +167,9 @@ class Step(NamedTarget):
         index = context.class_index(chosen, classes, scores=scores)
         what = f"step {position}" if self.character is None else f"character {self.character}"
 
-        def probability(found: Tensor) -> Tensor:
-            return context.probabilities(found.view(steps, classes), -1)[position, index]
+        def probability(found: Tensor, activation: Activation | None) -> Tensor:
+            every = context.probabilities(found.view(steps, classes), -1, activation)
+            return every[position, index]
 
         return BoundTarget(
             self,
@@ -191,6 +194,15 @@ class Step(NamedTarget):
         """Such as `step:3`, `step:3=a` or `step:#2`."""
         where = f"#{self.character}" if self.position is None else str(self.position)
         return f"step:{where}" if self.subject is None else f"step:{where}={self.subject}"
+
+
+def step_scores(context: TargetContext) -> Tensor:
+    """Return the outputs as (steps, classes).
+
+    Raises:
+        TargetError: If they have more dimensions.
+    """
+    return _of_dimensions(context.outputs, 2, "Step", "(steps, classes)")
 
 
 def read_characters(outputs: Tensor) -> list[tuple[int, int]]:

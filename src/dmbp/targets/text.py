@@ -64,8 +64,12 @@ def _weighted(text: str, mask: Callable[[str], Any]) -> tuple[float, NamedTarget
         raise TargetError(f"the weight {weight!r} of {rest!r} is not a number") from error
 
 
-def _class(text: str) -> int | str:
-    """Return a class by number or name."""
+def class_from_text(text: str) -> int | str:
+    """Return a class by number or name.
+
+    Raises:
+        TargetError: If the text is empty.
+    """
     if not text:
         raise TargetError("the name of a class is empty")
     return int(text) if re.fullmatch(rf"\d{{1,{LONGEST_NUMBER}}}", text) else text
@@ -88,7 +92,8 @@ def _margin(text: str, _: Any) -> Margin:
         raise TargetError(
             f"a margin is written as margin:cat>dog or margin:cat>rivals, not {text!r}"
         )
-    return Margin(_class(subject.strip()), RIVALS if over == RIVALS else _class(over.strip()))
+    other = RIVALS if over == RIVALS else class_from_text(over.strip())
+    return Margin(class_from_text(subject.strip()), other)
 
 
 def _whole(text: str, what: str) -> int:
@@ -105,7 +110,7 @@ def _value(text: str, _: Any) -> Value:
 
 def _step(text: str, _: Any) -> Step:
     where, equals, subject = text.partition("=")
-    chosen = _class(subject.strip()) if equals else None
+    chosen = class_from_text(subject.strip()) if equals else None
     if where.startswith("#"):
         return Step(subject=chosen, character=_whole(where[1:], "the number of a character"))
     return Step(_whole(where.strip(), "a step"), chosen)
@@ -113,7 +118,7 @@ def _step(text: str, _: Any) -> Step:
 
 def _region(text: str, mask: Callable[[str], Any]) -> Region:
     subject, at, where = text.partition("@")
-    chosen = _class(subject.strip()) if subject.strip() else None
+    chosen = class_from_text(subject.strip()) if subject.strip() else None
     if not at:
         return Region(chosen)
     kind, _, place = where.partition("=")
@@ -127,7 +132,7 @@ def _region(text: str, mask: Callable[[str], Any]) -> Region:
 
 def _box(text: str, _: Any) -> Box:
     which, at, where = text.partition("@")
-    chosen = _class(which.strip()) if which.strip() else None
+    chosen = class_from_text(which.strip()) if which.strip() else None
     if not at:
         return Box(chosen)
     kind, _, place = where.partition("=")
@@ -137,7 +142,7 @@ def _box(text: str, _: Any) -> Box:
 
 
 KINDS: Mapping[str, Callable[[str, Callable[[str], Any]], NamedTarget]] = {
-    "class": lambda text, _: Class(_class(text)),
+    "class": lambda text, _: Class(class_from_text(text)),
     "margin": _margin,
     "value": _value,
     "step": _step,

@@ -35,7 +35,7 @@ from dmbp.metrics import (
 from dmbp.metrics.insertion import STEPS
 from dmbp.metrics.removal import SHARE
 from dmbp.models import Classifier
-from dmbp.models.classifier import run_classifier
+from dmbp.models.classifier import run_model
 from dmbp.render import (
     ComparedMap,
     InsertedPhoto,
@@ -56,8 +56,8 @@ FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 class Comparison:
     """The maps of several methods for a prediction's first target, in the order they were run.
 
-    Insertion follows the probability of the target's class, also if it is explained rather than
-    others: a difference of probabilities would be harder to read.
+    Insertion follows the probability of `ExplainedTarget.likely`: the class, also if it is
+    explained rather than others, because a difference of probabilities would be harder to read.
     `refusals` maps the name of each method that could not be run to the reason, and `layers` that
     of each method that shows a layer to the layer.
     """
@@ -83,7 +83,7 @@ class Comparison:
                 draw_comparison(prediction.photo, caption, maps, target.label(), style), suffix
             ),
             folder / f"{stem}-insertion{suffix}": encode_figure(
-                draw_insertion(self._strips(), maps, target.subject.name), suffix
+                draw_insertion(self._strips(), maps, target.curve), suffix
             ),
             folder / f"{stem}-methods.json": self._record(),
         }
@@ -102,14 +102,13 @@ class Comparison:
         prediction, inputs = self.prediction, self.prediction.inputs
         ranks = pixel_ranks(self.attributions[name], inputs)
         blurred = baseline_for(inputs, "blur")
-        index = prediction.targets[0].subject.index
         strip: dict[float, InsertedPhoto] = {}
         for fraction in FRACTIONS:
             part = torch.tensor([fraction], device=inputs.device)
             photo = replace_pixels(inputs, blurred, ranks, part)
-            (outputs,), _ = run_classifier(prediction.classifier, photo)
-            probability = float(prediction.classifier.probabilities(outputs)[index])
-            strip[fraction] = InsertedPhoto(prediction.denormalise(photo[0]), probability)
+            (outputs,), _ = run_model(prediction.classifier, photo)
+            value = prediction.curve_value(prediction.targets[0], outputs)
+            strip[fraction] = InsertedPhoto(prediction.denormalise(photo[0]), value)
         return strip
 
     def _record(self) -> bytes:
@@ -247,7 +246,7 @@ def _score(
     curve = insertion_curve(
         classifier.module,
         prediction.inputs,
-        prediction.targets[0].subject.index,
+        prediction.targets[0].likely,
         attribution,
         activation=classifier.activation,
     )

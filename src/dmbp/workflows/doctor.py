@@ -17,9 +17,9 @@ from dmbp.linear import Site
 from dmbp.models import Classifier, Preprocessing
 from dmbp.models.classifier import format_size
 from dmbp.render.comparison import format_duration
-from dmbp.workflows.class_target import NamedClass
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
-from dmbp.workflows.prediction import ModelSpec, predict
+from dmbp.workflows.explained_target import NamedClass
+from dmbp.workflows.prediction import ModelSpec, run_on_photo
 
 FROZEN: Mapping[str, str] = {
     "affine": "nothing, it is affine",
@@ -50,7 +50,7 @@ class PhotoCheck:
     """How photos are prepared for a model, and what it says about a sample photo.
 
     `origins` says where each setting came from. `top` are the most probable classes of the sample
-    photo; if it is empty, `why_not` says why.
+    photo; if it is empty, `why_not` says why, or what the model says instead.
     """
 
     preprocessing: Preprocessing
@@ -160,9 +160,11 @@ def _check_photos(classifier: Classifier, *, has_random_weights: bool) -> PhotoC
         return PhotoCheck(preprocessing, origins, why_not="not shown, the weights are random")
     try:
         photo, _ = sample_photos()[SAMPLE]
-        prediction = predict(photo, SAMPLE, classifier, [])
+        prediction = run_on_photo(photo, SAMPLE, classifier)
     except DMBPError as error:  # scikit-image is missing, or the model does not run
         return PhotoCheck(preprocessing, origins, why_not=one_line(error))
+    if not prediction.gives_classes:
+        return PhotoCheck(preprocessing, origins, why_not=prediction.verdict(decimals=1))
     best = prediction.outputs.argsort(descending=True)[:TOP_SHOWN].tolist()
     top = [NamedClass.of(prediction.classifier, prediction.outputs, index) for index in best]
     return PhotoCheck(preprocessing, origins, top)

@@ -75,10 +75,9 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class Photo:
-    """A decoded photo and the classes to explain, by number or name.
+    """A decoded photo and what to explain: `targets` and `rather_than` are as for `predict`.
 
-    `name` is used in messages, `stem` in the names of the files that are written. `rather_than` are
-    the classes that each target is compared with, or "rivals".
+    `name` is used in messages, `stem` in the names of the files that are written.
     """
 
     name: str
@@ -121,7 +120,7 @@ class Explanation:
             "model": self.prediction.classifier.name,
             "weights": self.prediction.classifier.weights,
             "preprocessing": self.prediction.classifier.preprocessing.as_dict(),
-            "predicted": self.prediction.top_class.record(),
+            "predicted": self.prediction.record(),
             "targets": [
                 {
                     **target.record(),
@@ -174,7 +173,7 @@ class Explanation:
                 )
                 for fraction in fractions[:, None]
             ]
-            gif = insertion_gif(frames, self._insertion_curves[row], target.subject.name)
+            gif = insertion_gif(frames, self._insertion_curves[row], target.curve)
             files[folder / f"{stem}-{target.slug()}.gif"] = gif
         return files
 
@@ -192,7 +191,7 @@ class Explanation:
                 name=target.name,
                 label=target.label(decimals=self._decimals),
                 score_words=target.score_words(),
-                class_name=target.subject.name,
+                curve=target.curve,
                 history={
                     name: [*history[:, row].tolist(), float(final[row])]
                     for name, (history, final) in terms.items()
@@ -212,12 +211,12 @@ class Explanation:
 
     @cached_property
     def _insertion_curves(self) -> list[list[float]]:
-        """The probability of each target's class as its strongest pixels are inserted."""
+        """Each target's probability, or else its score, as its strongest pixels are inserted."""
         d = self.decomposition
         curve = insertion_curve(
             self.prediction.classifier.module,
             d.inputs,
-            [target.subject.index for target in self.prediction.targets],
+            [target.likely for target in self.prediction.targets],
             d.attribution,
             activation=self.prediction.classifier.activation,
         )
@@ -232,7 +231,7 @@ class Explanation:
     def _tests(self) -> list[ColourTest]:
         """The same as pictures show it, with the same decimals everywhere."""
         removals = zip(self._removals, self.prediction.targets, strict=True)
-        shown = [found.shown_test(is_class=not target.others) for found, target in removals]
+        shown = [found.shown_test(target) for found, target in removals]
         return share_decimals(shown)
 
     @property
@@ -251,6 +250,7 @@ class Explanation:
                 k.caption("for and against:", decimals=decimals) for k in prediction.targets
             ],
             tests=self._tests,
+            regions=[target.region for target in prediction.targets],
         )
         if prediction.classifier.preprocessing.channels == "rgb":
             return rows
@@ -427,7 +427,7 @@ def explain_photo(
     explainer: DMBP,
     on_iteration: Callable[[], None] | None = None,
 ) -> Explanation:
-    """Explain one photo for its targets, or for the top class if it has none."""
+    """Explain one photo for its targets, or for what suits the model's outputs if it has none."""
     started = time.perf_counter()
     prediction = predict(
         photo.image, photo.name, classifier, photo.targets, rather_than=photo.rather_than
@@ -436,7 +436,7 @@ def explain_photo(
     decomposition = explainer.explain(
         prediction.inputs,
         target=[target.target for target in prediction.targets],
-        outputs=prediction.outputs[None],
+        outputs=prediction.outputs[None] if prediction.outputs.dim() == 1 else None,
         on_iteration=on_iteration,
     )
     seconds = {"reading": predicted - started, "explaining": time.perf_counter() - predicted}

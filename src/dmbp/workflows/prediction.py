@@ -2,7 +2,8 @@
 
 A `ModelSpec` says which model to load and where to run it. `predict` runs the loaded model on a
 photo; the `Prediction` it returns holds the photo as the model saw it, the model's outputs and what
-to explain.
+to explain. Places that a user names, such as a region's box, are in pixels of the photo;
+`photo_context` translates them to the model's input.
 """
 
 import json
@@ -18,16 +19,25 @@ from PIL import Image
 from torch import Tensor
 
 from dmbp import __version__
-from dmbp.errors import InputError, first_line
+from dmbp.data import read_photo
+from dmbp.errors import InputError, TargetError, first_line
 from dmbp.files import shown
+from dmbp.linear.targets import read_target
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
-from dmbp.models.classifier import move_module, run_classifier
+from dmbp.models.classifier import Frame, Preprocessing, move_module, run_model
 from dmbp.models.exported_program import Ends
 from dmbp.models.input_settings import InputSettings
 from dmbp.process import silence_output
 from dmbp.render.colour import Array
 from dmbp.render.pictures import to_picture
-from dmbp.workflows.class_target import ClassTarget, NamedClass, class_targets
+from dmbp.targets import TargetContext, output_kind
+from dmbp.targets.boxes import LAYOUT
+from dmbp.workflows.explained_target import (
+    ExplainedTarget,
+    NamedClass,
+    explained_targets,
+    gives_embeddings,
+)
 
 
 @dataclass(frozen=True)
@@ -97,16 +107,33 @@ class ModelSpec:
 class Prediction:
     """What a model says about a photo, and what to explain about it.
 
-    `view` is the photo as the model saw it; `inputs` is (1, channels, height, width) and `outputs`
-    is (classes,). `targets` are the classes to explain, alone or rather than others.
+    `original` is the whole photo and `view` what the model saw of it; `inputs` is (1, channels,
+    height, width) and `outputs` has the model's own shape, (classes,) for a classifier. `context`
+    is what targets know about the photo.
     """
 
     name: str
+    original: Image.Image
     view: Image.Image
     classifier: Classifier
     inputs: Tensor
-    outputs: Tensor
-    targets: list[ClassTarget]
+    context: TargetContext
+    targets: Sequence[ExplainedTarget] = ()
+
+    @property
+    def outputs(self) -> Tensor:
+        """The model's outputs."""
+        return self.context.outputs
+
+    @property
+    def frame(self) -> Frame:
+        """The part of the photo that the model saw."""
+        return self.classifier.preprocessing.frame(self.original.size)
+
+    @property
+    def gives_classes(self) -> bool:
+        """Whether the model gives a score for each class."""
+        return self.outputs.dim() == 1 and not gives_embeddings(self.classifier)
 
     @property
     def photo(self) -> Array:
@@ -124,6 +151,8 @@ class Prediction:
         If several classes may be present and none has a probability of at least one half, the
         verdict says that nothing is sure. A model with a single output answers yes or no.
         """
+        if not self.gives_classes:
+            return self._other_verdict(decimals)
         top = self.top_class
         if len(self.outputs) == 1 and top.probability < 0.5:
             return f"predicted not {top.name} ({1 - top.probability:.{decimals}%})"
@@ -131,10 +160,33 @@ class Prediction:
         words = "predicted" if is_sure else "nothing sure, most likely"
         return f"{words} {top.label(decimals=decimals)}"
 
+    def _other_verdict(self, decimals: int) -> str:
+        """Return what a model says that is no classifier."""
+        if gives_embeddings(self.classifier):
+            return f"embedded in {len(self.outputs)} numbers"
+        try:
+            return output_kind(self.context).verdict(self.context, decimals)
+        except TargetError:
+            shape = "×".join(map(str, self.outputs.shape))
+            return f"gave outputs of {shape}"
+
+    def record(self) -> dict[str, Any]:
+        """Return what the model predicts, for a JSON file."""
+        if self.gives_classes:
+            return self.top_class.record()
+        return {"said": self.verdict()}
+
     @property
     def has_independent_classes(self) -> bool:
         """Whether several classes may be present, so that probabilities need not add up to 1."""
-        return self.classifier.activation == "sigmoid" and len(self.outputs) > 1
+        is_several = self.gives_classes and len(self.outputs) > 1
+        return self.classifier.activation == "sigmoid" and is_several
+
+    def curve_value(self, target: ExplainedTarget, outputs: Tensor) -> float:
+        """Return what a target's insertion curve shows at outputs of the model."""
+        flat = outputs.flatten()[None]
+        rows = read_target(target.likely, outputs=flat, shape=tuple(outputs.shape))
+        return float(rows.scores(flat, self.classifier.probabilities))
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
@@ -149,11 +201,19 @@ def predict(
     *,
     rather_than: Sequence[str] = (),
 ) -> Prediction:
-    """Run the model on a photo, and look up the classes to explain.
+    """Run the model on a photo, and look up what to explain.
 
-    `targets` are numbers or names of classes; if there are none, the top class is explained.
-    `rather_than` are the classes that each is compared with, or "rivals".
+    `targets` are numbers or names of classes, or texts such as `region:cat@box=40,30,90,120`; if
+    there are none, the top class is explained, or what `OutputKind.default` says. `rather_than` are
+    the classes that each is compared with, or "rivals".
     """
+    prediction = run_on_photo(photo, name, classifier)
+    asked = explained_targets(prediction.classifier, prediction.context, targets, rather_than)
+    return replace(prediction, targets=asked)
+
+
+def run_on_photo(photo: Image.Image, name: str, classifier: Classifier) -> Prediction:
+    """Run the model on a photo; the prediction has no targets yet."""
     if classifier.input_shape is not None:
         raise InputError(
             f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: "
@@ -161,11 +221,48 @@ def predict(
         )
     view = classifier.preprocessing.view(photo)
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
-    batch_outputs, classifier = run_classifier(classifier, inputs)
+    batch_outputs, classifier = run_model(classifier, inputs)
     outputs = batch_outputs[0]
-    classifier.check_classes(outputs)
-    asked = class_targets(classifier, outputs, targets, rather_than)
-    return Prediction(name, view, classifier, inputs, outputs, asked)
+    if outputs.dim() == 1:
+        classifier.check_classes(outputs)
+    context = photo_context(classifier, outputs, photo, tuple(inputs.shape[2:]))
+    return Prediction(name, photo, view, classifier, inputs, context)
+
+
+def photo_context(
+    classifier: Classifier, outputs: Tensor, photo: Image.Image, size: tuple[int, ...]
+) -> TargetContext:
+    """Return what targets may look at: the outputs, names of classes, and places on the photo."""
+    preprocessing = classifier.preprocessing
+
+    def embed_image(path: str) -> Tensor:
+        other = preprocessing.tensor(preprocessing.view(read_photo(Path(path))))
+        return run_model(classifier, classifier.move_inputs(other))[0][0]
+
+    def place_mask(mask: Tensor) -> Tensor:
+        is_photos = tuple(mask.shape) == (photo.height, photo.width)
+        return mask_in_view(mask, preprocessing) if is_photos else mask
+
+    details: dict[str, Any] = {"embed_image": embed_image, "place_mask": place_mask}
+    if classifier.boxes is not None:
+        details[LAYOUT] = classifier.boxes
+    if classifier.embed is not None:
+        details["embed_prompt"] = classifier.embed
+    return TargetContext(
+        outputs,
+        size,
+        classifier.classes,
+        classifier.activation,
+        preprocessing.frame(photo.size).to_view,
+        details,
+    )
+
+
+def mask_in_view(mask: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Return the part of a photo's mask that the model sees, at the size it sees it."""
+    nearest = replace(preprocessing, interpolation=Image.Resampling.NEAREST)
+    levels = Image.fromarray(mask.cpu().numpy().astype(numpy.uint8) * 255).convert("RGB")
+    return torch.from_numpy(numpy.asarray(nearest.view(levels).convert("L")) > 0)
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:

@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere, strongest
-from dmbp.linear import ClassWeights
+from dmbp.linear import OneTarget
 from dmbp.metrics import Removal, removal
 from dmbp.metrics.removal import SHARE
 from dmbp.render import ColourTest, Outcome
 from dmbp.render.colour_test import colour_tests
+from dmbp.workflows.explained_target import ExplainedTarget
 from dmbp.workflows.prediction import Prediction
 
 
 @dataclass(frozen=True)
 class PixelRemoval:
-    """A target's outcomes with and without its strongest pixels, always with a probability.
+    """A target's outcomes with and without its strongest pixels, with probabilities if it has any.
 
     The probability is that of the target's class, also if it is explained rather than others.
     """
@@ -47,9 +50,9 @@ class PixelRemoval:
             "removal": {"share": SHARE, "by": self.test.by, **numbers},
         }
 
-    def shown_test(self, *, is_class: bool) -> ColourTest:
+    def shown_test(self, target: ExplainedTarget) -> ColourTest:
         """Return the test as pictures show it: a difference of classes has scores only."""
-        if is_class:
+        if target.has_probability:
             return self.test
         whole, positive, negative, control = (
             None if outcome is None else Outcome(outcome.score)
@@ -79,7 +82,7 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
         decomposition,
         [target.name for target in targets],
         activation=prediction.classifier.activation,
-        classes=[target.subject.index for target in targets],
+        likely=[target.likely for target in targets],
     )
     worths = zip(tested.worth_for.tolist(), tested.worth_against.tolist(), strict=True)
     return [
@@ -95,7 +98,7 @@ def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[Col
     elsewhere = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
     module, activation = prediction.classifier.module, prediction.classifier.activation
 
-    def run(asked: Sequence[int | ClassWeights]) -> _Found:
+    def run(asked: Sequence[OneTarget]) -> _Found:
         return _Found(
             removal(module, d.inputs, list(asked), d.attribution, activation=activation),
             removal(module, d.inputs, list(asked), elsewhere, share=None, activation=activation),
@@ -103,10 +106,10 @@ def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[Col
 
     found = run([target.target for target in targets])
     of_class = found
-    if any(target.others for target in targets):
-        of_class = run([target.subject.index for target in targets])
+    if any(target.likely is not target.target for target in targets):
+        of_class = run([target.likely for target in targets])
     return [
-        _test(target.name, found, of_class, row, is_blank=bool(d.is_blank[row]))
+        _test(target, found, of_class, row, is_blank=bool(d.is_blank[row]))
         for row, target in enumerate(targets)
     ]
 
@@ -119,26 +122,28 @@ class _Found:
     control: Removal
 
 
-def _test(name: str, scores: _Found, of_class: _Found, row: int, *, is_blank: bool) -> ColourTest:
+def _test(
+    target: ExplainedTarget, scores: _Found, of_class: _Found, row: int, *, is_blank: bool
+) -> ColourTest:
     found, likely = scores.colours, of_class.colours
+
+    def outcome(score: Tensor, probability: Tensor) -> Outcome:
+        told = float(probability[row]) if target.curve.in_percent else None
+        return Outcome(float(score[row]), told)
+
     has_positive = bool(found.positive_removed[row] > 0) and not is_blank
     has_negative = bool(found.negative_removed[row] > 0) and not is_blank
-    positive = Outcome(
-        float(found.score_without_positive[row]), float(likely.probability_without_positive[row])
-    )
-    negative = Outcome(
-        float(found.score_without_negative[row]), float(likely.probability_without_negative[row])
-    )
-    control = Outcome(
-        float(scores.control.score_without_positive[row]),
-        float(of_class.control.probability_without_positive[row]),
+    positive = outcome(found.score_without_positive, likely.probability_without_positive)
+    negative = outcome(found.score_without_negative, likely.probability_without_negative)
+    control = outcome(
+        scores.control.score_without_positive, of_class.control.probability_without_positive
     )
     refuted = [1] if has_positive and not found.red_true[row] else []
     if has_negative and found.claims_blue[row] and not found.blue_true[row]:
         refuted.append(-1)
     return ColourTest(
-        name,
-        Outcome(float(found.score[row]), float(likely.probability[row])),
+        target.name,
+        outcome(found.score, likely.probability),
         positive if has_positive else None,
         negative if has_negative else None,
         control if has_positive else None,

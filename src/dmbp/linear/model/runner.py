@@ -186,7 +186,12 @@ class ModelRunner:
     @full_precision()
     @torch.inference_mode(False)
     def target_rows(
-        self, inputs: Tensor, target: Target, outputs: Tensor | None = None
+        self,
+        inputs: Tensor,
+        target: Target,
+        outputs: Tensor | None = None,
+        *,
+        activation: Activation = "softmax",
     ) -> tuple[Tensor, Tensor, TargetRows]:
         """Run the model and read `target`.
 
@@ -194,6 +199,8 @@ class ModelRunner:
             inputs: The images, (images, …).
             target: What to explain about each image.
             outputs: The model's outputs at the inputs, if they are known already.
+            activation: What turns outputs into the probabilities of targets with a name, unless the
+                model ends in an activation of its own.
 
         Returns:
             The inputs, checked and detached; the model's outputs; and a row for each target.
@@ -212,8 +219,13 @@ class ModelRunner:
                 )
             form = self.form(inputs) or OutputForm(tuple(outputs.shape[1:]))
             self._forms[self.signature(inputs)] = form
-            size = tuple(inputs.shape[2:])
-            rows = read_target(target, outputs=outputs, shape=form.shape, size=size)
+            rows = read_target(
+                target,
+                outputs=outputs,
+                shape=form.shape,
+                size=tuple(inputs.shape[2:]),
+                activation=form.own_activation or activation,
+            )
             return inputs, outputs, rows
 
     @torch.inference_mode(False)

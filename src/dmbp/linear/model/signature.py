@@ -23,7 +23,7 @@ by its name, its position or a function of what the model returns.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import combinations
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -143,6 +143,13 @@ class OutputForm:
     def has_several_dimensions(self) -> bool:
         """Whether an image's outputs are more than a list of classes."""
         return len(self.shape) > 1
+
+    @property
+    def own_activation(self) -> Literal["softmax", "sigmoid"] | None:
+        """What turns scores into probabilities, if the model ends in an activation."""
+        if self.activation is None:
+            return None
+        return "sigmoid" if self.activation == "sigmoid" else "softmax"
 
     @property
     def is_plain(self) -> bool:

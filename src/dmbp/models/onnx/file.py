@@ -32,6 +32,7 @@ from dmbp.models.exported_program import (
 )
 from dmbp.models.onnx.branches import CONTROL_FLOW
 from dmbp.models.onnx.graph import OnnxGraph, OnnxModule, SizeLimit, TooLarge, read_graph
+from dmbp.models.onnx.metadata import read_notes
 from dmbp.models.onnx.operators import OPERATORS
 from dmbp.models.onnx.operators.call import FLOAT_TYPES, OnnxValue, as_numbers_if_shape
 from dmbp.process import silence_output
@@ -99,12 +100,33 @@ def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     if len(shape) != 4 or shape[1] not in (None, 1, 3):
         return _classifier_without_photos(build, shape, stated, path)
     expected = check_input_shape([shape], str(path))
+    notes = read_notes(model)
+    is_open = stated.size is None and stated.default_size is None
+    if is_open and notes.size is not None and max(notes.size) <= MAX_SIDE:
+        expected = expected.with_stated_size(StatedInput(default_size=notes.size), str(path))
     sized, module = _first_size_that_runs(build, expected.with_stated_size(stated, str(path)), path)
     if expected.batch is None and not _takes_batches(module, sized):
         expected = replace(expected, batch=1)
     if None in (expected.height, expected.width) and stated.size is None:
         stated = replace(stated, default_size=sized.preprocessing().size)
-    return classifier_from_module(module, expected, str(path), stated)
+    classifier = classifier_from_module(module, expected, str(path), stated)
+    classes = notes.classes(_output_shape(module, sized))
+    if classes is None:
+        return classifier
+    return replace(
+        classifier, classes=classes, origins={**classifier.origins, "classes": "the file"}
+    )
+
+
+def _output_shape(module: nn.Module, expected: InputShape) -> tuple[int, ...]:
+    """Return the shape of an image's outputs, by propagating shapes; empty if that fails."""
+    preprocessing = expected.preprocessing()
+    shape = [1, len(preprocessing.mean), *preprocessing.size]
+    try:
+        with silence_output(), torch.no_grad(), _shapes_only():
+            return tuple(module(_fake_inputs(module, shape)).shape[1:])
+    except Exception:  # whatever torch raises is said when the model is run
+        return ()
 
 
 def _first_size_that_runs(
