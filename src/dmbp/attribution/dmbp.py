@@ -13,7 +13,7 @@ Backpropagation", ICCV 2021.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -45,15 +45,17 @@ from dmbp.decompose import (
     confirm_colours,
     resolve_settings,
 )
+from dmbp.decompose.places import window_for
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
-from dmbp.decompose.tested import Run
+from dmbp.decompose.tested import Run, join_rows
 from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, input_gradients, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
+from dmbp.linear.named_target import BoundTarget
 from dmbp.linear.steps import parse_selection
 from dmbp.precision import full_precision
 
@@ -330,15 +332,27 @@ class DMBP(Method):
         )
         if not removals and question.baselines is not None:
             removals = (question.baselines,)
-        return confirm_colours(
-            question,
-            decomposition.streams,
-            test,
-            removals=removals,
-            with_outputs=with_outputs,
-            on_step=on_step,
-            run=self._fastest_run(question),
-        )
+        run = self._fastest_run(question)
+        # Rows whose targets look at parts of different sizes are tested with different windows.
+        rows_of: dict[float | None, list[int]] = {}
+        for row, label in enumerate(question.rows.labels):
+            region = label.region if isinstance(label, BoundTarget) else None
+            window = test.window if test.window or test.stride else window_for(region)
+            rows_of.setdefault(window, []).append(row)
+        found: list[Tested] = []
+        for window, rows in rows_of.items():
+            positive, negative = decomposition.streams
+            tested = confirm_colours(
+                question.pick(rows),
+                (positive[rows], negative[rows]),
+                replace(test, window=window),
+                removals=tuple(_of_rows(k, rows, len(question.rows)) for k in removals),
+                with_outputs=with_outputs,
+                on_step=None if found else on_step,
+                run=run,
+            )
+            found.append(tested)
+        return join_rows(found, list(rows_of.values()))
 
     def _fastest_run(self, question: Question) -> Run:
         """Return the fastest ways to run the model on any number of images."""
@@ -370,6 +384,13 @@ class DMBP(Method):
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # the preset's blur is for images only
         return question.baseline_of_rows(self.settings.reference)
+
+
+def _of_rows(removal: OneRemoval, rows: Sequence[int], count: int) -> OneRemoval:
+    """Return the part of a removal that belongs to some of `count` rows."""
+    if not isinstance(removal, Tensor) or removal.dim() < 2 or len(removal) != count:
+        return removal
+    return removal[list(rows)]
 
 
 def _run_padded(size: int, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

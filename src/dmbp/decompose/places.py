@@ -60,6 +60,20 @@ def window_runs(
     return removed + [WindowRun(0, True, windows)] * (contexts - 1)
 
 
+SMALL_REGION, SMALL_WINDOW = 3 / 8, 1 / 8
+"""A target that looks at a part of the image up to so wide is tested with smaller windows; both are
+shares of the image's side. Of the red for drawn shapes a quarter of the side wide, 85 to 98 % then
+lies on the shape, and with the default's windows 54 to 91 %."""
+
+
+def window_for(region: Tensor | None) -> float | None:
+    """Return the window for a target that looks at a region of the image; None is the default."""
+    if region is None or not region.any():
+        return None
+    side = float(region.double().mean()) ** (1 / region.dim())
+    return SMALL_WINDOW if side <= SMALL_REGION else None
+
+
 def place_worth(runs: Sequence[WindowRun], worths_of_windows: WindowWorths) -> Places:
     """Return what places are worth, from what `ChangedImages.window_worth` says about windows."""
     windows = runs[-1].windows

@@ -24,8 +24,8 @@ attributions add up to what the score loses, `worth_for`, and blue ones to what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
@@ -124,6 +124,21 @@ class Tested:
     def has_negative(self) -> Tensor:
         """Whether each map has blue pixels, (rows,)."""
         return (self.attribution < 0).flatten(1).any(1)
+
+
+def join_rows(parts: Sequence[Tested], rows: Sequence[Sequence[int]]) -> Tested:
+    """Return what was found about several groups of rows, in the order of the rows.
+
+    Args:
+        parts: What was found about each group, with the same removals.
+        rows: The indices of each group's rows.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor([row for group in rows for row in group]).argsort()
+    names = [k.name for k in fields(Tested) if isinstance(getattr(parts[0], k.name), Tensor)]
+    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **{k: v[order.to(v.device)] for k, v in joined.items()})
 
 
 @dataclass(frozen=True)

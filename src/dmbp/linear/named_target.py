@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import TargetError, suggestion
+from dmbp.files import shown
 from dmbp.probabilities import Activation, activation_function
 
 Point = tuple[float, float]
@@ -75,7 +76,8 @@ class TargetContext:
             index = count if isinstance(wanted, str) and len(wanted) > 18 else int(wanted)
             if not 0 <= index < count:
                 raise TargetError(
-                    f"class {wanted} is out of range: the model has classes 0 to {count - 1}"
+                    f"class {shown(str(wanted))} is out of range: the model has classes 0 to "
+                    f"{count - 1}"
                 )
             return index
         if self.classes is None:

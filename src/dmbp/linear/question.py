@@ -79,15 +79,15 @@ class Question:
 
     def split(self, size: int) -> "list[Question]":
         """Split into questions of at most `size` rows, each run on at most `size` images."""
-        return [self._pick(indices, size) for indices in self.rows.batches(size)]
+        return [replace(self.pick(k), batch_size=size) for k in self.rows.batches(size)]
 
-    def _pick(self, indices: Sequence[int], size: int) -> "Question":
+    def pick(self, indices: Sequence[int]) -> "Question":
+        """Return the question about the rows at `indices`."""
         return replace(
             self,
             inputs=self.inputs[indices],
             rows=self.rows.pick(indices),
             baselines=None if self.baselines is None else self.baselines[indices],
-            batch_size=size,
             known_outputs=self.outputs[indices],
         )
 

@@ -1,0 +1,341 @@
+"""Targets with a name: what they read, how they are written, saved, and refused."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dmbp
+from dmbp.errors import TargetError
+from dmbp.linear.targets import read_target
+from dmbp.targets import (
+    BoundTarget,
+    Box,
+    Class,
+    Margin,
+    NamedTarget,
+    Region,
+    Similarity,
+    Step,
+    TargetContext,
+    Value,
+    output_kind,
+    target_from_text,
+)
+
+NAMES = ("sky", "cat", "sea lion")
+MAPS = torch.stack([torch.zeros(4, 4), torch.arange(16.0).view(4, 4), torch.full((4, 4), 7.5)])
+"""Scores of three classes at 4 × 4 places: the cat wins in the lower half."""
+
+READ = torch.tensor([[0.0, 9, 0], [0, 8, 0], [5, 0, 0], [0, 0, 4], [0, 3, 2.0]])
+"""Scores of three classes at five steps: 1 1 – 2 1."""
+
+
+def bind(
+    target: NamedTarget,
+    outputs: Tensor,
+    size: tuple[int, ...] = (8, 8),
+    activation: str = "softmax",
+) -> BoundTarget:
+    return target.bind(TargetContext(outputs, size, NAMES, activation))  # pyright: ignore
+
+
+TEXTS = [
+    "class:cat",
+    "class:2",
+    "margin:cat>sea lion",
+    "margin:1>rivals",
+    "value:2",
+    "value:0,7",
+    "step:3",
+    "step:3=cat",
+    "step:#2",
+    "step:#0=1",
+    "region:",
+    "region:cat",
+    "region:cat@box=40,30.5,90,120",
+    "region:@point=64,80",
+    "region:1@mask=2x3:eNrTBQAAZgBk",
+    "box:",
+    "box:0",
+    "box:cat",
+    "box:cat@near=64,80",
+    "similarity:image=other photo.jpg",
+    "similarity:prompt=a photo of a cat",
+    "similarity:embedding=AACAPwAAAEA=",
+    "1*class:cat + -0.5*class:dog",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_target_is_read_as_it_was_written(text: str) -> None:
+    if "mask" in text:
+        text = Region(1, mask=torch.tensor([[1, 0, 1], [0, 0, 1]])).text
+    target = target_from_text(text)
+    assert target.text == text
+    again = target_from_text(target.text)
+    assert again == target
+    assert hash(again) == hash(target)
+
+
+WRONG = {
+    "cat": "write one as KIND:WHAT",
+    "clas:cat": "did you mean 'class'",
+    "class:": "the name of a class is empty",
+    "margin:cat": "margin:cat>dog",
+    "value:-1": "whole number from 0 on",
+    "value:1.5": "whole number from 0 on",
+    "step:x": "a step is a whole number",
+    "step:#x": "the number of a character",
+    "region:cat@bx=1,2,3,4": "did you mean 'box'",
+    "region:cat@box=1,2,3": "is 4 numbers such as 40,30,90,120",
+    "region:cat@point=1,a": "is 2 numbers such as 40,30",
+    "region:cat@mask=9x9:AAAA": "damaged",
+    "region:cat@mask=99999x99999:AAAA": "damaged",
+    "box:cat@near=1": "is 2 numbers",
+    "box:cat@far=1,2": "'near'",
+    "similarity:cat": "similarity:image=FILE",
+    "similarity:embedding=***": "is not base64",
+    "x*class:cat + class:dog": "the weight 'x'",
+    "0*class:cat": "needs one with a weight other than 0",
+    "nan*class:cat + class:dog": "finite number",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_text_that_is_no_target_is_one_sentence(text: str) -> None:
+    with pytest.raises(TargetError, match=WRONG[text].replace("*", r"\*")) as caught:
+        target_from_text(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_region_is_the_mean_over_its_places() -> None:
+    lower = bind(Region("cat"), MAPS)
+    assert lower.name == "cat"
+    assert float(lower(MAPS)) == pytest.approx(sum(range(8, 16)) / 8)
+    assert lower.region is not None
+    assert lower.region.float().mean() == 0.5  # at the size of the input, 8 × 8
+    assert lower.region[4:].all()
+    # Pixels 2 to 6 of 8 are the places 1 and 2 of 4.
+    box = bind(Region("cat", box=(2, 2, 6, 6)), MAPS)
+    assert float(box(MAPS)) == (5 + 6 + 9 + 10) / 4
+    point = bind(Region(point=(7.9, 0.1)), MAPS)
+    assert point.name == "sea lion at 7.9,0.1"  # 7.5 is more than 3
+    assert float(point(MAPS)) == 7.5
+    mask = torch.zeros(4, 4)
+    mask[0, 1] = mask[3, 3] = 1
+    assert float(bind(Region(1, mask=mask), MAPS)(MAPS)) == (1 + 15) / 2
+    assert float(bind(Region(0), -MAPS)(MAPS)) == 0
+
+
+def test_a_probability_is_read_along_the_classes() -> None:
+    found = bind(Region("cat", point=(7, 7)), MAPS)
+    assert found.probability is not None
+    expected = float(MAPS[:, 3, 3].softmax(0)[1])
+    assert float(found.probability(MAPS, None)) == pytest.approx(expected)
+    assert float(found.probability(MAPS, "sigmoid")) == pytest.approx(1 / (1 + math.exp(-15)))
+    sigmoid = bind(Region("cat", point=(1, 1)), MAPS, activation="sigmoid")
+    assert sigmoid.probability is not None
+    assert float(sigmoid.probability(MAPS, None)) == 0.5
+
+
+def test_characters_are_counted_as_they_are_read() -> None:
+    names = [bind(Step(character=k), READ).name for k in range(3)]
+    assert names == ["cat at character 0", "sea lion at character 1", "cat at character 2"]
+    assert float(bind(Step(character=0), READ)(READ)) == 9  # the step with the highest score
+    assert float(bind(Step(1, "sky"), READ)(READ)) == 0
+    assert bind(Step(2), READ).name == "sky at step 2"
+    assert float(bind(Step(4), READ[:, None])(READ[:, None])) == 3
+
+
+def test_classes_margins_and_values() -> None:
+    outputs = torch.tensor([1.0, 4.0, 2.0])
+    assert float(bind(Class("lion"), outputs)(outputs)) == 2
+    assert float(bind(Margin("cat", over="sky"), outputs)(outputs)) == 3
+    rivals = bind(Margin("cat"), outputs)
+    share = math.e / (1 + math.e)  # of the sea lion among the rivals
+    assert float(rivals(outputs)) == pytest.approx(4 - share * 2 - (1 - share) * 1)
+    assert bind(Value(2), outputs).probability is None
+    assert float(bind(Value((1, 0, 2)), MAPS.view(3, 2, 8))(MAPS.view(3, 2, 8))) == 2
+
+
+def test_similarity_is_a_cosine() -> None:
+    outputs = torch.tensor([3.0, 4.0])
+    assert float(bind(Similarity([0.0, 2.0]), outputs)(outputs)) == pytest.approx(0.8)
+    with pytest.raises(TargetError, match="has 3 numbers, but the model has 2 outputs"):
+        bind(Similarity([1.0, 2.0, 3.0]), outputs)
+    with pytest.raises(TargetError, match="not all 0"):
+        bind(Similarity([0.0, 0.0]), outputs)
+    with pytest.raises(TargetError, match="no text encoder"):
+        bind(Similarity(prompt="a cat"), outputs)
+
+
+def test_targets_are_added_and_weighted() -> None:
+    total = 2 * Class("cat") - Class("sky") + 0.5 * Value(2)
+    outputs = torch.tensor([1.0, 4.0, 2.0])
+    bound = bind(total, outputs)
+    assert float(bound(outputs)) == 8
+    assert bound.weights is not None
+    assert bound.weights.tolist() == [-1, 2, 0.5]
+    assert bound.name == "2 · cat − sky + 0.5 · sea lion"
+    curved = bind(Similarity([1.0, 0, 0]) - Class(0), outputs)
+    assert curved.weights is None
+    assert float(curved(outputs)) == pytest.approx(1 / math.sqrt(21) - 1)
+    regions = bind(Region(1, point=(0, 0)) + Region(2, point=(7, 7)), MAPS)
+    assert regions.region is not None
+    assert regions.region.sum() == 8  # two places of 2 × 2 pixels
+    with pytest.raises(TargetError, match="only targets can be added"):
+        Class("cat") + 1  # pyright: ignore
+
+
+UNFIT = [
+    (Class("cat"), MAPS, r"Class is for outputs \(classes,\)"),
+    (Class("dog"), READ[0], "the model has no class 'dog'"),
+    (Class(3), READ[0], "classes 0 to 2"),
+    (Class("9" * 5000), READ[0], "out of range"),
+    (Class(1.5), READ[0], "a number or a name"),  # pyright: ignore
+    (Value(3), READ[0], "there is no value 3"),
+    (Value((0, 5)), READ[0], "there is no value"),
+    (Step(5), READ, "the outputs have steps 0 to 4"),
+    (Step(character=3), READ, "the model reads characters 0 to 2"),
+    (Step(character=0), torch.zeros(4, 3), "the model reads no character"),
+    (Step(0), MAPS, "Step is for outputs"),
+    (Region("cat"), READ[0], "Region is for outputs"),
+    (Region("cat"), -MAPS, "predicts cat nowhere"),
+    (Region("cat", box=(5, 5, 2, 9)), MAPS, "is empty"),
+    (Region("cat", box=(50, 50, 60, 60)), MAPS, "lies outside the image"),
+    (Region("cat", point=(-1, 3)), MAPS, "lies outside the image"),
+    (Region("cat", mask=torch.zeros(4, 4)), MAPS, "the mask is empty"),
+    (Region("cat", mask=torch.ones(3, 5)), MAPS, r"the mask has shape \(3, 5\)"),
+    (Region("cat", mask=torch.ones(2, 4, 4)), MAPS, "a mask has shape"),
+    (Box(0), READ[0], "Box is for detectors"),
+]
+
+
+@pytest.mark.parametrize(("target", "outputs", "sentence"), UNFIT)
+def test_a_target_that_does_not_fit_is_one_sentence(
+    target: NamedTarget, outputs: Tensor, sentence: str
+) -> None:
+    with pytest.raises(TargetError, match=sentence) as caught:
+        bind(target, outputs)
+    assert len(str(caught.value)) < 250
+
+
+def test_what_cannot_be_a_target_is_refused_when_it_is_made() -> None:
+    for make, sentence in (
+        (lambda: Region(1, box=(0, 0, 1, 1), point=(0, 0)), "not several of them"),
+        (lambda: Region(1, box=(0, 1)), "is 4 numbers"),  # pyright: ignore
+        (lambda: Step(), "either a position or a character"),
+        (lambda: Step(1, character=1), "either a position or a character"),
+        (lambda: Box(1, near=(0, 0)), "not both"),
+        (lambda: Similarity(), "an embedding, an image or a prompt"),
+    ):
+        with pytest.raises(TargetError, match=sentence):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind", "default", "verdict"),
+    [
+        (MAPS, "map", "region:", "predicted sea lion on 50%, cat on 50% of the image"),
+        (READ, "steps", "step:#0", "read cat, sea lion, cat"),
+    ],
+)
+def test_what_a_model_says_and_what_is_asked_by_default(
+    outputs: Tensor, kind: str, default: str, verdict: str
+) -> None:
+    context = TargetContext(outputs, (8, 8), NAMES)
+    found = output_kind(context)
+    assert (found.name, found.default(context).text) == (kind, default)
+    assert found.verdict(context, 0) == verdict
+    with pytest.raises(TargetError, match="such as value:0,0,0,0"):
+        output_kind(TargetContext(torch.zeros(2, 3, 4, 5), (8, 8)))
+
+
+class Segmenter(nn.Module):
+    """Scores of four classes at a quarter of the image's places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu())
+
+
+@pytest.fixture(scope="module")
+def segmenter() -> nn.Module:
+    torch.manual_seed(0)
+    return Segmenter().eval()
+
+
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def test_an_explanation_is_that_of_the_same_function(segmenter: nn.Module) -> None:
+    explainer = dmbp.DMBP(segmenter, preset="fast", iterations=3)
+    named = explainer.attribute(IMAGES, target=Region(2, box=(4, 4, 8, 12)))
+    written = explainer.attribute(IMAGES, target=lambda outputs: outputs[2, 2:6, 2:4].mean())
+    torch.testing.assert_close(named, written)
+
+
+def test_rows_with_windows_of_their_own_equal_each_alone(segmenter: nn.Module) -> None:
+    small, all_of_it = Region(2, box=(4, 4, 8, 8)), Region(2, box=(0, 0, 16, 16))
+    explainer = dmbp.DMBP(segmenter, iterations=2)
+    together = explainer.explain(IMAGES, target=[[small, all_of_it, 1 * small], [small]])
+    alone = [
+        explainer.explain(IMAGES[image : image + 1], target=target).attribution
+        for image, target in ((0, small), (0, all_of_it), (0, small), (1, small))
+    ]
+    torch.testing.assert_close(together.attribution, torch.cat(alone))
+    coarse = dmbp.DMBP(segmenter, iterations=2, window=0.25).attribute(IMAGES[:1], target=small)
+    assert not torch.allclose(coarse, alone[0])
+
+
+def test_metrics_follow_a_targets_probability(segmenter: nn.Module) -> None:
+    target = Region(2, box=(4, 4, 8, 8))
+    maps = torch.randn(IMAGES.shape, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        outputs = segmenter(IMAGES)
+    for activation, probability in (
+        ("softmax", outputs.softmax(1)),
+        ("sigmoid", outputs.sigmoid()),
+    ):
+        curve = dmbp.metrics.insertion_curve(
+            segmenter, IMAGES, target, maps, steps=2, activation=activation
+        )
+        torch.testing.assert_close(curve[:, -1], probability[:, 2, 2:4, 2:4].mean((1, 2)))
+        removed = dmbp.metrics.removal(segmenter, IMAGES, target, maps, activation=activation)
+        torch.testing.assert_close(removed.probability, curve[:, -1])
+        torch.testing.assert_close(removed.score, outputs[:, 2, 2:4, 2:4].mean((1, 2)))
+
+
+@pytest.mark.parametrize(
+    "target", [Region(2, box=(4, 4, 8, 8)), Region(1, mask=torch.eye(8)), 2 * Value((0, 1, 2))]
+)
+def test_a_saved_decomposition_keeps_its_target(
+    segmenter: nn.Module, target: NamedTarget, tmp_path: Path
+) -> None:
+    found = dmbp.DMBP(segmenter, iterations=1).explain(IMAGES[:1], target=target)
+    found.save(tmp_path / "found.safetensors")
+    loaded = dmbp.load(tmp_path / "found.safetensors")
+    assert loaded.targets == (target,)
+    found.plot(tmp_path / "before.png", activation="softmax")
+    loaded.plot(tmp_path / "after.png", activation="softmax")
+    again = dmbp.DMBP(segmenter, iterations=1).attribute(IMAGES[:1], target=loaded.targets[0])
+    torch.testing.assert_close(again, found.attribution)
+
+
+def test_a_target_of_ones_own_takes_a_few_lines(segmenter: nn.Module) -> None:
+    class Contrast(NamedTarget):
+        def bind(self, context: TargetContext) -> BoundTarget:
+            return BoundTarget(self, "contrast", score=lambda k: k.amax() - k.amin())
+
+    rows = read_target(Contrast(), outputs=READ.flatten()[None], shape=(5, 3))
+    assert rows.scores(READ.flatten()[None]).tolist() == [9]
+    named = dmbp.DMBP(segmenter, preset="fast", iterations=2).attribute(IMAGES, target=Contrast())
+    assert named.shape == IMAGES.shape
+    assert named.abs().sum() > 0
