@@ -65,7 +65,7 @@ def difference(path: Path, classifier: Classifier, inputs: torch.Tensor, ends: E
         if value.name in ends.hold:
             held = numpy.array(ends.hold[value.name])
         feed[value.name] = inputs.numpy() if value.name == explained else held
-    for expected in session.run(None, feed):
+    for expected in session.run(None if ends.output is None else [ends.output], feed):
         if expected.size == found.size:
             error = numpy.abs(expected.ravel() - found.ravel()).max() / numpy.abs(expected).max()
             return f"{error:.1e} from onnxruntime"
