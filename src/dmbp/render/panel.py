@@ -150,11 +150,15 @@ class PanelStyle:
     row_height: float = 3.3
     terms: bool = False
 
+    def evidence(self, attribution: Array) -> Array:
+        """Return a map smoothed for the eye, on its own scale: 1 and -1 are the darkest colours."""
+        smooth = smooth_evidence(attribution, self.smoothing * max(attribution.shape))
+        return smooth / darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
+
     def evidence_image(self, attribution: Array, photo: Array) -> Array:
         """Return a map drawn over its photo on its own scale, as RGB in [0, 1]."""
-        smooth = smooth_evidence(attribution, self.smoothing * max(attribution.shape))
-        scale = darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
-        return signed_over_photo(smooth, photo, scale=scale, faint=self.faint, palette=self.palette)
+        strength = self.evidence(attribution)
+        return signed_over_photo(strength, photo, scale=1, faint=self.faint, palette=self.palette)
 
 
 def term_bars(terms: TermValues, palette: Palette) -> list[tuple[str, float, str]]:
