@@ -131,7 +131,7 @@ def load_model(
         classifier = factory_classifier(name, weights)
     elif name in MODELS:
         classifier = MODELS[name](weights)
-    elif name in torchvision_names():
+    elif name in torchvision_names() or "rcnn" in name:
         classifier = torchvision_classifier(name, weights)
     elif is_model_folder(name):
         classifier = _load_hugging_face(name, weights, inputs)
@@ -152,7 +152,7 @@ def _with_layout(classifier: Classifier, inputs: InputSettings) -> Classifier:
 
 
 def model_names() -> list[str]:
-    """Return the names of dmbp's models and of torchvision's classifiers."""
+    """Return the names of dmbp's models and of torchvision's."""
     return [*MODELS, *torchvision_names()]
 
 

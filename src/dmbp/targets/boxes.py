@@ -334,10 +334,44 @@ class AnchorBoxes(BoxLayout):
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class; the background's is 0, so that it is no box."""
         logits = outputs[:, :-4]
-        if not self.has_background:
-            return logits.sigmoid()
-        found = logits.softmax(1)
-        return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
+        return _foreground(logits) if self.has_background else logits.sigmoid()
+
+
+@dataclass(frozen=True)
+class CornerBoxes(BoxLayout):
+    """Outputs (anchors, logits + 4): logits and then left, top, right and bottom in pixels.
+
+    Args:
+        has_background: Whether class 0 is the background and probabilities add up to 1 (SSD);
+            otherwise each class has a probability of its own (RetinaNet).
+        has_centre: Whether there is one more logit, of being in the middle of the box (FCOS).
+    """
+
+    has_background: bool = False
+    has_centre: bool = False
+
+    def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Return the corners of every anchor's box, inside the image."""
+        sides = torch.tensor([size[1], size[0]] * 2).to(outputs)
+        return outputs[:, -4:].clamp(min=0).minimum(sides)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return the logit of each class, with that of the middle added."""
+        if self.has_centre:
+            return outputs[:, :-5] + outputs[:, -5:-4]
+        return outputs[:, :-4]
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class; the background's is 0, so that it is no box."""
+        if self.has_centre:
+            return (outputs[:, :-5].sigmoid() * outputs[:, -5:-4].sigmoid()).sqrt()
+        return _foreground(outputs[:, :-4]) if self.has_background else outputs[:, :-4].sigmoid()
+
+
+def _foreground(logits: Tensor) -> Tensor:
+    """Return probabilities that add up to 1 with that of class 0, the background, which is 0."""
+    found = logits.softmax(1)
+    return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
 
 
 def layout_of(context: TargetContext) -> BoxLayout:
