@@ -16,7 +16,7 @@ from torch import nn
 
 from dmbp.errors import ModelError, WeightsError, first_line
 from dmbp.files import check_file, is_folder, is_missing, shown
-from dmbp.models.hugging_face.tasks import Task
+from dmbp.models.hugging_face.tasks import ModelTask
 from dmbp.models.state_dict import StateDict, read_state_dict
 from dmbp.models.text_files import read_json
 from dmbp.models.torchvision_models import import_torchvision
@@ -137,7 +137,7 @@ def read_config(transformers: Any, folder: Path, name: str) -> Any:
 
 
 def build_model(
-    transformers: Any, config: Any, task: Task, folder: Path, name: str
+    transformers: Any, config: Any, task: ModelTask, folder: Path, name: str
 ) -> tuple[nn.Module, list[str]]:
     """Return the model that a config describes, with the weights in a folder.
 

@@ -46,7 +46,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class Task:
+class ModelTask:
     """A kind of models.
 
     Attributes:
@@ -70,7 +70,7 @@ class Task:
         return sorted(key for key in missing if not key.startswith(self.optional))
 
 
-def task_of(architecture: str) -> Task:
+def task_of(architecture: str) -> ModelTask:
     """Return the task of an architecture, such as ViTForImageClassification."""
     return next((task for task in TASKS if architecture.endswith(task.suffix)), TASKS[0])
 
@@ -146,28 +146,30 @@ def _embedding(loaded: LoadedModel) -> Classifier:
 
 
 TASKS = (
-    Task(
+    ModelTask(
         "ForImageClassification",
         "AutoModelForImageClassification",
         "an image classifier",
         "give a model that was trained to classify images",
         _classes,
     ),
-    Task(
+    ModelTask(
         "ForObjectDetection",
         "AutoModelForObjectDetection",
         "a detector",
         "give a model that was trained to detect objects",
         _boxes,
     ),
-    Task(
+    ModelTask(
         "ForSemanticSegmentation",
         "AutoModelForSemanticSegmentation",
         "a segmentation model",
         "give a model that was trained to segment images",
         _classes,
     ),
-    Task("Model", "AutoModel", "an encoder", "give all of its weights", _embedding, ("pooler.",)),
+    ModelTask(
+        "Model", "AutoModel", "an encoder", "give all of its weights", _embedding, ("pooler.",)
+    ),
 )
 """All tasks; a kind of models is added with a row."""
 
