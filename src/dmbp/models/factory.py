@@ -2,7 +2,7 @@
 
 The name refers to a function without arguments, or directly to what such a function returns: an
 `nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` with one of these, which
-also defines the preprocessing and the class names. `hugging_face_classifier` in `hugging_face.py`
+also defines the preprocessing and the class names. `hugging_face_classifier` in `hugging_face/`
 returns such a classifier for a model of Hugging Face's `transformers`.
 """
 

@@ -3,12 +3,12 @@
     net.pt2, net.onnx          a file with a whole model            `FILES`
     net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
-    hf:google/vit-…            a model of Hugging Face              hugging_face.py
+    hf:google/vit-…            a model of Hugging Face              hugging_face/
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
     resnet50, …                a torchvision architecture           torchvision_models.py
-    ./a-folder                 a folder of Hugging Face             hugging_face.py
+    ./a-folder                 a folder of Hugging Face             hugging_face/
 
 The first line that matches the name is used.
 """
