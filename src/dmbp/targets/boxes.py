@@ -61,6 +61,10 @@ class BoxLayout(ABC):
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of every class, (candidates, classes)."""
 
+    def candidate(self, outputs: Tensor, box: FoundBox, size: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Return which candidate of any image's outputs stands for a box that was found."""
+        return box.candidate
+
 
 @dataclass(frozen=True)
 class FoundBox:
@@ -110,20 +114,20 @@ def find_boxes(
     kept: list[int] = []
     for candidate in order.tolist():
         rivals = [k for k in kept if classes[k] == classes[candidate]]
-        if not rivals or _overlap(corners[candidate], corners[rivals]) <= MOST_OVERLAP:
+        if not rivals or overlaps(corners[candidate], corners[rivals]).max() <= MOST_OVERLAP:
             kept.append(candidate)
         if len(kept) == MOST_BOXES:
             break
     return [FoundBox(k, int(classes[k]), float(best[k]), tuple(corners[k].tolist())) for k in kept]
 
 
-def _overlap(box: Tensor, others: Tensor) -> float:
-    """Return the largest intersection over union of a box with others."""
+def overlaps(box: Tensor, others: Tensor) -> Tensor:
+    """Return the intersection over union of a box with each of others."""
     start, end = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
     shared = (end - start).clamp(min=0).prod(1)
     areas = (others[:, 2:] - others[:, :2]).clamp(min=0).prod(1)
     own = (box[2:] - box[:2]).clamp(min=0).prod()
-    return float((shared / (areas + own - shared).clamp(min=1e-9)).max())
+    return shared / (areas + own - shared).clamp(min=1e-9)
 
 
 @dataclass(frozen=True)
@@ -148,14 +152,18 @@ class Box(NamedTarget):
         """Return the score of the box's class, for one image."""
         layout = layout_of(context)
         box, number = self._find(context, layout)
-        candidate, index = box.candidate, box.index
+        index, size = box.index, context.size
         what = context.class_name(index)
         return BoundTarget(
             self,
             f"{what} in box {number}" if number is not None else f"{what} in the box",
-            score=lambda outputs: layout.scores(outputs)[candidate, index],
-            probability=lambda outputs, _: layout.probabilities(outputs)[candidate, index],
-            region=_filled(box.corners, context.size),
+            score=lambda outputs: layout.scores(outputs)[
+                layout.candidate(outputs, box, size), index
+            ],
+            probability=lambda outputs, _: layout.probabilities(outputs)[
+                layout.candidate(outputs, box, size), index
+            ],
+            region=_filled(box.corners, size),
             score_words=f"the detector's score for {what} in this box, before suppression",
         )
 
@@ -263,10 +271,17 @@ def grid_cells(grids: Sequence[tuple[int, int, int]], like: Tensor) -> tuple[Ten
 
 @dataclass(frozen=True)
 class QueryBoxes(BoxLayout):
-    """Outputs of DETR: (queries, classes + 1 + 4), logits and then a box in shares of the image.
+    """Outputs of DETR: (queries, logits + 4), logits and then a box in shares of the image.
 
-    The last class is "no object".
+    Args:
+        classes: How many classes there are. If there is one more logit, it stands for "no object"
+            and probabilities add up to 1; otherwise each class has a probability of its own.
+        is_ranked: Whether queries are the strongest places of an image, in their order. The same
+            place then is another query of a changed image.
     """
+
+    classes: int
+    is_ranked: bool = False
 
     def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
         """Return the corners of every query's box."""
@@ -277,11 +292,20 @@ class QueryBoxes(BoxLayout):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return the logit of each class."""
-        return outputs[:, :-5]
+        return outputs[:, : self.classes]
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class."""
-        return outputs[:, :-4].softmax(1)[:, :-1]
+        logits = outputs[:, :-4]
+        found = logits.softmax(1) if logits.shape[1] > self.classes else logits.sigmoid()
+        return found[:, : self.classes]
+
+    def candidate(self, outputs: Tensor, box: FoundBox, size: tuple[int, ...]) -> int:
+        """Return the query at the place of a box: the one that overlaps it most, if ranked."""
+        if not self.is_ranked:
+            return box.candidate
+        corners = self.corners(outputs.detach(), size).cpu().float()
+        return int(overlaps(torch.tensor(box.corners), corners).argmax())
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,10 +340,44 @@ class AnchorBoxes(BoxLayout):
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class; the background's is 0, so that it is no box."""
         logits = outputs[:, :-4]
-        if not self.has_background:
-            return logits.sigmoid()
-        found = logits.softmax(1)
-        return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
+        return _foreground(logits) if self.has_background else logits.sigmoid()
+
+
+@dataclass(frozen=True)
+class CornerBoxes(BoxLayout):
+    """Outputs (anchors, logits + 4): logits and then left, top, right and bottom in pixels.
+
+    Args:
+        has_background: Whether class 0 is the background and probabilities add up to 1 (SSD);
+            otherwise each class has a probability of its own (RetinaNet).
+        has_centre: Whether there is one more logit, of being in the middle of the box (FCOS).
+    """
+
+    has_background: bool = False
+    has_centre: bool = False
+
+    def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Return the corners of every anchor's box, inside the image."""
+        sides = torch.tensor([size[1], size[0]] * 2).to(outputs)
+        return outputs[:, -4:].clamp(min=0).minimum(sides)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return the logit of each class, with that of the middle added."""
+        if self.has_centre:
+            return outputs[:, :-5] + outputs[:, -5:-4]
+        return outputs[:, :-4]
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class; the background's is 0, so that it is no box."""
+        if self.has_centre:
+            return (outputs[:, :-5].sigmoid() * outputs[:, -5:-4].sigmoid()).sqrt()
+        return _foreground(outputs[:, :-4]) if self.has_background else outputs[:, :-4].sigmoid()
+
+
+def _foreground(logits: Tensor) -> Tensor:
+    """Return probabilities that add up to 1 with that of class 0, the background, which is 0."""
+    found = logits.softmax(1)
+    return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
 
 
 def layout_of(context: TargetContext) -> BoxLayout:
