@@ -19,8 +19,8 @@ Baseline = Tensor | Literal["blur", "mean", "zero"] | None
 """Zero (or None), a blurred copy of the input, each channel's mean, or a tensor."""
 
 ReplaceFunction = Callable[[Tensor, Tensor], Tensor]
-"""Returns images from images and a mask, (images, 1, height, width), that is true where pixels are
-removed: inpainting, for example."""
+"""Returns images from images and a mask, (images, 1, *size), that is true where pixels are removed:
+inpainting, for example. The mask of vectors is (vectors, entries)."""
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
@@ -133,6 +133,11 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
             "reference=None"
         )
     return blur(inputs)
+
+
+def default_substrate(inputs: Tensor) -> Baseline:
+    """Return what metrics replace pixels by, unless told: a vector's entries cannot be blurred."""
+    return "zero" if inputs.dim() == 2 else "blur"
 
 
 def replaced_by(function: ReplaceFunction, inputs: Tensor, mask: Tensor) -> Tensor:
