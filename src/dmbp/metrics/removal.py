@@ -224,9 +224,9 @@ def _as_floating(attribution: Tensor) -> Tensor:
 
 def _used_substrate(substrate: Substrate | Literal["auto"], inputs: Tensor) -> Substrate:
     """Return what "auto" stands for, and anything else unchanged."""
-    if isinstance(substrate, str):
-        return default_substrate(inputs) if substrate == "auto" else substrate
-    return substrate
+    if substrate is None or isinstance(substrate, Tensor) or callable(substrate):
+        return substrate
+    return default_substrate(inputs) if substrate == "auto" else substrate
 
 
 def _substrate_for(inputs: Tensor, mask: Tensor, substrate: Substrate) -> Tensor:
