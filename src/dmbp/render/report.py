@@ -324,7 +324,7 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
     positive, negative = linear_map_pictures(row)
     assert row.test is not None
     return {
-        "sentence": row.test.sentence(palette),
+        "sentence": row.test.sentence(palette, row.words),
         "changed": [_changed_photo(photo) for photo in row.changed_photos(palette)],
         "region": _polygons(row.region_lines),
         "region_box": _pixel_box(row.photo),
@@ -332,7 +332,7 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
         "label": target.label,
         "score_words": target.score_words,
         "curve": target.curve.title,
-        "evidence": _data_url(style.evidence_image(row.attribution, row.photo)),
+        "evidence": _data_url(style.evidence_image(row.attribution, row.photo, row.views)),
         "positive": _data_url(positive),
         "negative": _data_url(negative),
         "terms": _terms(row, palette),
