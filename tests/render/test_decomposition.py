@@ -101,7 +101,8 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
         """Scores of volumes that change in time."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x).flatten(1)[:, :2]
+            total = torch.relu(x).flatten(1).sum(1)
+            return torch.stack([total, -total], 1)
 
     d = dmbp.DMBP(Film().eval(), iterations=1).explain(torch.randn(1, 1, 2, 4, 4, 4), target=0)
     with pytest.raises(InputError, match="can be drawn as pictures, not inputs of shape"):
