@@ -142,6 +142,16 @@ def test_the_inputs_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert min((red > 80).mean(), (blue > 80).mean()) > 1e-3, picture
 
 
+def test_the_python_about_targets_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/targets.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/targets.md", "exec"), names)
+    assert [str(k) for k in dmbp.load("regions.safetensors").targets][1] == "region:1@box=2,2,14,30"
+
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 """Code, in which brackets are calls. A link whose text is code keeps its brackets."""

@@ -388,6 +388,23 @@ def test_damaged_tables_are_named(tmp_path: Path, statements: list[str], table: 
             Store(path, read_only=read_only)
 
 
+def test_a_damaged_schema_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    store = Store(path)
+    store._database.connection.execute("PRAGMA journal_mode = DELETE")
+    store.close()
+    content = path.read_bytes()
+    assert b"CREATE INDEX by_question" in content
+    path.write_bytes(
+        content.replace(b"INDEX by_question", b"INDFX by_quest\xffon").replace(
+            b"by_question", b"by_quest\xffon"
+        )
+    )
+    for read_only in (False, True):
+        with pytest.raises(InputError, match="is not a database that can be read"):
+            Store(path, read_only=read_only)
+
+
 @pytest.mark.parametrize("digest", ["x'00ff'", "CAST(x'61ff' AS TEXT)", "NULL", "'zz'"])
 def test_damaged_digests_are_unknown(tmp_path: Path, digest: str) -> None:
     store = Store(tmp_path / "s.sqlite")

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from dmbp.models import Classifier, Preprocessing
 from tests.nets import TinyViT
 
+SMALL = Preprocessing(32, 32)
+
 
 def net(*layers: nn.Module, channels: int = 3) -> nn.Sequential:
     """A convolution, and either `layers` or a small network of three classes."""
@@ -145,3 +147,67 @@ class Branching(nn.Module):
 
 def branching() -> nn.Module:
     return net(nn.ReLU(), Branching())
+
+
+def quarter_maps() -> Classifier:
+    """Scores of three classes at a quarter of the image's places."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)
+    return Classifier("quarter_maps", nn.Sequential(*layers), SMALL, ("sky", "cat", "dog"))
+
+
+class Yolo(nn.Module):
+    """Boxes and scores of two classes on grids of stride 8, 16 and 32, as YOLO v8 gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(3, 8, 8, stride=8)
+        self.scores = nn.Conv2d(8, 2, 1)
+        boxes: list[list[float]] = []
+        for stride in (8, 16, 32):
+            middles = [stride * (k + 0.5) for k in range(32 // stride)]
+            boxes += [[x, y, stride, stride] for y in middles for x in middles]
+        self.boxes = nn.Buffer(torch.tensor(boxes).T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.stem(x).relu()
+        levels = [features, *(nn.functional.avg_pool2d(features, k) for k in (2, 4))]
+        scores = torch.cat([self.scores(level).flatten(2) for level in levels], 2).sigmoid()
+        return torch.cat([self.boxes.expand(len(x), 4, 21), scores], 1)
+
+
+def detector() -> Classifier:
+    return Classifier("detector", Yolo(), SMALL, ("cat", "dog"))
+
+
+class Reader(nn.Module):
+    """Scores of four characters at eight steps from left to right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem = nn.Conv2d(3, 8, (32, 4), stride=(32, 4))
+        self.scores = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 4 * self.scores(self.stem(x).relu()[:, :, 0].mT)
+
+
+def reader() -> Classifier:
+    return Classifier("reader", Reader(), SMALL, ("", "a", "b", "c"))
+
+
+def regression() -> Classifier:
+    return Classifier("regression", net(), SMALL, activation="none")
+
+
+def encoder() -> Classifier:
+    """An embedding of 16 numbers, and a text encoder that counts letters."""
+    torch.manual_seed(0)
+    layers = nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    return Classifier("encoder", net(*layers), SMALL, embed=_count_letters)
+
+
+def _count_letters(text: str) -> Tensor:
+    return torch.tensor([float(text.count(letter)) + 0.1 for letter in "etaoinshrdlucmfw"])

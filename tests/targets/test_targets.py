@@ -95,7 +95,7 @@ WRONG = {
     "region:cat@mask=9x9:AAAA": "damaged",
     "region:cat@mask=99999x99999:AAAA": "damaged",
     "box:cat@near=1": "is 2 numbers",
-    "box:cat@far=1,2": "'near'",
+    "box:cat@far=1,2": "there is only near",
     "similarity:cat": "similarity:image=FILE",
     "similarity:embedding=***": "is not base64",
     "x*class:cat + class:dog": "the weight 'x'",
@@ -237,16 +237,16 @@ def test_what_cannot_be_a_target_is_refused_when_it_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "kind", "default", "verdict"),
+    ("outputs", "size", "kind", "default", "verdict"),
     [
-        (MAPS, "map", "region:", "predicted sea lion on 50%, cat on 50% of the image"),
-        (READ, "steps", "step:#0", "read cat, sea lion, cat"),
+        (MAPS, (8, 8), "map", "region:", "predicted cat on 50%, sea lion on 50% of the image"),
+        (READ, (32, 320), "steps", "step:#0", "read cat, sea lion, cat"),
     ],
 )
 def test_what_a_model_says_and_what_is_asked_by_default(
-    outputs: Tensor, kind: str, default: str, verdict: str
+    outputs: Tensor, size: tuple[int, int], kind: str, default: str, verdict: str
 ) -> None:
-    context = TargetContext(outputs, (8, 8), NAMES)
+    context = TargetContext(outputs, size, NAMES)
     found = output_kind(context)
     assert (found.name, found.default(context).text) == (kind, default)
     assert found.verdict(context, 0) == verdict

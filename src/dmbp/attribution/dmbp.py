@@ -412,8 +412,8 @@ def _warn_of_blank_maps(decomposition: Decomposition) -> None:
     blank, rounded = torch.stack([~shown, decomposition.is_rounding]).sum(1).tolist()
     if blank and decomposition.tested is not None:
         warnings.warn(
-            f"{blank} of {len(shown)} maps are zero everywhere: removing any part of these inputs "
-            "leaves the score as it is",
+            f"{blank} of {len(shown)} maps are zero everywhere: no part of these inputs was found "
+            "without which the score changes in one direction, however it is removed",
             stacklevel=4,
         )
     elif blank:

@@ -404,6 +404,10 @@ class Database:
                     f"{path} is not a database that can be read; {WHAT_TO_DO}"
                 ) from error
             raise OutputError(f"cannot {attempt} {path}: {reason}") from error
+        except UnicodeDecodeError as error:  # SQLite's message quotes a name of a damaged schema
+            raise InputError(
+                f"{shown(self._path)} is not a database that can be read; {WHAT_TO_DO}"
+            ) from error
 
 
 def _text_or_bytes(raw: bytes) -> str | bytes:

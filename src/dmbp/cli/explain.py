@@ -98,6 +98,14 @@ def explain(
     raw: Annotated[
         bool, typer.Option("--raw", help="Also write the maps as .npy and 16-bit PNG files.")
     ] = False,
+    whole_photo: Annotated[
+        bool,
+        typer.Option(
+            "--whole-photo",
+            help="Also draw the evidence over the whole photo at its own size, with a line around "
+            "what the model saw; with --raw, the maps are written at that size, too.",
+        ),
+    ] = False,
     gif: Annotated[
         bool,
         typer.Option(
@@ -158,6 +166,7 @@ def explain(
         report=report,
         raw=raw,
         gif=gif,
+        whole_photo=whole_photo,
     )
     with report_errors():
         explain_photos(

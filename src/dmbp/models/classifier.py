@@ -283,6 +283,11 @@ class Frame:
     bottom: float
     view: tuple[int, int]
 
+    @property
+    def corners(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom."""
+        return self.left, self.top, self.right, self.bottom
+
     def to_view(self, point: tuple[float, float]) -> tuple[float, float]:
         """Return where a point of the photo is in the model's input."""
         x, y = point

@@ -7,6 +7,7 @@
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     boxes.py          the picture of `dmbp boxes`
+    whole_photo.py    the evidence over the whole photo, at the photo's own size
     benchmark.py      the figure of `dmbp bench plot`
     report.py         the HTML pages of `dmbp explain --report`, from `templates/report.html`
     pictures.py       tensors to pictures, and files that are written all or none
@@ -35,6 +36,7 @@ from dmbp.render.decomposition import panel_rows, plot_decomposition, plot_linea
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.pictures import encode_figure, write_all_or_none
 from dmbp.render.report import REPORT_NAME, ReportHeading, ReportPhoto, ReportTarget, ReportWriter
+from dmbp.render.whole_photo import draw_whole_photo, spread_over_photo
 
 __all__ = [
     "PALETTES",
@@ -58,6 +60,7 @@ __all__ = [
     "draw_insertion",
     "draw_panel",
     "draw_sanity",
+    "draw_whole_photo",
     "encode_figure",
     "format_duration",
     "insertion_gif",
@@ -65,5 +68,6 @@ __all__ = [
     "plot_decomposition",
     "plot_linear_map",
     "split_by_sign",
+    "spread_over_photo",
     "write_all_or_none",
 ]

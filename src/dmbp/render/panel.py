@@ -169,8 +169,8 @@ class PanelStyle:
     row_height: float = 3.3
     terms: bool = False
 
-    def evidence_image(self, attribution: Array, photo: Array, views: Sequence[View] = ()) -> Array:
-        """Return a map drawn over its photo on its own scale, as RGB in [0, 1].
+    def evidence(self, attribution: Array, views: Sequence[View] = ()) -> Array:
+        """Return a map smoothed for the eye, on its own scale: 1 and -1 are the darkest colours.
 
         Each of its `views` is smoothed by itself.
         """
@@ -178,8 +178,12 @@ class PanelStyle:
         for view in views or [View("", 0, 0, *attribution.shape)]:
             part = view.cut(attribution)
             view.cut(smooth)[...] = smooth_evidence(part, self.smoothing * max(part.shape))
-        scale = darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
-        return signed_over_photo(smooth, photo, scale=scale, faint=self.faint, palette=self.palette)
+        return smooth / darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
+
+    def evidence_image(self, attribution: Array, photo: Array, views: Sequence[View] = ()) -> Array:
+        """Return a map drawn over its photo on its own scale, as RGB in [0, 1]."""
+        strength = self.evidence(attribution, views)
+        return signed_over_photo(strength, photo, scale=1, faint=self.faint, palette=self.palette)
 
 
 def term_bars(terms: TermValues, palette: Palette) -> list[tuple[str, float, str]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,12 +190,27 @@ def score_maps(context: TargetContext) -> Tensor:
     while outputs.dim() > 3 and 1 in outputs.shape[:-2]:
         outputs = outputs.squeeze(list(outputs.shape[:-2]).index(1))
     outputs = outputs[None] if outputs.dim() == 2 else outputs
-    if outputs.dim() != 3 or min(outputs.shape[1:]) < 2:
+    if outputs.dim() != 3 or not _is_map(outputs.shape[1:], context.size):
         raise TargetError(
             "Region is for outputs (classes, height, width), but the model's outputs for an image "
             f"have shape {tuple(context.outputs.shape)}"
         )
     return outputs
+
+
+MOST_STRETCHED = 1.5
+"""How much a map may be stretched in one direction, compared with the input: a detector's boxes,
+(values, anchors), are no map."""
+
+
+def _is_map(shape: Sequence[int], size: Sequence[int]) -> bool:
+    """Return whether a height and width can be those of a map over inputs of a size."""
+    if min(shape) < 2:
+        return False
+    if len(size) != 2:
+        return True
+    stretch = shape[0] * size[1] / (shape[1] * size[0])
+    return 1 / MOST_STRETCHED <= stretch <= MOST_STRETCHED
 
 
 def predicted_classes(scores: Tensor) -> Tensor:

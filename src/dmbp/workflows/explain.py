@@ -44,11 +44,14 @@ from dmbp.render import (
     ReportTarget,
     ReportWriter,
     draw_panel,
+    draw_whole_photo,
     encode_figure,
     insertion_gif,
     panel_rows,
+    spread_over_photo,
     write_all_or_none,
 )
+from dmbp.render.colour import Array
 from dmbp.render.colour_test import share_decimals
 from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
 from dmbp.workflows.removal import PixelRemoval, remove_pixels
@@ -67,6 +70,7 @@ class OutputOptions:
     report: bool = False
     raw: bool = False
     gif: bool = False
+    whole_photo: bool = False
 
     def picture(self, stem: str) -> Path:
         """Return the path of a photo's picture."""
@@ -120,6 +124,8 @@ class Explanation:
             "model": self.prediction.classifier.name,
             "weights": self.prediction.classifier.weights,
             "preprocessing": self.prediction.classifier.preprocessing.as_dict(),
+            "photo_size": list(self.prediction.original.size),
+            "seen": [round(side, 3) for side in self.prediction.frame.corners],
             "predicted": self.prediction.record(),
             "targets": [
                 {
@@ -141,22 +147,54 @@ class Explanation:
         }
         return encode_record(record)
 
-    def raw_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
+    def raw_files(self, folder: Path, stem: str, *, whole_photo: bool = False) -> dict[Path, bytes]:
         """Return the attributions (targets, channels, height, width) as `.npy` and 16-bit PNG.
 
         There is a PNG for each target. Its mid-grey, 32768, stands for zero, and the map's largest
-        magnitude is 32767 away from it.
+        magnitude is 32767 away from it. With `whole_photo`, the sums over channels are also given
+        at the photo's own size, NaN in the `.npy` and zero in the PNG where the model did not look.
         """
         attribution = self.decomposition.attribution.cpu().float().numpy()
-        buffer = BytesIO()
-        numpy.save(buffer, attribution)
-        files = {folder / f"{stem}.npy": buffer.getvalue()}
-        for target, pixels in zip(self.prediction.targets, attribution.sum(1), strict=True):
-            largest = max(float(numpy.abs(pixels).max()), 1e-30)
-            levels = numpy.round(32768 + 32767 * pixels / largest).astype(numpy.uint16)
+        maps = list(attribution.sum(1))
+        files = {folder / f"{stem}.npy": _encode_array(attribution)}
+        files |= self._map_files(folder, stem, maps, "map")
+        if whole_photo:
+            frame, size = self.prediction.frame, self.prediction.original.size
+            spread = [spread_over_photo(values, frame.corners, size) for values in maps]
+            files[folder / f"{stem}-whole.npy"] = _encode_array(numpy.stack(spread))
+            whole = [numpy.nan_to_num(values) for values in spread]
+            files |= self._map_files(folder, stem, whole, "whole-map")
+        return files
+
+    def _map_files(
+        self, folder: Path, stem: str, maps: Sequence[Array], ending: str
+    ) -> dict[Path, bytes]:
+        return {
+            folder / f"{stem}-{target.slug()}-{ending}.png": _encode_map(values)
+            for target, values in zip(self.prediction.targets, maps, strict=True)
+        }
+
+    def whole_photo_files(
+        self, folder: Path, stem: str, style: PanelStyle | None = None
+    ) -> dict[Path, bytes]:
+        """Return a PNG for each target: the evidence over the whole photo, at its own size."""
+        files: dict[Path, bytes] = {}
+        frame = self.prediction.frame
+        for target, row in zip(self.prediction.targets, self._panel_rows(), strict=True):
+            lines = [
+                numpy.array([frame.to_photo((x + 0.5, y + 0.5)) for x, y in line])
+                for line in row.region_lines
+            ]
+            picture = draw_whole_photo(
+                self.prediction.original,
+                row.attribution,
+                frame.corners,
+                outlines=lines,
+                style=style,
+            )
             buffer = BytesIO()
-            Image.fromarray(levels).save(buffer, "PNG")
-            files[folder / f"{stem}-{target.slug()}-map.png"] = buffer.getvalue()
+            picture.save(buffer, "PNG")
+            files[folder / f"{stem}-{target.slug()}-whole.png"] = buffer.getvalue()
         return files
 
     def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
@@ -262,6 +300,22 @@ class Explanation:
             )
             for row in rows
         ]
+
+
+def _encode_array(values: Array) -> bytes:
+    """Return an array as the content of a `.npy` file."""
+    buffer = BytesIO()
+    numpy.save(buffer, values)
+    return buffer.getvalue()
+
+
+def _encode_map(values: Array) -> bytes:
+    """Return a signed map as the content of a 16-bit PNG."""
+    largest = max(float(numpy.abs(values).max()), 1e-30)
+    levels = numpy.round(32768 + 32767 * values / largest).astype(numpy.uint16)
+    buffer = BytesIO()
+    Image.fromarray(levels).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def explain_photos(
@@ -451,7 +505,9 @@ def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> 
         folder / f"{stem}.json": explanation.record(),
     }
     if output.raw:
-        files |= explanation.raw_files(folder, stem)
+        files |= explanation.raw_files(folder, stem, whole_photo=output.whole_photo)
+    if output.whole_photo:
+        files |= explanation.whole_photo_files(folder, stem, output.style)
     if output.gif:
         files |= explanation.gif_files(folder, stem)
     write_all_or_none(files)
