@@ -149,7 +149,7 @@ def _read_table(path: Path) -> ArrayFile:
     text = read_text(path, what="table", error=PhotoError, most_bytes=MAX_TEXT_BYTES)
     first = next((line for line in text.splitlines() if line.strip()), "")
     separator = max(SEPARATORS, key=first.count)
-    lines = csv.reader(text.splitlines(), delimiter=separator)
+    lines = csv.reader(text.splitlines(), delimiter=separator, strict=True)
     names: tuple[str, ...] | None = None
     rows: list[list[float]] = []
     for line, cells in enumerate(lines, 1):
