@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for, blur
@@ -48,14 +47,7 @@ from dmbp.render.pictures import (
     to_picture,
     write_all_or_none,
 )
-from dmbp.render.series import (
-    SeriesRow,
-    draw_features,
-    draw_series,
-    draw_signal,
-    features_height,
-    signal_height,
-)
+from dmbp.render.series import CHARTS, SeriesRow, draw_charts
 from dmbp.render.volume import Montage
 
 
@@ -119,13 +111,6 @@ def split_by_sign(
     return linear_map * (pixels > 0), linear_map * (pixels < 0)
 
 
-CHARTS = {
-    2: (draw_features, features_height, "feature"),
-    3: (draw_signal, signal_height, "channel"),
-}
-"""Chart, its height and the word for an entry, by the dimensions of inputs that are not images."""
-
-
 def plot_decomposition(
     decomposition: Decomposition,
     path: str | Path,
@@ -165,8 +150,9 @@ def plot_decomposition(
     check_labels(decomposition, photos, photo_captions, target_captions)
     captions = [_caption(decomposition, row, target_captions) for row in rows]
     tests = colour_tests(decomposition, captions, activation=activation)
-    if decomposition.inputs.dim() in CHARTS:
-        figure = _draw_charts(decomposition, captions, tests, names, style)
+    if decomposition.inputs.dim() - 1 in CHARTS:
+        titles = [f"for and against: {caption}" for caption in captions]
+        figure = draw_charts(series_rows(decomposition, titles, tests, names), style)
     elif names is not None:
         raise InputError("names are for features or channels; name classes with target_captions")
     else:
@@ -180,30 +166,32 @@ def plot_decomposition(
     write_all_or_none({path: encode_figure(figure, path.suffix)})
 
 
-def _draw_charts(
+def series_rows(
     decomposition: Decomposition,
     captions: Sequence[str],
     tests: Sequence[ColourTest | None],
-    names: Sequence[str] | None,
-    style: PanelStyle | None,
-) -> Figure:
+    names: Sequence[str] | None = None,
+) -> list[SeriesRow]:
+    """Return the charts' rows, one for each row of the decomposition of signals or vectors.
+
+    `names` are those of the channels or features; by default they are numbered.
+    """
     inputs = decomposition.inputs
-    chart, height, entry = CHARTS[inputs.dim()]
+    entry = CHARTS[inputs.dim() - 1].entry
     names = names or [f"{entry} {k}" for k in range(inputs.shape[1])]
     if len(names) != inputs.shape[1]:
         raise InputError(f"{len(names)} names were given for {inputs.shape[1]} {entry}s")
-    rows = [
+    return [
         SeriesRow(
             values=inputs[k].detach().cpu().double().numpy(),
             attribution=decomposition.attribution[k].detach().cpu().double().numpy(),
             terms=terms,
-            caption=f"for and against: {captions[k]}",
+            caption=captions[k],
             names=names,
             test=tests[k],
         )
         for k, terms in enumerate(_terms(decomposition))
     ]
-    return draw_series(rows, chart, height=height(rows[0]), style=style)
 
 
 def panel_rows(

@@ -25,7 +25,7 @@ from dmbp.render.colour import (
     Palette,
     darkest_magnitude,
 )
-from dmbp.render.colour_test import SIGNAL_WORDS, VECTOR_WORDS, ColourTest
+from dmbp.render.colour_test import SIGNAL_WORDS, VECTOR_WORDS, ColourTest, InputWords
 from dmbp.render.panel import (
     PanelStyle,
     TermValues,
@@ -56,6 +56,11 @@ class SeriesRow:
     names: Sequence[str]
     test: ColourTest | None = None
 
+    @property
+    def words(self) -> InputWords:
+        """The words of sentences about the input."""
+        return SIGNAL_WORDS if self.values.ndim > 1 else VECTOR_WORDS
+
 
 @dataclass(frozen=True)
 class ColourScale:
@@ -74,14 +79,19 @@ Chart = Callable[[Figure, SubplotSpec, SeriesRow, ColourScale], None]
 
 
 def draw_series(
-    rows: Sequence[SeriesRow], chart: Chart, *, height: float, style: PanelStyle | None = None
+    rows: Sequence[SeriesRow],
+    chart: Chart,
+    *,
+    height: float,
+    style: PanelStyle | None = None,
+    with_sentences: bool = True,
 ) -> Figure:
     """Draw a chart, `height` inches high, for every row, each on its own colour scale."""
     style = style or PanelStyle()
     palette = style.palette
     shows_terms = style.terms or any(row.test is None for row in rows)
     widths = [CHART_WIDTH, TERMS_WIDTH]
-    sentences = [_sentence(row, palette) for row in rows]
+    sentences = [_sentence(row, palette) if with_sentences else "" for row in rows]
     heights: list[float] = []
     for sentence in sentences:
         heights += [height, sentence_height(sentence) if sentence else 0.01]
@@ -105,9 +115,8 @@ def draw_series(
 def _sentence(row: SeriesRow, palette: Palette) -> str:
     if row.test is None:
         return ""
-    words = SIGNAL_WORDS if row.values.ndim > 1 else VECTOR_WORDS
     width = CHART_WIDTH + TERMS_WIDTH
-    return wrap_sentence(row.test.sentence(palette, words), width=width)
+    return wrap_sentence(row.test.sentence(palette, row.words), width=width)
 
 
 def pick_strongest(names: Sequence[str], strength: Array, *, most: int) -> tuple[list[int], str]:
@@ -234,3 +243,28 @@ def draw_features(figure: Figure, cell: SubplotSpec, row: SeriesRow, scale: Colo
     axis.set_xlabel("what it adds to the score", fontsize=9)
     axis.set_title(f"{row.caption}{note}", fontsize=11)
     axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+@dataclass(frozen=True)
+class ChartKind:
+    """How a kind of input is drawn: its chart, the chart's height, and the word for an entry."""
+
+    chart: Chart
+    height: Callable[[SeriesRow], float]
+    entry: str
+
+
+CHARTS = {
+    1: ChartKind(draw_features, features_height, "feature"),
+    2: ChartKind(draw_signal, signal_height, "channel"),
+}
+"""The charts by the number of an input's dimensions, without the batch."""
+
+
+def draw_charts(
+    rows: Sequence[SeriesRow], style: PanelStyle | None = None, *, with_sentences: bool = True
+) -> Figure:
+    """Draw rows of signals, or of vectors, one below the other, each above its sentences."""
+    kind = CHARTS[rows[0].values.ndim]
+    height = kind.height(rows[0])
+    return draw_series(rows, kind.chart, height=height, style=style, with_sentences=with_sentences)
