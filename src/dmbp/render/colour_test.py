@@ -68,6 +68,12 @@ PHOTO = InputWords(
     "the tenth marked strongest in {}",
     few="the {share} of the photo that is marked {}",
 )
+IMAGE_WORDS = replace(
+    PHOTO,
+    whole="image",
+    marked="the tenth of the image that is marked strongest in {}",
+    few="the {share} of the image that is marked {}",
+)
 VOLUME_WORDS = replace(
     PHOTO,
     whole="volume",

@@ -31,6 +31,8 @@ from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
 from dmbp.render.colour_test import (
     COLOUR_SIGNS,
+    IMAGE_WORDS,
+    PHOTO,
     VOLUME_WORDS,
     ColourTest,
     Sign,
@@ -241,6 +243,7 @@ def panel_rows(
             test=test,
             removed={sign: mask[k] for sign, mask in removed.items()},
             replaced=None if test is None else _replaced(photo, test.by),
+            words=PHOTO if inputs.shape[1] in (1, 3) else IMAGE_WORDS,
             region=_region(decomposition, k)
             if regions is None
             else _as_mask(regions[k], inputs.shape[2:]),

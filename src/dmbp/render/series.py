@@ -138,8 +138,9 @@ MAX_COLUMNS = 1600
 """Longer signals are drawn as an envelope of so many columns, each from its least to its largest
 value; a line of more moments than pixels would be a blot."""
 
-SPAN_OPACITY = 0.7
-"""How opaque the colours of evidence are, so that the line over them stays visible."""
+SPAN_DEPTH = 0.7
+"""How dark the strongest evidence is behind a line, as a share of the palette's darkest colour: the
+line has to stay visible."""
 
 SPAN_SMOOTHING = 0.004
 """How far evidence is smoothed along a signal, as a share of its length: single moments are too
@@ -177,13 +178,13 @@ def _draw_channel(axis: Axes, values: Array, spans: Array, scale: ColourScale) -
     margin = 0.12 * (high - low) or 0.5
     limits = low - margin, high + margin
     length = len(values)
-    coloured = scale.colours(_in_columns(spans, strongest_of))[None]
+    strength = numpy.clip(_in_columns(spans, strongest_of) / scale.darkest, -1, 1)
+    coloured = scale.colours(SPAN_DEPTH * strength * scale.darkest)[None]
     axis.imshow(
         coloured,
         extent=(-0.5, length - 0.5, *limits),
         aspect="auto",
         interpolation="nearest",
-        alpha=SPAN_OPACITY,
         zorder=0,
     )
     if length <= MAX_COLUMNS:
@@ -216,6 +217,9 @@ def smooth_spans(attribution: Array) -> Array:
 
 
 MAX_FEATURES = 20
+FAINTEST_BAR = 1e-3
+"""Of many features, those have no bar that have less than this share of the strongest one's."""
+
 BAR_HEIGHT = 0.24
 """In inches."""
 
@@ -228,8 +232,11 @@ def features_height(row: SeriesRow) -> float:
 def draw_features(figure: Figure, cell: SubplotSpec, row: SeriesRow, scale: ColourScale) -> None:
     """Draw a bar for each feature, the strongest first; of many, only these."""
     axis = figure.add_subplot(cell)
-    features, note = pick_strongest(row.names, row.attribution, most=MAX_FEATURES)
-    features.sort(key=lambda k: -abs(float(row.attribution[k])))
+    strength = numpy.abs(row.attribution)
+    felt = int((strength > FAINTEST_BAR * strength.max()).sum())
+    most = MAX_FEATURES if len(strength) <= MAX_FEATURES else max(1, min(MAX_FEATURES, felt))
+    features, note = pick_strongest(row.names, row.attribution, most=most)
+    features.sort(key=lambda k: -float(strength[k]))
     lengths = [float(row.attribution[k]) for k in features]
     positive, negative = scale.palette.positive, scale.palette.negative
     colours = [positive if length > 0 else negative for length in lengths]
