@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
-from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest
+from dmbp.render.colour_test import INDEPENDENT_CLASSES, PHOTO, SCORE_MEANING, ColourTest
 from dmbp.render.comparison import CurveSubject
 from dmbp.render.panel import (
     ChangedPhoto,
@@ -240,7 +240,7 @@ class ReportWriter:
         style, heading = self.style, self.heading
         stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
         script = self._environment.get_template("report.js").render()
-        notes = [tint_note(page.tests), SCORE_MEANING] if page.tests else []
+        notes = [tint_note(page.tests, page.words), SCORE_MEANING] if page.tests else []
         chunks = self._environment.get_template("report.html").generate(
             {"number": None, "contents": ()} | links,
             policy=_policy(stylesheet, script),
@@ -280,6 +280,7 @@ class _Page:
         self.size = 0
         self.listed: list[_ListedPhoto] = []
         self.tests: list[ColourTest] = []
+        self.words = PHOTO
         self.independent = False
 
     def add(self, photo: ReportPhoto, section: bytes) -> None:
@@ -287,10 +288,10 @@ class _Page:
         self.size += len(section)
         self.independent = self.independent or photo.independent
         self.listed.append(_ListedPhoto(photo.name, photo.predicted))
-        rows = (target.row for target in photo.targets)
-        self.tests += [
-            row.test for row in rows if isinstance(row, PanelRow) and row.test is not None
-        ]
+        for target in photo.targets:
+            if isinstance(target.row, PanelRow) and target.row.test is not None:
+                self.tests.append(target.row.test)
+                self.words = target.row.words
 
 
 def _page_name(number: int) -> str:

@@ -321,7 +321,8 @@ def _write_files(
 def _report(classifier: Classifier, explainer: DMBP, output: OutputOptions) -> ReportWriter:
     preprocessing = classifier.preprocessing.as_dict()
     settings = {} if classifier.weights is None else {"weights": classifier.weights}
-    settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
+    if takes_photos(classifier):
+        settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
     heading = ReportHeading(
         classifier.name,
         settings=settings | explainer.described(),
