@@ -134,6 +134,7 @@ def test_results_from_before_there_were_ranges_and_orders_are_found() -> None:
     seen = Preprocessing(176, 160)
     assert _seen(seen) == [176, 160, "crop", seen.mean, seen.std, seen.interpolation]
     assert _seen(replace(seen, scale=255.0))[6:] == [255.0, "rgb"]
+    assert _seen(replace(seen, multiple=16))[6:] == [1.0, "rgb", None, 16]
 
 
 def test_a_task_says_how_photos_are_prepared(tmp_path: Path) -> None:

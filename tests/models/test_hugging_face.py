@@ -309,7 +309,7 @@ def test_folders_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPat
         folder / "model.safetensors",
         {"format": "pt"},
     )
-    refused("lack 2 parameters of its image classifier, first 'classifier.bias'", WeightsError)
+    refused("lack 2 parameters of an image classifier, first 'classifier.bias'", WeightsError)
     (folder / "model.safetensors").unlink()
     refused("has no weights of PyTorch: there is neither model.safetensors", WeightsError)
     (folder / "config.json").write_text("[]")

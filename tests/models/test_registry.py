@@ -19,7 +19,8 @@ def test_every_name_is_listed_once() -> None:
     assert len(names) == len(set(names))
     assert set(MODELS) < set(names)
     assert "resnet50" in names
-    assert "fcn_resnet50" not in names  # segments, does not classify
+    assert {"fcn_resnet50", "ssdlite320_mobilenet_v3_large"} < set(names)
+    assert not any("rcnn" in name for name in names)  # two stages
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from dmbp.data.dataset import READERS
 from dmbp.errors import InputError, first_line, require_known
 from dmbp.files import read_text, shown
 from dmbp.metrics.insertion import STEPS
-from dmbp.models.classifier import CHANNELS, ChannelOrder, Fit, Layout
+from dmbp.models.classifier import CHANNELS, MULTIPLE, SIDE, ChannelOrder, Fit, Layout
 from dmbp.models.input_settings import (
     InputSettings,
     InterpolationName,
@@ -144,6 +144,8 @@ class Task:
         scale: Likewise.
         channels: Likewise.
         interpolation: Likewise.
+        longest: Likewise.
+        multiple: Likewise.
         layout: Likewise.
 
     Raises:
@@ -167,6 +169,8 @@ class Task:
     scale: White = None
     channels: Annotated[ChannelOrder, CHANNELS] | None = None
     interpolation: InterpolationName | None = None
+    longest: Annotated[int, SIDE] | None = None
+    multiple: Annotated[int, MULTIPLE] | None = None
     layout: Annotated[str, OneOf("layout", get_args(Layout))] | None = None
 
     __pydantic_config__ = FORBID_UNKNOWN

@@ -183,10 +183,12 @@ def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant:
 def _seen(preprocessing: Preprocessing) -> list[Any]:
     """Return the settings that decide what the model saw.
 
-    The last two are left out if they are the defaults, so that results from before there were such
+    The last ones are left out if they are the defaults, so that results from before there were such
     settings are found.
     """
-    *first, scale, channels = astuple(preprocessing)
+    *first, scale, channels, longest, multiple = astuple(preprocessing)
+    if (longest, multiple) != (None, 1):
+        return [*first, scale, channels, longest, multiple]
     return first if (scale, channels) == (1.0, "rgb") else [*first, scale, channels]
 
 

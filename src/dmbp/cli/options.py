@@ -297,6 +297,15 @@ OutputNameOption = Annotated[
     str | None,
     typer.Option("--output-name", help="Output of an ONNX file to explain, if it has several."),
 ]
+PromptOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prompt",
+        metavar="TEXT",
+        help="A text to compare photos with, such as 'a photo of a cat', for models such as CLIP "
+        "and SigLIP; may be repeated. Each prompt is a class.",
+    ),
+]
 ClassesOption = Annotated[
     Path | None,
     typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
@@ -387,6 +396,7 @@ def model_spec(
     hold: HoldOption = None,
     input_name: InputNameOption = None,
     output_name: OutputNameOption = None,
+    prompt: PromptOption = None,
     device: DeviceOption = "cpu",
 ) -> "ModelSpec":
     """Return the model that the options describe.
@@ -417,6 +427,7 @@ def model_spec(
         trust_model_file=trust_model_file,
         inputs=parse(InputSettings, values, lambda _: context),
         ends=Ends(input_name, output_name, dict(_parse_held(text) for text in hold or [])),
+        prompts=tuple(prompt or ()),
     )
 
 

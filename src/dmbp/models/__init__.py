@@ -10,7 +10,8 @@
     exported_program.py    programs of `torch.export`, `net.pt2`
     program/               reads the file of such a program without running code in it
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator
-    hugging_face.py        models of `transformers`, `hf:NAME` or a folder
+    torchvision_tasks.py   its detectors and segmentations
+    hugging_face/          models of `transformers`, `hf:NAME` or a folder
     factory.py             a user's model, `package.module:factory`
     input_settings.py      `InputSettings`: how photos are prepared, where a model does not say
     settings_files.py      reads such settings from files beside a model, `net.toml` and others

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -62,6 +62,8 @@ CROP = Constraint(
     instance_of=(int, tuple),
 )
 RESIZE = Constraint("a number of pixels, or height and width", _is_size, instance_of=(int, tuple))
+SIDE = Constraint("a number of pixels, at most 4096", lambda side: 1 <= side <= MAX_SIDE)
+MULTIPLE = Constraint("a number of pixels, at most 256", lambda side: 1 <= side <= 256)
 CHANNELS = Constraint(
     '"rgb" or "bgr"', lambda order: order in get_args(ChannelOrder), instance_of=(str,)
 )
@@ -93,6 +95,9 @@ class Preprocessing:
             central `crop` of it; "squeeze" resizes the whole photo to `crop`; "squeeze-crop"
             resizes it to `resize` and takes the centre; "whole" makes the short side `crop` pixels
             long and keeps all of it, so that `crop` must be a number.
+        longest: With the fit "whole", the most pixels of the long side: of a longer photo, the long
+            side is made as long as this. Without it, there is no limit.
+        multiple: With the fit "whole", sides are rounded down to multiples of this number.
         mean: Subtracted from each channel: three numbers in the order of `channels`, or one for
             grey images. They are in the range of `scale`.
         std: What each channel is then divided by, as many positive numbers as `mean` has.
@@ -113,6 +118,8 @@ class Preprocessing:
     interpolation: Interpolation = Image.Resampling.BILINEAR
     scale: Scale = 1.0
     channels: Annotated[ChannelOrder, CHANNELS] = "rgb"
+    longest: Annotated[int, SIDE] | None = None
+    multiple: Annotated[int, MULTIPLE] = 1
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -149,10 +156,17 @@ class Preprocessing:
         return height_and_width(self.crop)
 
     def with_size(self, size: PixelSize) -> Preprocessing:
-        """Return the same preprocessing for another size; `resize` keeps its ratio to `crop`."""
+        """Return the same preprocessing for another size.
+
+        `resize` and `longest` keep their ratio to `crop`.
+        """
         sides = zip(height_and_width(size), height_and_width(self.resize), self.size, strict=True)
         height, width = (max(1, round(new * resize / crop)) for new, resize, crop in sides)
-        return replace(self, crop=size, resize=(height, width))
+        longest = self.longest
+        if longest is not None:
+            ratio = height_and_width(size)[0] / self.size[0]
+            longest = min(MAX_SIDE, max(1, round(longest * ratio)))
+        return replace(self, crop=size, resize=(height, width), longest=longest)
 
     def as_dict(self) -> dict[str, str | float | list[int] | list[float]]:
         """Return all settings as plain values, for a file or a report; sizes are [height, width]
@@ -167,7 +181,15 @@ class Preprocessing:
             "std": list(self.std),
             "scale": self.scale,
             "channels": self.channels if len(self.mean) == 3 else "grey",
+            **self._whole_settings(),
         }
+
+    def _whole_settings(self) -> dict[str, int]:
+        """Return the settings that only the fit "whole" has, where they limit anything."""
+        if self.fit != "whole":
+            return {}
+        longest = {} if self.longest is None else {"longest": self.longest}
+        return longest if self.multiple == 1 else {**longest, "multiple": self.multiple}
 
     def view(self, photo: Image.Image) -> Image.Image:
         """Return the part of a photo that the model sees, at the size it sees it.
@@ -215,8 +237,7 @@ class Preprocessing:
         if self.fit == "squeeze":
             return across, down
         if self.fit == "whole":
-            short = min(width, height)
-            return max(1, round(width * down / short)), max(1, round(height * down / short))
+            return self._whole_size(width, height)
         least_height, least_width = height_and_width(self.resize)
         if self.fit == "squeeze-crop":
             scaled = least_width, least_height
@@ -226,6 +247,18 @@ class Preprocessing:
         else:
             scaled = least_width, int(least_width * height / width)
         return max(across, scaled[0]), max(down, scaled[1])
+
+    def _whole_size(self, width: int, height: int) -> tuple[int, int]:
+        short, long = sorted((width, height))
+        side: float = self.size[0]
+        if self.longest is None:
+            sides = round(short * side / short), round(long * side / short)
+        else:
+            # Rounded as processors of Hugging Face do: a pixel more or less shifts the whole photo.
+            side = min(side, self.longest * short / long)
+            sides = round(side), int(side * long / short)
+        least, most = (max(self.multiple, k - k % self.multiple) for k in sides)
+        return (least, most) if width <= height else (most, least)
 
     def frame(self, size: tuple[int, int]) -> Frame:
         """Return the part of a photo that the model sees.
@@ -361,8 +394,12 @@ class Classifier:
             the model's own, such as {"mean": "net.toml", "size": "the file"}.
         boxes: Where the outputs of a detector hold boxes and scores. Those of YOLO are recognised
             without it.
+        is_encoder: Whether the outputs are an embedding, to be compared with another one.
         embed: Turns a text into an embedding to compare the outputs with, if the model has an
             encoder of texts.
+        compare: Returns a module that gives a score for each of some texts, if the model was
+            trained to give such scores.
+        asked: What is explained if the user asks nothing; without it, what suits the outputs.
 
     Raises:
         InputError: If an argument has the wrong type.
@@ -377,10 +414,43 @@ class Classifier:
     input_shape: tuple[int, ...] | None = None
     origins: Mapping[str, str] = field(default_factory=dict[str, str])
     boxes: BoxLayout | None = None
+    is_encoder: bool = False
     embed: Callable[[str], Tensor] | None = None
+    compare: Callable[[Sequence[str]], nn.Module] | None = None
+    asked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def with_prompts(self, prompts: Sequence[str]) -> Classifier:
+        """Return a model of images and texts as a classifier of prompts, each of which is a class.
+
+        Without a target, every prompt is explained. If scores make sense only beside those of other
+        prompts, as CLIP's do, a single prompt remains a similarity.
+
+        Args:
+            prompts: Texts such as "a photo of a cat".
+
+        Raises:
+            InputError: If a prompt is empty or too long.
+            ModelError: If the model has no encoder of texts.
+        """
+        if self.embed is None:
+            raise ModelError(
+                f"{self.name} has no encoder of texts: prompts are for models such as CLIP and "
+                "SigLIP"
+            )
+        given = tuple(dict.fromkeys(prompts))
+        if self.compare is None or (len(given) == 1 and self.activation == "softmax"):
+            return replace(self, asked=tuple(f"similarity:prompt={prompt}" for prompt in given))
+        return replace(
+            self,
+            module=self.compare(given),
+            classes=given,
+            is_encoder=False,
+            asked=tuple(map(str, range(len(given)))),
+            origins={**self.origins, "classes": "the prompts"},
+        )
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Return inputs on the device and in the precision of the module's parameters."""

@@ -2,7 +2,7 @@
 
 The name refers to a function without arguments, or directly to what such a function returns: an
 `nn.Module`, a program of `torch.export`, or a `dmbp.models.Classifier` with one of these, which
-also defines the preprocessing and the class names. `hugging_face_classifier` in `hugging_face.py`
+also defines the preprocessing and the class names. `hugging_face_classifier` in `hugging_face/`
 returns such a classifier for a model of Hugging Face's `transformers`.
 """
 
@@ -26,6 +26,7 @@ from dmbp.models.exported_program import program_classifier
 from dmbp.models.hugging_face import read_labels
 from dmbp.models.state_dict import load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
+from dmbp.models.torchvision_tasks import adapted
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
@@ -102,9 +103,10 @@ def _as_classifier(model: Any, name: str) -> Classifier:
     if isinstance(model, Classifier):
         return model
     preprocessing = Preprocessing.for_channels(_input_channels(module))
-    return Classifier(
+    found = Classifier(
         name, module, preprocessing, classes=read_labels(module), origins=ASSUMED_ORIGINS
     )
+    return adapted(found)
 
 
 def _input_channels(module: nn.Module) -> int:

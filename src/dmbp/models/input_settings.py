@@ -24,6 +24,8 @@ from dmbp.models.classifier import (
     CHANNELS,
     MAX_SCALE,
     MAX_SIDE,
+    MULTIPLE,
+    SIDE,
     ChannelOrder,
     Classifier,
     Fit,
@@ -114,6 +116,8 @@ class InputSettings:
         channels: The order of the channels. If it is given without `mean` and `std`, these are
             reversed with the channels.
         interpolation: Pillow's filter for resizing, in lower case: "bilinear", "bicubic" and so on.
+        longest: With the fit "whole", the most pixels of the long side.
+        multiple: With the fit "whole", what sides are rounded down to multiples of.
         layout: "nhwc" if the model takes images (batch, height, width, channels), "nchw" if it
             takes (batch, channels, height, width).
 
@@ -129,6 +133,8 @@ class InputSettings:
     scale: White = None
     channels: Annotated[ChannelOrder, CHANNELS] | None = None
     interpolation: InterpolationName | None = None
+    longest: Annotated[int, SIDE] | None = None
+    multiple: Annotated[int, MULTIPLE] | None = None
     layout: Layout | None = None
 
     __pydantic_config__ = FORBID_UNKNOWN
@@ -170,6 +176,8 @@ class InputSettings:
             scale=preprocessing.scale if self.scale is None else float(self.scale),
             channels=self.channels or preprocessing.channels,
             interpolation=INTERPOLATIONS.get(self.interpolation or "", interpolation),
+            longest=sized.longest if self.longest is None else self.longest,
+            multiple=self.multiple or preprocessing.multiple,
         )
 
 
@@ -231,4 +239,6 @@ def settings_of(preprocessing: Preprocessing) -> InputSettings:
         scale=preprocessing.scale,
         channels=preprocessing.channels,
         interpolation=preprocessing.interpolation.name.lower(),
+        longest=preprocessing.longest,
+        multiple=preprocessing.multiple,
     )

@@ -3,12 +3,12 @@
     net.pt2, net.onnx          a file with a whole model            `FILES`
     net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
-    hf:google/vit-…            a model of Hugging Face              hugging_face.py
+    hf:google/vit-…            a model of Hugging Face              hugging_face/
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
     resnet50, …                a torchvision architecture           torchvision_models.py
-    ./a-folder                 a folder of Hugging Face             hugging_face.py
+    ./a-folder                 a folder of Hugging Face             hugging_face/
 
 The first line that matches the name is used.
 """
@@ -131,7 +131,7 @@ def load_model(
         classifier = factory_classifier(name, weights)
     elif name in MODELS:
         classifier = MODELS[name](weights)
-    elif name in torchvision_names():
+    elif name in torchvision_names() or "rcnn" in name:
         classifier = torchvision_classifier(name, weights)
     elif is_model_folder(name):
         classifier = _load_hugging_face(name, weights, inputs)
@@ -152,7 +152,7 @@ def _with_layout(classifier: Classifier, inputs: InputSettings) -> Classifier:
 
 
 def model_names() -> list[str]:
-    """Return the names of dmbp's models and of torchvision's classifiers."""
+    """Return the names of dmbp's models and of torchvision's."""
     return [*MODELS, *torchvision_names()]
 
 

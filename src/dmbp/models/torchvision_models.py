@@ -1,4 +1,4 @@
-"""Loads torchvision's classifiers by name, with weights that it publishes or those of a file.
+"""Loads torchvision's models by name, with weights that it publishes or those of a file.
 
 Published weights have names such as IMAGENET1K_V1; without a name, torchvision's default weights
 are used. torchvision must be imported with `import_torchvision`: its wheel is built against a CUDA
@@ -21,17 +21,21 @@ from torch import nn
 from dmbp.errors import ModelError, WeightsError, require_known
 from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
+from dmbp.models.torchvision_tasks import adapted, is_detector, refuse_two_stages
 
 _libraries: list[torch.library.Library] = []
 
-_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.", "aux_classifier.")
 """Key prefixes of heads for training, which do not affect the output in evaluation mode."""
 
 
 def torchvision_names() -> list[str]:
-    """Return the names of torchvision's classifiers."""
+    """Return the names of torchvision's classifiers, segmentations and detectors of one stage."""
     models = import_torchvision().models
-    return list(models.list_models(module=models))
+    parts = (models, models.segmentation, models.detection)
+    return [
+        name for part in parts for name in models.list_models(module=part) if "rcnn" not in name
+    ]
 
 
 def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
@@ -46,9 +50,10 @@ def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
         The model, with ImageNet's class names if it has as many classes.
 
     Raises:
-        ModelError: If torchvision has no such classifier.
+        ModelError: If torchvision has no such model, or it is a detector with two stages.
         WeightsError: If the weights do not exist, cannot be downloaded, or do not fit.
     """
+    refuse_two_stages(name)
     require_known("model", name, torchvision_names(), error=ModelError)
     models = import_torchvision().models
     published = models.get_model_weights(name)
@@ -56,18 +61,25 @@ def torchvision_classifier(name: str, weights: Path | None) -> Classifier:
     categories = tuple(published.DEFAULT.meta["categories"])
     if named is not None:
         module = _download(models, name, named)
-        return Classifier(name, module.eval(), _read_preprocessing(named), categories)
+        return _classifier(name, module, named, categories)
     assert weights is not None
     module = _from_file(models, name, weights)
-    names = categories if _output_count(module) == len(categories) else None
-    return Classifier(name, module.eval(), _read_preprocessing(published.DEFAULT), names)
+    fits = is_detector(module) or _output_count(module) == len(categories)
+    names = categories if fits else None
+    return _classifier(name, module, published.DEFAULT, names)
 
 
 def untrained_torchvision(name: str) -> Classifier:
     """Return a torchvision model with random weights."""
     models = import_torchvision().models
-    preprocessing = _read_preprocessing(models.get_model_weights(name).DEFAULT)
-    return Classifier(name, _build(models, name, {}).eval(), preprocessing)
+    return _classifier(name, _build(models, name, {}), models.get_model_weights(name).DEFAULT)
+
+
+def _classifier(
+    name: str, module: nn.Module, weights: Any, classes: tuple[str, ...] | None = None
+) -> Classifier:
+    """Return a model with the preprocessing that torchvision publishes with these weights."""
+    return adapted(Classifier(name, module.eval(), _read_preprocessing(weights), classes))
 
 
 def _published_weights(published: Any, weights: Path | None) -> Any:
@@ -98,7 +110,7 @@ def _download(models: Any, name: str, weights: Any) -> nn.Module:
 def _from_file(models: Any, name: str, path: Path) -> nn.Module:
     module = _build(models, name, {})
     state = extract_state_dict(module, read_state_dict(path), optional=_AUXILIARY)
-    classes = _head_size(module, state)
+    classes = None if is_detector(module) else _head_size(module, state)
     if classes is not None:
         module = _build(models, name, {"num_classes": classes})
     load_state_dict(module, state, str(path), optional=_AUXILIARY)
@@ -108,6 +120,8 @@ def _from_file(models: Any, name: str, path: Path) -> nn.Module:
 def _build(models: Any, name: str, options: dict[str, Any]) -> nn.Module:
     if name in ("googlenet", "inception_v3"):
         options = {**options, "init_weights": False}  # slow, and overwritten by the file's weights
+    if name not in models.list_models(module=models):
+        options = {**options, "weights_backbone": None}
     return models.get_model(name, weights=None, **options)
 
 
@@ -130,13 +144,18 @@ def _output_count(module: nn.Module) -> int:
 def _read_preprocessing(weights: Any) -> Preprocessing:
     """Return the preprocessing that torchvision publishes with these weights."""
     preset: Any = weights.transforms()
+    if not hasattr(preset, "resize_size"):  # a detector prepares photos itself
+        return Preprocessing()
     resampling: dict[str, Image.Resampling] = {
         "bilinear": Image.Resampling.BILINEAR,
         "bicubic": Image.Resampling.BICUBIC,
     }
+    size = _side(preset.resize_size)
+    is_cropped = hasattr(preset, "crop_size")
     return Preprocessing(
-        resize=_side(preset.resize_size),
-        crop=_side(preset.crop_size),
+        resize=size,
+        crop=_side(preset.crop_size) if is_cropped else size,
+        fit="crop" if is_cropped else "whole",
         mean=tuple(preset.mean),
         std=tuple(preset.std),
         interpolation=resampling[preset.interpolation.value],

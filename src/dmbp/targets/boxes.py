@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -60,6 +60,10 @@ class BoxLayout(ABC):
     @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of every class, (candidates, classes)."""
+
+    def candidate(self, outputs: Tensor, box: FoundBox, size: tuple[int, ...]) -> int:  # noqa: ARG002
+        """Return which candidate of any image's outputs stands for a box that was found."""
+        return box.candidate
 
 
 @dataclass(frozen=True)
@@ -110,20 +114,20 @@ def find_boxes(
     kept: list[int] = []
     for candidate in order.tolist():
         rivals = [k for k in kept if classes[k] == classes[candidate]]
-        if not rivals or _overlap(corners[candidate], corners[rivals]) <= MOST_OVERLAP:
+        if not rivals or overlaps(corners[candidate], corners[rivals]).max() <= MOST_OVERLAP:
             kept.append(candidate)
         if len(kept) == MOST_BOXES:
             break
     return [FoundBox(k, int(classes[k]), float(best[k]), tuple(corners[k].tolist())) for k in kept]
 
 
-def _overlap(box: Tensor, others: Tensor) -> float:
-    """Return the largest intersection over union of a box with others."""
+def overlaps(box: Tensor, others: Tensor) -> Tensor:
+    """Return the intersection over union of a box with each of others."""
     start, end = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
     shared = (end - start).clamp(min=0).prod(1)
     areas = (others[:, 2:] - others[:, :2]).clamp(min=0).prod(1)
     own = (box[2:] - box[:2]).clamp(min=0).prod()
-    return float((shared / (areas + own - shared).clamp(min=1e-9)).max())
+    return shared / (areas + own - shared).clamp(min=1e-9)
 
 
 @dataclass(frozen=True)
@@ -148,14 +152,18 @@ class Box(NamedTarget):
         """Return the score of the box's class, for one image."""
         layout = layout_of(context)
         box, number = self._find(context, layout)
-        candidate, index = box.candidate, box.index
+        index, size = box.index, context.size
         what = context.class_name(index)
         return BoundTarget(
             self,
             f"{what} in box {number}" if number is not None else f"{what} in the box",
-            score=lambda outputs: layout.scores(outputs)[candidate, index],
-            probability=lambda outputs, _: layout.probabilities(outputs)[candidate, index],
-            region=_filled(box.corners, context.size),
+            score=lambda outputs: layout.scores(outputs)[
+                layout.candidate(outputs, box, size), index
+            ],
+            probability=lambda outputs, _: layout.probabilities(outputs)[
+                layout.candidate(outputs, box, size), index
+            ],
+            region=_filled(box.corners, size),
             score_words=f"the detector's score for {what} in this box, before suppression",
         )
 
@@ -210,6 +218,7 @@ class YoloBoxes(BoxLayout):
         has_objectness: Whether the fifth number is the probability that there is any object.
         is_decoded: Whether boxes are in pixels; otherwise they are in units of the grids.
         are_probabilities: Whether scores went through a sigmoid.
+        classes: How many classes there are, if other numbers follow, such as those of masks.
     """
 
     grids: tuple[tuple[int, int, int], ...]
@@ -217,6 +226,7 @@ class YoloBoxes(BoxLayout):
     has_objectness: bool = False
     is_decoded: bool = True
     are_probabilities: bool = True
+    classes: int | None = None
 
     def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         """Return the corners of every candidate."""
@@ -229,16 +239,20 @@ class YoloBoxes(BoxLayout):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return the score of each class, with that of any object added."""
-        found = self._rows(outputs)[:, 4:]
+        found = self._found(outputs)
         if self.are_probabilities:
             found = found.clamp(CERTAIN, 1 - CERTAIN).logit()
         return found[:, 1:] + found[:, :1] if self.has_objectness else found
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class, times that of any object."""
-        found = self._rows(outputs)[:, 4:]
+        found = self._found(outputs)
         found = found if self.are_probabilities else found.sigmoid()
         return found[:, 1:] * found[:, :1] if self.has_objectness else found
+
+    def _found(self, outputs: Tensor) -> Tensor:
+        last = None if self.classes is None else 4 + self.has_objectness + self.classes
+        return self._rows(outputs)[:, 4:last]
 
     def _rows(self, outputs: Tensor) -> Tensor:
         rows = outputs.reshape([size for size in outputs.shape if size > 1])
@@ -257,10 +271,17 @@ def grid_cells(grids: Sequence[tuple[int, int, int]], like: Tensor) -> tuple[Ten
 
 @dataclass(frozen=True)
 class QueryBoxes(BoxLayout):
-    """Outputs of DETR: (queries, classes + 1 + 4), logits and then a box in shares of the image.
+    """Outputs of DETR: (queries, logits + 4), logits and then a box in shares of the image.
 
-    The last class is "no object".
+    Args:
+        classes: How many classes there are. If there is one more logit, it stands for "no object"
+            and probabilities add up to 1; otherwise each class has a probability of its own.
+        is_ranked: Whether queries are the strongest places of an image, in their order. The same
+            place then is another query of a changed image.
     """
+
+    classes: int
+    is_ranked: bool = False
 
     def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
         """Return the corners of every query's box."""
@@ -271,11 +292,20 @@ class QueryBoxes(BoxLayout):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return the logit of each class."""
-        return outputs[:, :-5]
+        return outputs[:, : self.classes]
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class."""
-        return outputs[:, :-4].softmax(1)[:, :-1]
+        logits = outputs[:, :-4]
+        found = logits.softmax(1) if logits.shape[1] > self.classes else logits.sigmoid()
+        return found[:, : self.classes]
+
+    def candidate(self, outputs: Tensor, box: FoundBox, size: tuple[int, ...]) -> int:
+        """Return the query at the place of a box: the one that overlaps it most, if ranked."""
+        if not self.is_ranked:
+            return box.candidate
+        corners = self.corners(outputs.detach(), size).cpu().float()
+        return int(overlaps(torch.tensor(box.corners), corners).argmax())
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,10 +340,44 @@ class AnchorBoxes(BoxLayout):
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class; the background's is 0, so that it is no box."""
         logits = outputs[:, :-4]
-        if not self.has_background:
-            return logits.sigmoid()
-        found = logits.softmax(1)
-        return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
+        return _foreground(logits) if self.has_background else logits.sigmoid()
+
+
+@dataclass(frozen=True)
+class CornerBoxes(BoxLayout):
+    """Outputs (anchors, logits + 4): logits and then left, top, right and bottom in pixels.
+
+    Args:
+        has_background: Whether class 0 is the background and probabilities add up to 1 (SSD);
+            otherwise each class has a probability of its own (RetinaNet).
+        has_centre: Whether there is one more logit, of being in the middle of the box (FCOS).
+    """
+
+    has_background: bool = False
+    has_centre: bool = False
+
+    def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Return the corners of every anchor's box, inside the image."""
+        sides = torch.tensor([size[1], size[0]] * 2).to(outputs)
+        return outputs[:, -4:].clamp(min=0).minimum(sides)
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return the logit of each class, with that of the middle added."""
+        if self.has_centre:
+            return outputs[:, :-5] + outputs[:, -5:-4]
+        return outputs[:, :-4]
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probability of each class; the background's is 0, so that it is no box."""
+        if self.has_centre:
+            return (outputs[:, :-5].sigmoid() * outputs[:, -5:-4].sigmoid()).sqrt()
+        return _foreground(outputs[:, :-4]) if self.has_background else outputs[:, :-4].sigmoid()
+
+
+def _foreground(logits: Tensor) -> Tensor:
+    """Return probabilities that add up to 1 with that of class 0, the background, which is 0."""
+    found = logits.softmax(1)
+    return torch.cat([torch.zeros_like(found[:, :1]), found[:, 1:]], 1)
 
 
 def layout_of(context: TargetContext) -> BoxLayout:
@@ -349,11 +413,14 @@ def find_layout(context: TargetContext) -> BoxLayout:
                 cells = sum(height * width for height, width, _ in grids)
                 if numbers > 4 and candidates in (cells, 3 * cells):
                     has_objectness = candidates == 3 * cells or not is_transposed
-                    if names is not None and numbers - 4 in (names, names + 1):
-                        has_objectness = numbers - 4 == names + 1
-                    if numbers == 5:
+                    rest = None if names is None else numbers - 4 - names
+                    if rest in (0, 1):
+                        has_objectness = rest == 1
+                    elif numbers == 5:
                         has_objectness = False
-                    return _yolo(context, grids, is_transposed, has_objectness)
+                    classes = names if rest is not None and rest > 1 else None
+                    layout = YoloBoxes(grids, is_transposed, has_objectness, classes=classes)
+                    return _decoded(layout, context)
     raise TargetError(
         "Box is for detectors such as YOLO, DETR, SSD and RetinaNet, but the model's outputs for "
         f"an image have shape {tuple(context.outputs.shape)}, which is none of their layouts"
@@ -364,22 +431,16 @@ def _grids(size: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int,
     return tuple((-(-size[0] // k), -(-size[1] // k), k) for k in strides)
 
 
-def _yolo(
-    context: TargetContext,
-    grids: tuple[tuple[int, int, int], ...],
-    is_transposed: bool,
-    has_objectness: bool,
-) -> YoloBoxes:
-    """Return the layout of outputs whose grids are known."""
-    layout = YoloBoxes(grids, is_transposed, has_objectness)
+def _decoded(layout: YoloBoxes, context: TargetContext) -> YoloBoxes:
+    """Return a layout with what the outputs themselves show about boxes and scores."""
     rows = layout._rows(context.outputs).detach()
-    scores = rows[:, 4:]
+    scores = layout._found(context.outputs).detach()
     are_probabilities = bool((scores >= 0).all() and (scores <= 1).all())
-    cells, strides = grid_cells(grids, rows)
+    cells, strides = grid_cells(layout.grids, rows)
     is_decoded = True
     if len(cells) == len(rows):
         # A box lies near its own cell: decoded middles are pixels, others are offsets in cells.
         from_pixels = (rows[:, :2] / strides - cells - 0.5).abs().mean()
         from_offsets = (rows[:, :2] - 0.5).abs().mean()
         is_decoded = bool(from_pixels <= from_offsets)
-    return YoloBoxes(grids, is_transposed, has_objectness, is_decoded, are_probabilities)
+    return replace(layout, is_decoded=is_decoded, are_probabilities=are_probabilities)

@@ -71,6 +71,10 @@ class PhotoCheck:
         seen = self.preprocessing
         is_resized = seen.fit in ("crop", "squeeze-crop")
         resized = f", of a photo resized to {format_size(seen.resize)}" if is_resized else ""
+        if seen.fit == "whole" and seen.longest is not None:
+            resized = f", the long side at most {seen.longest}"
+        if seen.fit == "whole" and seen.multiple > 1:
+            resized += f", sides in multiples of {seen.multiple}"
         values = {
             "size": f"{format_size(seen.crop)} (height×width)",
             "fit": f"{seen.fit}{resized}",

@@ -295,11 +295,6 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-def gives_embeddings(classifier: Classifier) -> bool:
-    """Return whether outputs are an embedding, to be compared with that of a text."""
-    return classifier.embed is not None
-
-
 def explained_targets(
     classifier: Classifier, context: TargetContext, targets: Sequence[str], others: Sequence[str]
 ) -> Sequence[ExplainedTarget]:
@@ -309,7 +304,7 @@ def explained_targets(
         classifier: The model.
         context: Its outputs for the photo, and what is known about it.
         targets: Numbers or names of classes, or texts of `dmbp.targets`; if there are none, what
-            suits the outputs is explained.
+            `classifier.asked` says, or else what suits the outputs is explained.
         others: Numbers or names of classes to explain each target rather than, or "rivals".
 
     Returns:
@@ -319,9 +314,10 @@ def explained_targets(
         TargetError: If there is no such target, or none that it can be compared with.
     """
     outputs = context.outputs
+    targets = targets or classifier.asked
     names = {name.lower() for name in classifier.classes or ()}
     is_named = any(is_target_text(k) and k.strip().lower() not in names for k in targets)
-    if outputs.dim() == 1 and not is_named and not gives_embeddings(classifier):
+    if outputs.dim() == 1 and not is_named and not classifier.is_encoder:
         return class_targets(classifier, outputs, targets, others)
     if others:
         raise TargetError(
@@ -330,10 +326,11 @@ def explained_targets(
         )
     asked = [_named_target(text, classifier, context) for text in targets]
     if not asked:
-        if gives_embeddings(classifier):
+        if classifier.is_encoder:
+            prompt = "" if classifier.embed is None else "--prompt 'a cat', or "
             raise TargetError(
                 f"{classifier.name} gives embeddings: say what to compare the photo with, such as "
-                "--prompt 'a cat', or --target similarity:image=FILE"
+                f"{prompt}--target similarity:image=FILE"
             )
         asked = [output_kind(context).default(context)]
     bound = [OtherTarget(target.bind(context), outputs) for target in asked]
@@ -344,10 +341,11 @@ def _named_target(text: str, classifier: Classifier, context: TargetContext) -> 
     """Return the target that a user wrote; a class alone stands for what suits the outputs."""
     if is_target_text(text):
         return target_from_text(text, mask=read_mask)
-    if gives_embeddings(classifier):
+    if classifier.is_encoder:
+        prompt = "" if classifier.embed is None else "it as --prompt, or "
         raise TargetError(
-            f"{classifier.name} gives embeddings and has no class {text!r}: give it as --prompt, "
-            "or another photo as --target similarity:image=FILE"
+            f"{classifier.name} gives embeddings and has no class {text!r}: give {prompt}"
+            "another photo as --target similarity:image=FILE"
         )
     if context.outputs.dim() == 1:
         return Class(class_from_text(text))

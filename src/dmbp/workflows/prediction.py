@@ -36,7 +36,6 @@ from dmbp.workflows.explained_target import (
     ExplainedTarget,
     NamedClass,
     explained_targets,
-    gives_embeddings,
 )
 
 
@@ -48,6 +47,7 @@ class ModelSpec:
     With `untrained`, an architecture without a weights file gets random weights.
     With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
     where that differs from what the model says, and `ends` which inputs and outputs are meant.
+    `prompts` are texts that a model of images and texts compares photos with.
     """
 
     model: str | None = None
@@ -58,6 +58,7 @@ class ModelSpec:
     trust_model_file: bool = False
     inputs: InputSettings = field(default_factory=InputSettings)
     ends: Ends = field(default_factory=Ends)
+    prompts: tuple[str, ...] = ()
 
     def load(self) -> Classifier:
         """Load the model onto its device."""
@@ -74,6 +75,8 @@ class ModelSpec:
                 inputs=self.inputs,
                 ends=self.ends,
             )
+        if self.prompts:
+            classifier = classifier.with_prompts(self.prompts)
         move_module(classifier.module, device)
         return replace(classifier, weights=None if self.weights is None else str(self.weights))
 
@@ -125,7 +128,7 @@ class InputPrediction:
     @property
     def gives_classes(self) -> bool:
         """Whether the model gives a score for each class."""
-        return self.outputs.dim() == 1 and not gives_embeddings(self.classifier)
+        return self.outputs.dim() == 1 and not self.classifier.is_encoder
 
     @property
     def top_class(self) -> NamedClass:
@@ -149,7 +152,7 @@ class InputPrediction:
 
     def _other_verdict(self, decimals: int) -> str:
         """Return what a model says that is no classifier."""
-        if gives_embeddings(self.classifier):
+        if self.classifier.is_encoder:
             return f"embedded in {len(self.outputs)} numbers"
         try:
             return output_kind(self.context).verdict(self.context, decimals)
@@ -250,6 +253,11 @@ def photo_context(
     preprocessing = classifier.preprocessing
 
     def embed_image(path: str) -> Tensor:
+        if classifier.asked and not classifier.is_encoder:
+            raise TargetError(
+                "with prompts, the model gives a score for each of them and no embedding: leave "
+                "--prompt out to compare the photo with another one"
+            )
         other = preprocessing.tensor(preprocessing.view(read_photo(Path(path))))
         return run_model(classifier, classifier.move_inputs(other))[0][0]
 
