@@ -158,3 +158,20 @@ def test_a_table_of_many_rows_is_refused() -> None:
     found = run_explain("many.csv", model=f"{HERE}:tables")
     assert found.exit_code == 2
     assert "many.csv has 33 rows; at most 32 are explained at once" in found.stderr
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("command", ["compare", "sanity", "boxes"])
+def test_commands_of_photos_say_so(command: str) -> None:
+    found = run(command, "scan.npy", "--model", f"{HERE}:volumes")
+    assert found.exit_code == 2
+    assert found.stderr.startswith("dmbp: scan.npy is no photo, and this command takes one")
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("model", "shape"), [("volumes", "1×1×32×32×32"), ("signals", "1×1×1024")])
+def test_the_doctor_examines_models_of_other_inputs(model: str, shape: str) -> None:
+    found = run("doctor", f"{HERE}:{model}")
+    assert found.exit_code == 0, found.output
+    assert shape in found.stdout
+    assert "photos" not in found.stdout

@@ -70,6 +70,20 @@ def takes_photos(classifier: Classifier) -> bool:
     return expected is None or len(expected) == 1 or (len(expected) == 3 and expected[0] in (1, 3))
 
 
+EXAMPLE_SIDES = {1: 1024, 2: 224, 3: 32}
+"""The sides of an example of a signal, an image or a volume, if a model takes any."""
+
+
+def example_shape(classifier: Classifier) -> tuple[int, ...]:
+    """Return the shape of an input that a model may be examined on, without its batch."""
+    preprocessing = classifier.preprocessing
+    expected = None if takes_photos(classifier) else expected_shape(classifier)
+    if expected is None:
+        return (len(preprocessing.mean), *preprocessing.size)
+    side = EXAMPLE_SIDES.get(len(expected) - 1, 32)
+    return tuple(side if size is None else size for size in expected)
+
+
 def inputs_of(file: ArrayFile, name: str, classifier: Classifier) -> list[Tensor]:
     """Return the inputs in a file, each (1, …), as the model takes them.
 
