@@ -69,7 +69,7 @@ def measure(name: str) -> str:
     named = GradCAM(model, layer=layer.name, signed=True)
     named.linearizer.share_captures(cam.linearizer)
     same = "same" if torch.equal(named.attribute(image, target=0), found) else "differs"
-    return f"| {name} | `{layer.name}` | {layer.height} × {layer.width} | {same} |"
+    return f"| {name} | `{layer.name}` | {' × '.join(map(str, layer.size))} | {same} |"
 
 
 def main() -> None:

@@ -19,10 +19,14 @@ Baseline = Tensor | Literal["blur", "mean", "zero"] | None
 """Zero (or None), a blurred copy of the input, each channel's mean, or a tensor."""
 
 ReplaceFunction = Callable[[Tensor, Tensor], Tensor]
-"""Returns images from images and a mask, (images, 1, height, width), that is true where pixels are
-removed: inpainting, for example."""
+"""Returns images from images and a mask, (images, 1, *size), that is true where pixels are removed:
+inpainting, for example. The mask of vectors is (vectors, entries)."""
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
+
+WIDE_BLUR = 1 / 5
+"""The least width of the blur of signals and volumes, as a share of their side: four of the windows
+that signals are tested with. Eleven moments of thousands would hardly be blurred."""
 
 
 def blur_weights(size: int = BLUR_SIZE, sigma: float = BLUR_SIGMA) -> Tensor:
@@ -54,7 +58,8 @@ def blur(images: Tensor) -> Tensor:
     """Blur images (batch, channel, height, width) channel by channel, padded with zeros.
 
     Signals and volumes are blurred along each of their dimensions, without the padding's dark
-    edges: the blurred ones are divided by the kernel's weight inside.
+    edges: the blurred ones are divided by the kernel's weight inside. Along dimensions longer than
+    `BLUR_SIZE / WIDE_BLUR`, the mean of `WIDE_BLUR` of the side is taken.
     """
     weights = _blur_weights_on(images.device, images.dtype)
     if images.dim() != 4:
@@ -72,11 +77,24 @@ def _blur_along_all(inputs: Tensor, weights: Tensor) -> Tensor:
     for dim in range(2, inputs.dim()):
         lines = inputs.movedim(dim, -1)
         flat = lines.reshape(-1, 1, lines.shape[-1])
+        half = round(WIDE_BLUR * lines.shape[-1]) // 2
+        if 2 * half + 1 > BLUR_SIZE:
+            inputs = _box_mean(flat, half).view_as(lines).movedim(-1, dim)
+            continue
         kernel, padding = weights.view(1, 1, -1), len(weights) // 2
         inside = functional.conv1d(torch.ones_like(flat[:1]), kernel, padding=padding)
         blurred = functional.conv1d(flat, kernel, padding=padding) / inside
         inputs = blurred.view_as(lines).movedim(-1, dim)
     return inputs
+
+
+def _box_mean(lines: Tensor, half: int) -> Tensor:
+    """Return the mean of up to `half` neighbours on each side, of lines (…, length)."""
+    length = lines.shape[-1]
+    total = functional.pad(lines.double().cumsum(-1), (1, 0))
+    place = torch.arange(length, device=lines.device)
+    first, last = (place - half).clamp(min=0), (place + half + 1).clamp(max=length)
+    return ((total[..., last] - total[..., first]) / (last - first)).to(lines.dtype)
 
 
 def noise(inputs: Tensor) -> Tensor:
@@ -133,6 +151,11 @@ def baseline_for(inputs: Tensor, reference: Baseline) -> Tensor:
             "reference=None"
         )
     return blur(inputs)
+
+
+def default_substrate(inputs: Tensor) -> Baseline:
+    """Return what metrics replace pixels by, unless told: a vector's entries cannot be blurred."""
+    return "zero" if inputs.dim() == 2 else "blur"
 
 
 def replaced_by(function: ReplaceFunction, inputs: Tensor, mask: Tensor) -> Tensor:

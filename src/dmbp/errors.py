@@ -86,7 +86,7 @@ class InexactCapture(CaptureError):
 
 
 class PhotoError(DMBPError):
-    """A photograph cannot be read."""
+    """A photograph, or another file to explain, cannot be read."""
 
 
 class WorkerError(DMBPError):

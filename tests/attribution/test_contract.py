@@ -156,6 +156,82 @@ def test_inputs_other_than_images(name: str) -> None:
         assert method.attribute(inputs, target=0).shape == inputs.shape
 
 
+class Conv1d(nn.Sequential):
+    """A network of signals with two channels."""
+
+    shape = (3, 2, 20)
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv1d(2, 6, 5), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2),
+            nn.Conv1d(6, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+            nn.Linear(6, 4),
+        )  # fmt: skip
+
+
+class Conv3d(nn.Sequential):
+    """A network of volumes."""
+
+    shape = (3, 1, 8, 6, 10)
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv3d(1, 6, 3), nn.BatchNorm3d(6), nn.ReLU(), nn.MaxPool3d(2),
+            nn.Conv3d(6, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(),
+            nn.Linear(6, 4),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("net", [Conv1d, Conv3d])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLATIONS])
+def test_signals_and_volumes(name: str, net: type[Conv1d | Conv3d]) -> None:
+    """Shape, dtype, the same again; batch = loop, as for images."""
+    model = net().double().eval()
+    nets.randomise_statistics(model)
+    model[-1].weight.data.abs_()  # some region raises every score
+    inputs = torch.randn(net.shape, dtype=torch.float64)
+    method = make(name, model)
+    maps = method.attribute(inputs, target=[0, 1, 2])
+    channels = 1 if METHODS[name].regions else inputs.shape[1]
+    assert maps.shape == (len(inputs), channels, *inputs.shape[2:])
+    assert maps.dtype == inputs.dtype
+    assert torch.isfinite(maps).all()
+    assert maps.flatten(1).any(1).all()
+    assert torch.equal(maps, method.attribute(inputs, target=[0, 1, 2]))
+    alone = torch.cat([method.attribute(inputs[k : k + 1], target=k) for k in range(3)])
+    assert relative(alone, maps) <= BATCH
+
+
+@pytest.mark.parametrize("name", ["gradcam", "guided_gradcam", "fullgrad"])
+def test_a_signal_is_an_image_of_one_line(name: str) -> None:
+    def layers(dims: int) -> nn.Module:
+        conv, norm, pool = {
+            1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d),
+            2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d),
+        }[dims]
+        across = (1,) * (dims - 1)
+        return nn.Sequential(
+            conv(2, 6, (*across, 5)), norm(6), nn.ReLU(), pool((*across, 2)),
+            conv(6, 6, (*across, 3)), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4),
+        )  # fmt: skip
+
+    line, image = layers(1).double().eval(), layers(2).double().eval()
+    signal = torch.randn(Conv1d.shape, dtype=torch.float64)
+    line(signal), image(signal[:, :, None])
+    nets.randomise_statistics(line)
+    line[-1].weight.data.abs_()
+    image.load_state_dict(
+        {
+            key: value[:, :, None] if value.dim() == 3 else value
+            for key, value in line.state_dict().items()
+        }
+    )
+    for target in range(2):
+        of_line = make(name, line).attribute(signal, target=target)
+        of_image = make(name, image).attribute(signal[:, :, None], target=target)
+        assert relative(of_image[:, :, 0], of_line) <= BATCH
+
+
 @pytest.mark.parametrize("name", ["rise", "smoothgrad", "random"])
 def test_a_generator_decides_what_is_drawn(name: str) -> None:
     model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)

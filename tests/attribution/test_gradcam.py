@@ -100,13 +100,13 @@ def small_vgg() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "layer"),
     [
-        (small_densenet, ("relu__10", 4, 4)),  # forward() itself calls this, its eleventh ReLU
-        (small_efficientnet, ("features", 8, 8)),
-        (small_vgg, ("features.4", 16, 16)),
+        (small_densenet, ("relu__10", (4, 4))),  # forward() itself calls this, its eleventh ReLU
+        (small_efficientnet, ("features", (8, 8))),
+        (small_vgg, ("features.4", (16, 16))),
     ],
 )
 def test_the_last_stage_of_small_ones(
-    make: Callable[[], nn.Module], layer: tuple[str, int, int]
+    make: Callable[[], nn.Module], layer: tuple[str, tuple[int, int]]
 ) -> None:
     cam = GradCAM(make().eval(), signed=True)
     cam.attribute(torch.randn(1, 3, 32, 32), target=0)

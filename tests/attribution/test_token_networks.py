@@ -32,7 +32,7 @@ def output_of(model: nn.Module, name: str, images: Tensor) -> Tensor:
 
 
 def name_and_size(stage: Stage) -> tuple[str, tuple[int, int]]:
-    return stage.layer.name, (stage.layer.height, stage.layer.width)
+    return stage.layer.name, stage.layer.size
 
 
 @pytest.mark.parametrize("network", TOKEN_NETWORKS.values(), ids=TOKEN_NETWORKS)

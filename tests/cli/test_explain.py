@@ -350,9 +350,9 @@ def test_a_damaged_photo_leaves_the_others_to_be_explained(folder: Path, bad_fil
 def test_photos_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[Path] = []
 
-    def count(path: Path) -> Image.Image:
+    def count(path: Path, **options: bool) -> Image.Image:
         decoded.append(path)
-        return read_photo(path)
+        return read_photo(path, **options)
 
     monkeypatch.setattr("dmbp.workflows.explain.read_photo", count)
     assert run_explain("photo.jpg", "photo.png").exit_code == 0
@@ -634,7 +634,7 @@ def test_patterns_of_a_bgr_network_are_drawn_as_rgb(
         drawn.append(rows[0])
         return Figure()
 
-    monkeypatch.setattr("dmbp.workflows.explain.draw_panel", keep)
+    monkeypatch.setattr("dmbp.workflows.explanation.draw_panel", keep)
     for model, order in (("good", "rgb"), ("reversed_channels", "bgr")):
         result = run_explain("photo.jpg", "--channels", order, model=f"{NETWORKS}:{model}")
         assert result.exit_code == 0, result.output

@@ -200,16 +200,25 @@ def test_windows_cover_every_shape(
 ) -> None:
     found = windows_over(torch.zeros(shape), None, None)
     assert (len(found), found.side) == (windows, side)
-    assert found.masks.any(0).all()
-    assert set(found.masks.flatten(1).sum(1).tolist()) == {int(torch.tensor(side).prod())}
-    ones = torch.ones(2, windows)
-    assert torch.allclose(found.paint(ones), torch.ones(2, *found.size))
+    masks = found.masks(torch.arange(windows))
+    assert masks.shape == (windows, *found.size)
+    assert masks.any(0).all()
+    assert set(masks.flatten(1).sum(1).tolist()) == {found.area}
+    dense = masks.flatten(1).double()
+    values = torch.randn(2, windows, dtype=torch.float64)
+    mean = (values @ dense / dense.sum(0)).view(2, *found.size)
+    assert relative(found.paint(values), mean) <= BATCH
+    pixels = torch.randn(2, *found.size, dtype=torch.float64)
+    assert relative(found.sums(pixels), pixels.flatten(1) @ dense.T) <= BATCH
+    some = torch.tensor([[0, windows - 1], [windows // 2, 1]])
+    assert torch.equal(found.masks(some), masks[some])
 
 
 def test_windows_overlap_by_half() -> None:
     found = windows_over(torch.zeros(1, 3, 64, 64), None, None)
-    assert found.masks[0].nonzero().amax(0).tolist() == [15, 15]
-    assert found.masks[1].nonzero().amin(0).tolist() == [0, 8]
+    first, second = found.masks(torch.arange(2))
+    assert first.nonzero().amax(0).tolist() == [15, 15]
+    assert second.nonzero().amin(0).tolist() == [0, 8]
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 60), (2, 9), (1, 3, 40, 28), (1, 2, 8, 8, 8)])

@@ -95,7 +95,7 @@ def test_what_has_no_score() -> None:
     with pytest.raises(InputError, match="does not fit inputs"):
         deletion(Brightness().eval(), IMAGE, 0, torch.zeros(1, 1, 3, 3))
     with pytest.raises(InputError, match="pixels can be ordered in images"):
-        insertion(Brightness().eval(), torch.zeros(2, 7), 0, torch.zeros(2, 7))
+        insertion(Brightness().eval(), torch.zeros(7), 0, torch.zeros(7))
     with pytest.raises(InputError, match="does not fit inputs"):
         insertion(Brightness().eval(), IMAGE, 0, torch.zeros(1, 1, 3, 3))
     with pytest.raises(InputError, match="contains NaN"):

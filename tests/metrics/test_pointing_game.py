@@ -47,3 +47,23 @@ def test_boxes_that_are_refused() -> None:
         pointing_game(peak(0, 0), [[(5.0, 2.0, 3.0, 4.0)]])
     with pytest.raises(InputError, match="tolerance must be a distance"):
         pointing_game(peak(0, 0), [[(1.0, 2.0, 3.0, 4.0)]], tolerance=-3)
+
+
+def test_boxes_of_signals_and_volumes() -> None:
+    signal, volume = torch.zeros(1, 2, 50), torch.zeros(1, 1, 8, 9, 10)
+    signal[0, 1, 30], volume[0, 0, 5, 3, 7] = 1.0, 1.0
+    assert pointing_game(signal, [[(28.0, 33.0)]], tolerance=0).all()
+    assert not pointing_game(signal, [[(33.0, 40.0)]], tolerance=2).any()
+    assert pointing_game(signal, [[(33.0, 40.0)]], tolerance=3).all()
+    box = (7.0, 2.0, 4.0, 9.0, 3.0, 5.0)  # from x 7, y 2, z 4 to x 9, y 3, z 5
+    assert pointing_game(volume, [[box]], tolerance=0).all()
+    assert not pointing_game(volume.transpose(2, 4), [[box]], tolerance=1).any()
+
+
+def test_boxes_that_do_not_fit_are_one_sentence() -> None:
+    with pytest.raises(InputError, match=r"boxes must be a list of \(start, end\)"):
+        pointing_game(torch.zeros(1, 2, 50), [[(1.0, 2.0, 3.0, 4.0)]])
+    with pytest.raises(InputError, match=r"left, top, front, right, bottom, back"):
+        pointing_game(torch.zeros(1, 1, 4, 4, 4), [[(1.0, 2.0, 3.0, 4.0)]])
+    with pytest.raises(InputError, match="maps with places"):
+        pointing_game(torch.zeros(1, 4), [[(1.0, 2.0)]])

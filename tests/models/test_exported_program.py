@@ -126,6 +126,27 @@ def test_a_damaged_program_is_one_sentence(tmp_path: Path) -> None:
     assert len(found.stderr.splitlines()) == 1, found.stderr
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(4, 2), (4,)),
+        (nn.Conv1d(2, 2, 3), (2, 9)),
+        (nn.Conv2d(10, 2, 3), (10, 8, 9)),
+        (nn.Conv3d(1, 2, 3), (1, 6, 5, 4)),
+    ],
+)
+def test_a_program_for_other_inputs_states_their_shape(
+    layer: nn.Module, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    layers = layer, nn.ReLU(), nn.Flatten()
+    network = nn.Sequential(*layers).eval()
+    save(network, tmp_path / "net.pt2", torch.zeros(1, *shape))
+    classifier = load_model(str(tmp_path / "net.pt2"))
+    assert classifier.input_shape == shape
+    inputs = torch.randn(3, *shape)
+    assert torch.allclose(classifier.module(inputs), network(inputs), atol=1e-6)
+
+
 def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -137,7 +158,7 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.pt2").write_text("hello")
     save(nn.ReLU(), tmp_path / "last.pt2", torch.zeros(1, 16, 24, 3))
-    save(nn.Linear(4, 2), tmp_path / "flat.pt2", torch.zeros(1, 4))
+    save(nn.Conv3d(1, 2, 3), tmp_path / "volumes.pt2", torch.zeros(8, 1, 6, 6, 6))
     for name, sentence in [
         ("missing.pt2", "there is no model file"),
         ("cut.pt2", "is damaged, or not a program"),
@@ -145,7 +166,7 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
         ("eight.pt2", "was exported for batches of 8"),
         ("two.pt2", "takes 2 inputs"),
         ("last.pt2", r"of shape \(1, 16, 24, 3\), not photos .* give --layout nhwc"),
-        ("flat.pt2", r"takes inputs of shape \(1, 4\), not photos"),
+        ("volumes.pt2", "was exported for batches of 8"),
     ]:
         with pytest.raises(ModelError, match=sentence):
             load_model(str(tmp_path / name))

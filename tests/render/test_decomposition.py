@@ -97,9 +97,15 @@ def test_independent_classes_are_explained(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
-    volumes = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
-    d = dmbp.DMBP(volumes.eval(), iterations=1).explain(torch.randn(1, 1, 4, 4, 4), target=0)
-    with pytest.raises(InputError, match="only images"):
+    class Film(torch.nn.Module):
+        """Scores of volumes that change in time."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = torch.relu(x).flatten(1).sum(1)
+            return torch.stack([total, -total], 1)
+
+    d = dmbp.DMBP(Film().eval(), iterations=1).explain(torch.randn(1, 1, 2, 4, 4, 4), target=0)
+    with pytest.raises(InputError, match="can be drawn as pictures, not inputs of shape"):
         d.plot(tmp_path / "a.png")
     image = dmbp.DMBP(nets.ResidualNet().eval(), iterations=1).explain(
         torch.randn(1, 3, 8, 8), target=0

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -26,6 +25,7 @@ class Listener(nn.Sequential):
     """A network on signals."""
 
     def __init__(self, channels: int = 2) -> None:
+        torch.manual_seed(0)
         super().__init__(
             nn.Conv1d(channels, 6, 5, padding=2),
             nn.ReLU(),
@@ -47,25 +47,44 @@ def test_moments_are_red_for_and_blue_against() -> None:
     attribution = numpy.array([[1.0, 0.0, -1.0, 0.0], [0.0, 0.0, 0.0, 0.5]])
     figure = drawn(SeriesRow(values, attribution, TERMS, "cat", ["left", "right"]), draw_signal)
     axes = [axis for axis in figure.axes if axis.get_ylabel() in ("left", "right")]
-    bands = [next(c for c in a.collections if isinstance(c, LineCollection)) for a in axes]
-    red, white, blue, _ = bands[0].get_colors()[:, :3]
+    spans = [axis.images[0].get_array()[0] for axis in axes]
+    red, white, blue, _ = spans[0][:, :3]
     assert red[0] > red[2] + 0.2
     assert blue[2] > blue[0] + 0.2
     assert white.min() > 0.99
-    assert bands[1].get_colors()[3][0] > bands[1].get_colors()[3][2]
-    for band, line, axis in zip(bands, values, axes, strict=True):
-        middles = numpy.array([path.vertices[1] for path in band.get_paths()])
-        assert middles[:, 1].tolist() == line.tolist()
+    assert spans[1][3][0] > spans[1][3][2]
+    for line, axis in zip(values, axes, strict=True):
+        assert axis.images[0].get_extent()[:2] == [
+            -0.5,
+            3.5,
+        ]  # each moment in the middle of its own
         assert axis.lines[0].get_ydata().tolist() == line.tolist()
+
+
+def test_a_long_signal_is_an_envelope() -> None:
+    """A single moment of evidence, and the least and largest values, do not get lost."""
+    values, attribution = numpy.zeros((1, 50_000)), numpy.zeros((1, 50_000))
+    values[0, 20_000], values[0, 30_000], attribution[0, 40_000] = 5.0, -4.0, 1.0
+    figure = drawn(SeriesRow(values, attribution, TERMS, "cat", ["lead"]), draw_signal)
+    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == "lead")
+    assert not axis.lines
+    vertices = axis.collections[0].get_paths()[0].vertices
+    assert vertices[:, 1].max() == 5.0
+    assert vertices[:, 1].min() == -4.0
+    assert abs(vertices[vertices[:, 1].argmax(), 0] - 20_000) < 50
+    colours = axis.images[0].get_array()[0]
+    redness = colours[:, 0] - colours[:, 2]
+    assert redness.max() > 0.2
+    assert abs(redness.argmax() * 50_000 / len(redness) - 40_000) < 200
 
 
 def test_features_are_bars_with_their_values() -> None:
     row = SeriesRow(numpy.array([3.0, -1.5]), numpy.array([0.25, -2.0]), TERMS, "cat", ["a", "b"])
     axis = drawn(row, draw_features).axes[0]
-    assert [bar.get_width() for bar in axis.patches] == [0.25, -2.0]
+    assert [bar.get_width() for bar in axis.patches] == [-2.0, 0.25]  # the strongest first
     colours = [to_rgb(bar.get_facecolor()) for bar in axis.patches]
-    assert colours == [to_rgb(RED_BLUE.positive), to_rgb(RED_BLUE.negative)]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["a = 3", "b = -1.5"]
+    assert colours == [to_rgb(RED_BLUE.negative), to_rgb(RED_BLUE.positive)]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["b = -1.5", "a = 3"]
     assert axis.get_title() == "cat"
 
 

@@ -48,11 +48,10 @@ class Layer:
     """The layer that a method took, and the size of the map that its activations make."""
 
     name: str
-    height: int
-    width: int
+    size: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.height}×{self.width})"
+        return f"{self.name} ({'×'.join(map(str, self.size))})"
 
 
 ROWS_TOGETHER = 32

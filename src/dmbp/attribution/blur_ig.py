@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dmbp.attribution.base import Method
 from dmbp.attribution.gradient import gradients_at_points
-from dmbp.errors import InputError
+from dmbp.attribution.stage import require_places
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
@@ -74,11 +74,7 @@ class BlurIG(Method):
 
     def answer(self, question: Question) -> Tensor:
         """Return the integral for each row."""
-        if question.inputs.dim() != 4:
-            raise InputError(
-                "blur_ig needs images of shape (batch, channel, height, width), not "
-                f"{tuple(question.inputs.shape)}"
-            )
+        require_places("blur_ig", question.inputs)
         sigmas = self.sigmas()
         gradients = gradients_at_points(question, self._path(question.inputs))
         total = torch.zeros_like(question.inputs)
@@ -102,8 +98,10 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
     """Blur images by a Gaussian of `sigma` pixels, cut off at 4 sigma and padded with zeros."""
     if sigma == 0:
         return images
-    down, across = (_blur_matrix(size, sigma).to(images) for size in images.shape[-2:])
-    return down @ images @ across.T
+    for dim in range(2, images.dim()):
+        matrix = _blur_matrix(images.shape[dim], sigma).to(images)
+        images = (images.movedim(dim, -1) @ matrix.T).movedim(-1, dim)
+    return images
 
 
 def _blur_matrix(size: int, sigma: float) -> Tensor:

@@ -6,7 +6,7 @@
 b_l is the output of step l of the linear network when everything it reads is zero: a convolution's
 bias, batch norm's hidden shift, an added constant, the offset of a saturated activation. With all
 of these counted, the parts add up to the score exactly. ψ takes magnitudes, scales them to [0, 1]
-for each image and resizes them to the image by bilinear interpolation with aligned corners. Tokens
+for each image and resizes them to the image by linear interpolation with aligned corners. Tokens
 are laid out as maps first (`stage.py`).
 
     >>> FullGrad(model).attribute(images, target=3).shape
@@ -22,11 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dmbp.attribution.base import Method
-from dmbp.attribution.stage import Stages
-from dmbp.errors import InputError
+from dmbp.attribution.stage import Stages, require_places, resized
 from dmbp.linear import Question
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.steps import LinearStep
@@ -34,7 +32,7 @@ from dmbp.precision import full_precision
 
 
 class FullGrad(Method):
-    """Magnitudes of the contributions of the input and of all biases with a height and a width.
+    """Magnitudes of the contributions of the input and of all biases with places.
 
     Args:
         model: The model to explain.
@@ -47,20 +45,14 @@ class FullGrad(Method):
         """Return the sum of the maps of all parts for each row."""
         net = question.network()
         parts = full_gradient(net)
-        if question.inputs.dim() != 4:
-            raise InputError(
-                "fullgrad needs images of shape (batch, channel, height, width), not "
-                f"{tuple(question.inputs.shape)}"
-            )
+        require_places("fullgrad", question.inputs)
         stages = Stages(net, question.linearizer.positions(question.inputs))
         size = question.inputs.shape[2:]
         total = _normalise(parts.input_gradient * question.inputs).sum(1, keepdim=True)
         for step, contribution in zip(parts.steps, parts.contributions, strict=True):
             laid_out = _as_map(stages, step, contribution)
             if laid_out is not None:
-                maps = functional.interpolate(
-                    _normalise(laid_out), size, mode="bilinear", align_corners=True
-                )
+                maps = resized(_normalise(laid_out), size, align_corners=True)
                 total = total + maps.sum(1, keepdim=True)
         return total
 
@@ -70,7 +62,9 @@ def _as_map(stages: Stages, step: LinearStep, contribution: Tensor) -> Tensor | 
     grid = stages.grid(step)
     if grid is not None:
         return grid.lay_out(contribution, len(stages.net.inputs))
-    is_pooled = contribution.dim() == 4 and contribution.shape[2:].numel() == 1
+    is_pooled = (
+        contribution.dim() == stages.net.inputs.dim() and contribution.shape[2:].numel() == 1
+    )
     return contribution if is_pooled else None
 
 

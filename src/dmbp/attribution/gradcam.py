@@ -1,6 +1,6 @@
 """GradCAM: the channels of the last stage, weighted by how much the score rises with each.
 
-    a = relu(Σ_c mean(∂y/∂A_c) A_c)        resized to the image by bilinear interpolation
+    a = relu(Σ_c mean(∂y/∂A_c) A_c)        resized to the image by linear interpolation
 
 The last stage A is found in the linear network (`stage.py`): `layer4` of a ResNet, `features.29` of
 VGG16, the concatenated branches of an Inception network, the last tokens of a transformer whose
@@ -20,10 +20,9 @@ from __future__ import annotations
 import warnings
 
 from torch import Tensor
-from torch.nn import functional
 
 from dmbp.attribution.base import Method
-from dmbp.attribution.stage import Stage, Stages
+from dmbp.attribution.stage import Stage, Stages, resized
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, levels_to_caller
@@ -41,7 +40,7 @@ class GradCAM(Method):
             what the model returns. None finds it automatically.
 
     Attributes:
-        used_layer: The layer of the last call, with its height and width; None before the first.
+        used_layer: The layer of the last call, with the size of its map; None before the first.
     """
 
     def __init__(
@@ -61,11 +60,12 @@ class GradCAM(Method):
         stages = Stages(question.network(), question.linearizer.positions(question.inputs))
         stage = stages.last() if self.layer is None else stages.named(self.layer)
         self.used_layer = stage.layer
-        weights = stage.gradient.mean((2, 3), keepdim=True)
+        weights = stage.gradient.flatten(2).mean(2)
+        weights = weights.view(*weights.shape, *(1,) * (stage.gradient.dim() - 2))
         regions = (weights * stage.activation).sum(1, keepdim=True)
         regions = regions if self.signed else regions.relu()
         warn_if_zero(regions, f"GradCAM's map at {stage.layer.name}", _reason(stage))
-        return functional.interpolate(regions, question.inputs.shape[2:], mode="bilinear")
+        return resized(regions, question.inputs.shape[2:])
 
 
 def _reason(stage: Stage) -> str:

@@ -55,7 +55,7 @@ class RandomOrder(Method):
     def answer(self, question: Question) -> Tensor:
         """Return the same normal noise for each row."""
         inputs = question.inputs
-        shape = (1, *inputs.shape[2:]) if inputs.dim() == 4 else inputs.shape[1:]
+        shape = (1, *inputs.shape[2:]) if inputs.dim() > 2 else inputs.shape[1:]
         noise = torch.randn(shape, generator=question.generator()).to(inputs)
         return noise.expand(len(inputs), *shape).clone()
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dmbp.attribution.base import Method
+from dmbp.attribution.stage import require_places, resized
 from dmbp.errors import InputError, require_known
 from dmbp.linear import Question
 from dmbp.linear.model.signature import Output
@@ -46,6 +46,9 @@ class RISEPreset:
 
 BLOCK = 128
 """How many masks are drawn at a time; fixed, so that the batch size does not change them."""
+
+MOST_PIXELS = 2**26
+"""The most pixels of masks that are enlarged at once; a block for 224 × 224 has 10 million."""
 
 MAX_MASKS, MAX_CELLS = 100_000, 1000
 
@@ -123,11 +126,7 @@ class RISE(Method):
     def answer(self, question: Question) -> Tensor:
         """Return the average mask for each row, weighted by probability."""
         inputs = question.inputs
-        if inputs.dim() != 4:
-            raise InputError(
-                "rise needs images of shape (batch, channel, height, width), not "
-                f"{tuple(inputs.shape)}"
-            )
+        require_places("rise", inputs)
         total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_sum_dtype(inputs))
         rows_of: dict[int, list[int]] = {}  # an image with several targets is masked only once
         for row, image in enumerate(question.rows.image):
@@ -151,18 +150,31 @@ class RISE(Method):
             return question.runner.forward(images)
 
     def _masks(self, generator: torch.Generator, inputs: Tensor) -> Iterator[Tensor]:
-        """Yield all masks in blocks (masks, 1, height, width)."""
-        height, width = inputs.shape[2:]
-        tall, wide = (math.ceil(side / self.cells) for side in (height, width))
-        size = ((self.cells + 1) * tall, (self.cells + 1) * wide)
+        """Yield all masks in blocks (masks, 1, *size)."""
+        size = inputs.shape[2:]
+        cells = [math.ceil(side / self.cells) for side in size]
+        large = [(self.cells + 1) * cell for cell in cells]
+        together = max(1, MOST_PIXELS // math.prod(large))
+        grid_size = (self.cells,) * len(size)
         for start in range(0, self.masks, BLOCK):
             count = min(BLOCK, self.masks - start)
-            grid = torch.rand(BLOCK, 1, self.cells, self.cells, generator=generator) < self.open
-            down = torch.randint(tall, (BLOCK, 1), generator=generator) + torch.arange(height)
-            across = torch.randint(wide, (BLOCK, 1), generator=generator) + torch.arange(width)
-            large = functional.interpolate(grid[:count].to(inputs), size, mode="bilinear")
-            which = torch.arange(count)[:, None, None]
-            yield large[which, 0, down[:count, :, None], across[:count, None, :]][:, None]
+            grid = torch.rand(BLOCK, 1, *grid_size, generator=generator) < self.open
+            shifts = [
+                torch.randint(cell, (BLOCK, 1), generator=generator) + torch.arange(side)
+                for cell, side in zip(cells, size, strict=True)
+            ]
+            for part in torch.arange(count).split(together):
+                yield _shifted(resized(grid[part].to(inputs), large), [k[part] for k in shifts])
+
+
+def _shifted(masks: Tensor, indices: list[Tensor]) -> Tensor:
+    """Cut a piece out of each mask (masks, 1, *size): `indices` are (masks, length) by axis."""
+    which = torch.arange(len(masks)).view(-1, *(1,) * len(indices))
+    along = [
+        index.view(len(masks), *(1,) * axis, -1, *(1,) * (len(indices) - axis - 1))
+        for axis, index in enumerate(indices)
+    ]
+    return masks[(which, 0, *along)][:, None]
 
 
 def _sum_dtype(inputs: Tensor) -> torch.dtype:

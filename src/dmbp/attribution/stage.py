@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dmbp.attribution.base import Layer
+from dmbp.decompose.mixtures import INTERPOLATION
 from dmbp.errors import InputError, suggestion
 from dmbp.linear.network import LinearNetwork
 from dmbp.linear.positions import DIGITS, REARRANGEMENTS, Positions
@@ -40,18 +42,17 @@ class Grid:
     place_dims: tuple[int, ...]
     index: Tensor
     others: int
-    height: int
-    width: int
+    size: tuple[int, ...]
 
     def lay_out(self, activation: Tensor, rows: int) -> Tensor:
-        """Return the activation as a map (rows, channel, height, width)."""
+        """Return the activation as a map (rows, channel, *size)."""
         # The dimension of the rows becomes two: the rows, which move to the front, and the windows.
         split = activation.unflatten(self.row_dim, (rows, -1)).movedim(self.row_dim, 0)
         places = [dim + 1 for dim in self.place_dims]
         channels = [dim for dim in range(1, split.dim()) if dim not in places]
         count = prod(split.shape[dim] for dim in places)
         sequence = split.permute(0, *channels, *places).reshape(rows, -1, count)
-        return sequence[..., self.index].unflatten(-1, (self.height, self.width))
+        return sequence[..., self.index].unflatten(-1, self.size)
 
 
 def grid_of(positions: Positions, shape: Sequence[int], rows: int) -> Grid | None:
@@ -63,20 +64,22 @@ def grid_of(positions: Positions, shape: Sequence[int], rows: int) -> Grid | Non
         rows: How many rows there are.
     """
     row_dim = _row_dim(positions.shape, shape, rows)
-    place_dims = tuple(dim for dim, size in enumerate(positions.y.shape) if size > 1)
+    place_dims = tuple(dim for dim, size in enumerate(positions.known.shape) if size > 1)
     if row_dim is None or len({row_dim, *place_dims}) == len(shape):
         return None  # no dimension is left for channels
-    y, x = positions.y.flatten(), positions.x.flatten()
-    places = (y > 0).nonzero().flatten()
-    lines, line = y[places].round(decimals=DIGITS).unique(return_inverse=True)
-    columns, column = x[places].round(decimals=DIGITS).unique(return_inverse=True)
-    cells = line * len(columns) + column
+    places = positions.known.flatten().nonzero().flatten()
+    cells = torch.zeros_like(places)
+    sizes: list[int] = []
+    for part in positions.axes:
+        along, line = part.flatten()[places].round(decimals=DIGITS).unique(return_inverse=True)
+        cells = cells * len(along) + line
+        sizes.append(len(along))
     order = cells.argsort()
-    every_cell = torch.arange(len(lines) * len(columns), device=cells.device)
+    every_cell = torch.arange(prod(sizes), device=cells.device)
     if len(every_cell) < 2 or not torch.equal(cells[order], every_cell):
         return None  # some point has several places, or none
-    others = len(y) - len(places)
-    return Grid(row_dim, place_dims, places[order], others, len(lines), len(columns))
+    others = positions.known.numel() - len(places)
+    return Grid(row_dim, place_dims, places[order], others, tuple(sizes))
 
 
 def _row_dim(single: Sequence[int], shape: Sequence[int], rows: int) -> int | None:
@@ -100,6 +103,21 @@ class Stage:
     def is_read(self) -> bool:
         """Whether the score's gradient with respect to the map is not zero everywhere."""
         return bool(self.gradient.any())
+
+
+def resized(maps: Tensor, size: Sequence[int], *, align_corners: bool | None = None) -> Tensor:
+    """Return maps (rows, channel, …) interpolated linearly to another size."""
+    mode = INTERPOLATION[len(size)]
+    return functional.interpolate(maps, list(size), mode=mode, align_corners=align_corners)
+
+
+def require_places(name: str, inputs: Tensor) -> None:
+    """Raise an `InputError` unless inputs are signals, images or volumes."""
+    if inputs.dim() - 2 not in INTERPOLATION:
+        raise InputError(
+            f"{name} needs images of shape (batch, channel, height, width), signals or volumes, "
+            f"not {tuple(inputs.shape)}"
+        )
 
 
 class Stages:
@@ -226,7 +244,7 @@ class Stages:
         for (output, activation), gradient in zip(seen.items(), gradients, strict=True):
             grid = grids[output]
             maps = [grid.lay_out(part, rows) for part in (activation.detach(), gradient)]
-            layer = Layer(names[output], grid.height, grid.width)
+            layer = Layer(names[output], grid.size)
             measured.append((Stage(layer, *maps), bool(gradient.any())))
         return measured
 

@@ -1,5 +1,6 @@
 """`dmbp explain`: write a picture and a JSON file for each photo."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
 @takes_model
 def explain(
     photos: Annotated[
-        list[Path], typer.Argument(readable=False, help="Photos, or folders of photos.")
+        list[Path],
+        typer.Argument(
+            readable=False,
+            help="Photos, or folders of photos. For models that take something else: arrays "
+            "(.npy), tables and signals (.csv), or scans (.nii, .dcm, .tif).",
+        ),
     ],
     spec: "ModelSpec",
     target: Annotated[
@@ -47,6 +53,14 @@ def explain(
         ),
     ] = None,
     rather_than: RatherThanOption = None,
+    bands: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Which bands of an image with many pictures show, from 1, as red, green and blue: "
+            "such as 3,2,1. Default: the first three.",
+        ),
+    ] = None,
     preset: Annotated[
         Preset,
         typer.Option(
@@ -139,12 +153,13 @@ def explain(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain photos: write a picture and a JSON file for each.
+    """Explain photos, or other inputs: write a picture and a JSON file for each.
 
     The picture shows which pixels speak for a class (red) and which against it (blue), and the
     photo without the strongest pixels of each colour, with the probability it then gets.
     """
     from dmbp.render import PALETTES, PanelStyle
+    from dmbp.workflows.arrays import parse_bands
     from dmbp.workflows.explain import OutputOptions, explain_photos
 
     print_default_model(spec.model, quiet)
@@ -169,6 +184,7 @@ def explain(
         whole_photo=whole_photo,
     )
     with report_errors():
+        output = replace(output, bands=parse_bands(bands))
         explain_photos(
             photos,
             spec,

@@ -498,11 +498,16 @@ def predict_photo(
 
 def open_photo(photo: Path, *, out: Path) -> "Image.Image":
     """Read the one photo of a command, and check the folder for its results."""
-    from dmbp.data import read_photo
+    from dmbp.data import is_array_file, read_photo
     from dmbp.workflows.explain import check_folder
 
     if is_folder(photo):
         raise PhotoError(f"{shown(photo)} is a folder; this command takes one photo")
+    if is_array_file(photo):
+        raise PhotoError(
+            f"{shown(photo)} is no photo, and this command takes one: `dmbp explain` takes other "
+            "inputs, as do the methods and metrics in Python"
+        )
     image = read_photo(photo)
     check_folder(out)
     return image

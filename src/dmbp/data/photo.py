@@ -85,7 +85,7 @@ def photo_paths(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read_photo(path: Path) -> Image.Image:
+def read_photo(path: Path, *, deep: bool = False) -> Image.Image:
     """Read a photo.
 
     Greyscale, 16-bit, floating-point, palette and CMYK images become RGB, transparent pixels turn
@@ -93,6 +93,8 @@ def read_photo(path: Path) -> Image.Image:
 
     Args:
         path: The file.
+        deep: Whether a greyscale image of 16 bits keeps them all: it becomes one of floating-point
+            numbers (Pillow's mode F), from 0 to 1.
 
     Returns:
         An upright RGB image.
@@ -104,7 +106,7 @@ def read_photo(path: Path) -> Image.Image:
             more than 64 megapixels.
     """
     with without_size_warnings():
-        return decode_photo(path)
+        return decode_photo(path, deep=deep)
 
 
 @contextmanager
@@ -115,15 +117,16 @@ def without_size_warnings() -> Generator[None]:
         yield
 
 
-def decode_photo(path: Path) -> Image.Image:
+def decode_photo(path: Path, *, deep: bool = False) -> Image.Image:
     """Read a photo like `read_photo`, without changing the filters for warnings.
 
     This is for threads, with one `without_size_warnings` around all of them: filters belong to the
     whole process, and threads that each set and restore them may leave some set.
     """
-    with _opened(path) as image:
+    with open_picture(path) as image:
         image.load()
-        return _to_rgb(ImageOps.exif_transpose(image))
+        upright = ImageOps.exif_transpose(image)
+        return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
 
 
 def count_pixels(path: Path) -> int:
@@ -131,7 +134,7 @@ def count_pixels(path: Path) -> int:
 
     Like `decode_photo`, this does not change the filters for warnings.
     """
-    with _opened(path) as image:
+    with open_picture(path) as image:
         return image.width * image.height
 
 
@@ -140,13 +143,13 @@ def check_photo(path: Path) -> None:
 
     Only the file's header is read; `read_photo` also detects damaged pixels.
     """
-    with without_size_warnings(), _opened(path):
+    with without_size_warnings(), open_picture(path):
         pass
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[Image.Image]:
-    """Open a photo and check its size; errors, also inside, are raised as a `PhotoError`."""
+def open_picture(path: Path) -> Generator[Image.Image]:
+    """Open a picture and check its size; errors, also inside, are raised as a `PhotoError`."""
     check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
     _silence_libtiff()
     try:
@@ -205,8 +208,18 @@ def _too_large(path: Path) -> str:
     )
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Return whether an image is grey and has 16 bits."""
+    return image.mode.startswith("I;16")
+
+
+def _to_floating(image: Image.Image) -> Image.Image:
+    """Return an image of 16 bits as floating-point numbers from 0 to 1."""
+    return Image.fromarray(numpy.asarray(image).astype(numpy.float32) / 65535)
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
+    if _is_deep(image):
         values = numpy.asarray(image).astype(numpy.float64)
         return _from_grey(values, darkest=0, brightest=65535)
     if image.mode in ("I", "F"):  # without a fixed range, the darkest pixel becomes black

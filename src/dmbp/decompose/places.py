@@ -77,11 +77,11 @@ def window_for(region: Tensor | None) -> float | None:
 def place_worth(runs: Sequence[WindowRun], worths_of_windows: WindowWorths) -> Places:
     """Return what places are worth, from what `ChangedImages.window_worth` says about windows."""
     windows = runs[-1].windows
-    area = float(windows.masks[0].sum())
+    area = windows.area
     worths: list[Tensor] = []
     rivals: list[Tensor] = []
     for run, found in zip(runs, worths_of_windows, strict=True):
-        scale = area / float(run.windows.masks[0].sum())
+        scale = area / run.windows.area
         worth, of_rivals = (run.windows.paint(values) * scale for values in found)
         worths.append(worth)
         rivals.append(of_rivals)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dmbp.baseline import ReplaceFunction, baseline_for, noise, replaced_by
 from dmbp.decompose.settings import OneRemoval
-from dmbp.decompose.windows import WindowRun, pixel_size
+from dmbp.decompose.windows import WindowRun, Windows, pixel_size
 from dmbp.errors import InputError
 from dmbp.linear import Question
 
@@ -131,14 +131,14 @@ class ChangedImages:
             For each run two tensors (rows, windows): what the score loses without the window, or
             gains with the window alone, and the same for the rivals.
         """
-        jobs = [self._changing(k.removal, k.windows.masks).flatten().nonzero()[:, 0] for k in runs]
+        jobs = [self._changing(k.removal, k.windows).flatten().nonzero()[:, 0] for k in runs]
         possible = sum(self.images * len(k.windows) for k in runs)
         self.progress.add(possible - sum(map(len, jobs)))
 
         def changes() -> Iterator[Change]:
             for run, job in zip(runs, jobs, strict=True):
                 for part in job.split(self._together):
-                    mask = run.windows.masks[part % len(run.windows)]
+                    mask = run.windows.masks(part % len(run.windows))
                     image = self._row_of_image[part // len(run.windows)]
                     yield run.removal, image, ~mask if run.is_alone else mask
 
@@ -222,14 +222,16 @@ class ChangedImages:
         except InputError as error:
             raise InputError(str(error).replace("reference", "removal")) from None
 
-    def _changing(self, removal: int, masks: Tensor) -> Tensor:
+    def _changing(self, removal: int, windows: Windows) -> Tensor:
         """Return in which windows of which image removal changes anything, (images, windows)."""
         background = self._exact.backgrounds[removal]
         if not isinstance(background, Tensor):
-            return torch.ones(self.images, len(masks), dtype=torch.bool, device=masks.device)
+            return torch.ones(
+                self.images, len(windows), dtype=torch.bool, device=self.inputs.device
+            )
         differs = (background != self.inputs)[self._row_of_image]
         differs = differs.any(1) if differs.dim() > 2 else differs
-        return differs.flatten(1).float() @ masks.flatten(1).float().T > 0
+        return windows.sums(differs.float()) > 0
 
 
 def rival_weights(outputs: Tensor, weights: Tensor | None) -> Tensor | None:

@@ -223,7 +223,7 @@ def confirm_colours(
     is_true = (without_negative > least[:, None]).all(1)
     blue = torch.where(expand_rows(is_true, blue), blue, 0)
     gain = torch.where(is_true, gain, 0)
-    area = float(windows.masks[0].sum())
+    area = windows.area
     largest = expand_rows(red.flatten(1).amax(1), red)
     ordered = red + torch.where(blue > 0, 0, TIE_BREAK * largest * order)
     signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
@@ -252,7 +252,7 @@ def confirm_colours(
 def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> bool:
     """Return whether the windows worth most, (rows, windows), are worth as much in more bits."""
     most = worth.abs().topk(min(TRIED_WINDOWS, worth.shape[1]), dim=1).indices
-    masks = run.windows.masks[most]
+    masks = run.windows.masks(most)
     without = exact.scores([(run.removal, mask) for mask in masks.unbind(1)])
     expected = exact.score[:, None] - without
     error, size = ((k * k).sum(1).sqrt() for k in (worth.gather(1, most) - expected, expected))

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -36,33 +35,72 @@ def pixel_size(inputs: Tensor) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over inputs of one size.
+    """Windows over inputs of one size: every product of one interval from each axis.
+
+    A mask is the outer product of its intervals, so that masks of all windows, which are large for
+    volumes and long signals, are never needed at once.
 
     Attributes:
-        masks: The pixels of each window, (windows, *size).
+        intervals: For each axis, the pixels that each interval covers, (intervals, length).
         side: The length of a window along each dimension.
     """
 
-    masks: Tensor
+    intervals: tuple[Tensor, ...]
     side: tuple[int, ...]
 
     def __len__(self) -> int:
-        return len(self.masks)
+        return math.prod(map(len, self.intervals))
 
     @property
     def size(self) -> tuple[int, ...]:
         """The size of the inputs."""
-        return tuple(self.masks.shape[1:])
+        return tuple(axis.shape[1] for axis in self.intervals)
+
+    @property
+    def area(self) -> float:
+        """How many pixels a window has."""
+        return float(math.prod(self.side))
 
     @property
     def are_pixels(self) -> bool:
         """Whether each window is a single pixel, so that there is no detail inside it."""
         return max(self.side) == 1
 
+    def masks(self, which: Tensor) -> Tensor:
+        """Return the pixels of the windows with these indices, (*which, *size)."""
+        counts = [len(axis) for axis in self.intervals]
+        masks = torch.ones((), dtype=torch.bool, device=which.device)
+        for axis, index in zip(self.intervals, unravelled(which, counts), strict=True):
+            masks = masks[..., None] & _spread(axis[index], which.dim(), masks.dim())
+        return masks
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return the sum of `values`, (rows, *size), in each window, (rows, windows)."""
+        for axis in self.intervals:  # each takes the first axis that is left, and becomes the last
+            values = values.movedim(1, -1) @ axis.to(values.dtype).T
+        return values.flatten(1)
+
     def paint(self, values: Tensor) -> Tensor:
         """Return the mean of the windows over each pixel, (rows, *size), from (rows, windows)."""
-        masks = self.masks.flatten(1).to(values.dtype)
-        return (values @ masks / masks.sum(0)).view(-1, *self.size)
+        values = values.unflatten(1, [len(axis) for axis in self.intervals])
+        for axis in self.intervals:
+            covers = axis.to(values.dtype)
+            values = values.movedim(1, -1) @ (covers / covers.sum(0))
+        return values
+
+
+def unravelled(index: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Return the indices along axes with so many entries that a flat index stands for."""
+    found: list[Tensor] = []
+    for count in reversed(counts):
+        found.insert(0, index % count)
+        index = index // count
+    return found
+
+
+def _spread(lines: Tensor, batch: int, before: int) -> Tensor:
+    """Insert dimensions between the first `batch` ones of lines and their last, to `before`."""
+    return lines.view(*lines.shape[:batch], *(1,) * max(0, before - batch), lines.shape[-1])
 
 
 def windows_over(
@@ -110,10 +148,12 @@ def _windows(size: tuple[int, ...], window: float, stride: float, device: torch.
             f"window={window:g} and stride={stride:g} make {count} windows; at most {MAX_WINDOWS} "
             "are tested, use a larger stride"
         )
-    masks = torch.zeros(count, *size, dtype=torch.bool)
-    for mask, corner in zip(masks, product(*starts), strict=True):
-        mask[tuple(slice(k, k + side) for k, side in zip(corner, sides, strict=True))] = True
-    return Windows(masks.to(device), sides)
+    intervals: list[Tensor] = []
+    for length, side, positions in zip(size, sides, starts, strict=True):
+        first = torch.tensor(positions)[:, None]
+        moments = torch.arange(length)
+        intervals.append(((moments >= first) & (moments < first + side)).to(device))
+    return Windows(tuple(intervals), sides)
 
 
 def _starts(length: int, side: int, stride: float) -> Sequence[int]:

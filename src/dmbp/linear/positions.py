@@ -1,9 +1,10 @@
 """Where on the image the elements of each activation lie.
 
-In a convolutional network every activation is (rows, channel, height, width). Token networks keep
+In a convolutional network every activation is (rows, channel, height, width), or has one axis for
+a signal and three for a volume. Token networks keep
 patches in a sequence behind a class token, in windows, with channels last or in an order of their
 own. `find_positions` therefore runs a captured graph once and carries along, for each element of
-each activation, the point (y, x) of the image that it stands for:
+each activation, the point of the image that it stands for:
 
 - operations that move elements, such as a reshape, a roll or a concatenation, move points alike;
 - a convolution, a pooling or an interpolation covers the same part of the image at another
@@ -19,7 +20,7 @@ on names of architectures, on the weights or on the image.
 
     >>> from dmbp.linear.capture.export import capture
     >>> found = find_positions(capture(model, images), images)
-    >>> found["relu"].y[0, 0, :2, 0].tolist()        # the first two of its six rows
+    >>> found["relu"].axes[0][0, 0, :2, 0].tolist()        # the first two of its six rows
     [0.125, 0.25]
 """
 
@@ -37,6 +38,15 @@ from torch.nn import functional
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.rules.table import operation_name
 
+MAX_AXES = 3
+"""Signals have one axis, images two and volumes three."""
+
+ADAPTIVE_POOLS: Mapping[int, Callable[[Tensor, Any], Tensor]] = {
+    1: functional.adaptive_avg_pool1d,
+    2: functional.adaptive_avg_pool2d,
+    3: functional.adaptive_avg_pool3d,
+}
+
 DIGITS = 4
 """Points that agree to so many digits are the same; rows of pixels are further apart than that."""
 
@@ -45,37 +55,49 @@ DIGITS = 4
 class Positions:
     """The point of the image that each element of an activation of this `shape` stands for.
 
-    `y` and `x` lie between 0, the top left corner, and 1; 0 itself means no point. They have size 1
-    along dimensions of the activation in which points are the same.
+    `axes` holds a tensor for each axis of the image: y and x, or time for a signal. Numbers lie
+    between 0, the top left corner, and 1; 0 itself means no point. They have size 1 along
+    dimensions of the activation in which points are the same.
     """
 
-    y: Tensor
-    x: Tensor
+    axes: tuple[Tensor, ...]
     shape: tuple[int, ...]
 
     @staticmethod
-    def of(y: Tensor, x: Tensor) -> Positions | None:
+    def of(axes: Sequence[Tensor]) -> Positions | None:
         """Return positions given for every element, or None if no element stands for a point."""
-        known = (y > 0) & (y < 1) & (x > 0) & (x < 1)  # other numbers come from padding
-        if not known.any():
+        known = torch.stack([(part > 0) & (part < 1) for part in axes]).all(0)
+        if not known.any():  # other numbers come from padding
             return None
-        shape = tuple(y.shape)
-        parts = [torch.where(known, part, 0.0) for part in (y, x)]
+        shape = tuple(axes[0].shape)
+        parts = [torch.where(known, part, 0.0) for part in axes]
         for dim in range(len(shape)):
             if all(_is_constant(part, dim) for part in parts):
                 parts = [part.narrow(dim, 0, 1) for part in parts]
-        return Positions(parts[0], parts[1], shape)
+        return Positions(tuple(parts), shape)
+
+    @property
+    def known(self) -> Tensor:
+        """Where elements stand for a point."""
+        return self.axes[0] > 0
 
     @property
     def points(self) -> int:
         """How many different points there are."""
-        known = (self.y > 0).flatten()
-        pairs = torch.stack([self.y.flatten()[known], self.x.flatten()[known]], 1)
-        return len(pairs.round(decimals=DIGITS).unique(dim=0))
+        known = self.known.flatten()
+        points = torch.stack([part.flatten()[known] for part in self.axes], 1)
+        return len(points.round(decimals=DIGITS).unique(dim=0))
 
-    def expanded(self) -> tuple[Tensor, Tensor]:
-        """Return y and x for every element."""
-        return self.y.expand(self.shape), self.x.expand(self.shape)
+    def expanded(self) -> tuple[Tensor, ...]:
+        """Return where every element lies along each axis."""
+        return tuple(part.expand(self.shape) for part in self.axes)
+
+    def with_axes(
+        self, change: Callable[[Tensor], Tensor], shape: Sequence[int] | None = None
+    ) -> Positions:
+        """Return positions whose axes are changed alike, for an activation of another shape."""
+        changed = tuple(change(part) for part in self.axes)
+        return Positions(changed, self.shape if shape is None else tuple(shape))
 
     def broadcast(self, shape: Sequence[int]) -> Positions | None:
         """Return the positions of this activation repeated to another shape, if it fits."""
@@ -83,22 +105,20 @@ class Positions:
         own = (*(1,) * missing, *self.shape)
         if missing < 0 or any(a not in (1, b) for a, b in zip(own, shape, strict=True)):
             return None
-        y, x = (part.reshape((1,) * missing + part.shape) for part in (self.y, self.x))
-        return Positions(y, x, tuple(shape))
+        return self.with_axes(lambda part: part.reshape((1,) * missing + part.shape), shape)
 
     def averaged(self, dims: Sequence[int]) -> Positions | None:
         """Return the mean point over some dimensions, which become 1; None if it is one for all."""
         wide = {dim % len(self.shape) for dim in dims}
         shape = tuple(1 if dim in wide else size for dim, size in enumerate(self.shape))
-        if all(self.y.shape[dim] == 1 for dim in wide):
-            return Positions(self.y, self.x, shape)
+        if all(self.axes[0].shape[dim] == 1 for dim in wide):
+            return Positions(self.axes, shape)
         over = sorted(wide)
-        count = (self.y > 0).sum(over, keepdim=True).clamp(min=1)
-        y, x = (part.sum(over, keepdim=True) / count for part in (self.y, self.x))
-        mean = Positions.of(y, x)
+        count = self.known.sum(over, keepdim=True).clamp(min=1)
+        mean = Positions.of([part.sum(over, keepdim=True) / count for part in self.axes])
         if mean is None or mean.points < 2:
             return None
-        return Positions(mean.y, mean.x, shape)
+        return Positions(mean.axes, shape)
 
 
 def _is_constant(part: Tensor, dim: int) -> bool:
@@ -116,7 +136,7 @@ def find_positions(captured: CapturedGraph, inputs: Tensor) -> dict[str, Positio
 
     Args:
         captured: The graph, with its extra inputs as constants.
-        inputs: An image (1, channel, height, width), or as many as the graph is bound to.
+        inputs: An image (1, channel, *size), or as many as the graph is bound to.
 
     Returns:
         Positions of the activations of a single image.
@@ -132,7 +152,7 @@ def find_positions(captured: CapturedGraph, inputs: Tensor) -> dict[str, Positio
         assert callable(node.target)
         values[node] = node.target(*arguments, **keywords)
         if any(found.get(parent) is not None for parent in node.all_input_nodes):
-            found[node] = _Call(node, values, found, rows=len(inputs)).positions()
+            found[node] = _Call(node, values, found, len(inputs), inputs.dim() - 2).positions()
         for parent in node.all_input_nodes:
             if last_reader[parent] is node:
                 del values[parent]
@@ -147,21 +167,17 @@ def _first_row(found: Found, rows: int) -> Positions | None:
     length, remainder = divmod(found.shape[0], rows)
     if remainder:
         return None
-    y, x = (part[:length] for part in (found.y, found.x))
-    return Positions(y, x, (length, *found.shape[1:]))
+    return found.with_axes(lambda part: part[:length], (length, *found.shape[1:]))
 
 
 def _image(inputs: Tensor) -> Positions | None:
-    """Return the positions of pixels, or of any map (rows, channel, height, width)."""
-    if inputs.dim() != 4:
+    """Return the positions of pixels, or of any map (rows, channel, *size)."""
+    size = inputs.shape[2:]
+    if not 1 <= len(size) <= MAX_AXES:
         return None
-    height, width = inputs.shape[2:]
-    y = (torch.arange(height, device=inputs.device) + 0.5) / height
-    x = (torch.arange(width, device=inputs.device) + 0.5) / width
-    shape = (1, 1, height, width)
-    return Positions(
-        y.view(1, 1, -1, 1).expand(shape), x.view(1, 1, 1, -1).expand(shape), tuple(inputs.shape)
-    )
+    along = [(torch.arange(side, device=inputs.device) + 0.5) / side for side in size]
+    axes = torch.meshgrid(*along, indexing="ij")
+    return Positions(tuple(part[None, None] for part in axes), tuple(inputs.shape))
 
 
 @dataclass(frozen=True)
@@ -172,6 +188,7 @@ class _Call:
     values: Mapping[Node, Any]
     found: Mapping[Node, Found]
     rows: int
+    axes: int
 
     @property
     def value(self) -> Any:
@@ -226,10 +243,10 @@ class _Call:
             arguments, keywords = torch.fx.map_arg((self.node.args, self.node.kwargs), coordinate)
             return function(*arguments, **keywords)
 
-        y, x = run(0), run(1)
-        if isinstance(y, Tensor):
-            return Positions.of(y, x)
-        return [Positions.of(*pair) for pair in zip(y, x, strict=True)]
+        axes = [run(which) for which in range(self.axes)]
+        if isinstance(axes[0], Tensor):
+            return Positions.of(axes)
+        return [Positions.of(parts) for parts in zip(*axes, strict=True)]
 
     def _reduced(self) -> Found:
         """Average over the dimensions that a reduction adds up or picks from."""
@@ -240,28 +257,27 @@ class _Call:
         mean = own.averaged(listed)
         if mean is None:
             return None
-        y, x = mean.expanded()
-        return self._each(lambda part: Positions.of(y.reshape(part.shape), x.reshape(part.shape)))
+        axes = mean.expanded()
+        return self._each(lambda part: Positions.of([k.reshape(part.shape) for k in axes]))
 
     def _resampled(self, value: Tensor) -> Positions | None:
-        """Spread the points of a map over its new height and width.
+        """Spread the points of a map over its new size.
 
         What is known of no point counts as a map of the whole image again.
         """
         own = self.read(0)
         own = None if own is None else own.averaged([1])
+        dims = value.dim() - 2
         if own is None or value.dim() != len(own.shape):
-            is_map = value.dim() == 4 and len(value) == self.rows and not self._is_pointwise()
+            is_map = dims == self.axes and len(value) == self.rows and not self._is_pointwise()
             return _image(value) if is_map else None
         if own.shape[2:] == value.shape[2:]:
             return own.broadcast((own.shape[0], *value.shape[1:]))
-        if value.dim() != 4:
+        if not self.axes <= dims <= MAX_AXES:
             return None
-        y, x = own.expanded()
-        parts = ((y > 0).to(y.dtype), y, x)
-        height, width = value.shape[2:]
-        known, y, x = (functional.adaptive_avg_pool2d(part, (height, width)) for part in parts)
-        mean = Positions.of(y / known.clamp(min=1e-6), x / known.clamp(min=1e-6))
+        pool, size = ADAPTIVE_POOLS[dims], list(value.shape[2:])
+        known = pool(own.known.expand(own.shape).to(value.dtype), size).clamp(min=1e-6)
+        mean = Positions.of([pool(part, size) / known for part in own.expanded()])
         return None if mean is None else mean.broadcast(value.shape)
 
     def _is_pointwise(self) -> bool:

@@ -8,9 +8,11 @@ with the image and removes them first. RISE itself deletes to grey: `substrate="
 Complementary insertion inserts the pixels first that speak most against the target, and scores the
 image's *other* classes.
 
-All channels of a pixel are replaced together. Pixels are ordered by the sum over their channels,
-the strongest first; equal pixels from top to bottom, then from left to right, so that scores depend
-on neither the batch nor the device. A map that contains NaN or infinity is refused.
+All channels of a pixel are replaced together, as are those of a signal's moment or a volume's
+voxel; the entries of a vector (batch, feature) are its pixels. Pixels are ordered by the sum over
+their channels, the strongest first; equal pixels from top to bottom, then from left to right, so
+that scores depend on neither the batch nor the device. A map that contains NaN or infinity is
+refused.
 
     >>> maps = torch.randn(images.shape)
     >>> insertion(model, images, 3, maps).shape, deletion(model, images, 3, maps).shape
@@ -30,7 +32,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from dmbp.baseline import Baseline, baseline_for
+from dmbp.baseline import Baseline, baseline_for, default_substrate
 from dmbp.errors import InputError, TargetError, require_known
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
@@ -48,8 +50,8 @@ class CurveOptions(TypedDict, total=False):
 
     Args:
         steps: The number of steps in which the pixels are replaced (28 by default).
-        substrate: What the image shows in place of missing pixels: "blur" (the default), "zero",
-            "mean" or a tensor.
+        substrate: What the image shows in place of missing pixels: "blur" (the default), "zero"
+            (the default for vectors, which have no surroundings), "mean" or a tensor.
         activation: Turns outputs into probabilities: "softmax" (the default), "sigmoid", "none" or
             a function of outputs (images, classes). Softmax treats a single output as sigmoid does.
         internal_batch_size: The most images that the model is run on at once (64 by default), which
@@ -98,7 +100,7 @@ def probability_curve(
             inputs, target, activation=options.get("activation", "softmax")
         )
         check_one_target_each(rows, inputs)
-        substrate = baseline_for(inputs, options.get("substrate", "blur"))
+        substrate = baseline_for(inputs, options.get("substrate", default_substrate(inputs)))
         front, back = (substrate, inputs) if removing else (inputs, substrate)
         repeated = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
         fractions = torch.linspace(0, 1, steps + 1, dtype=torch.float64).repeat(len(inputs))
@@ -138,7 +140,7 @@ def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) 
         The mixed images.
     """
     count = torch.round(fraction.to(torch.float64) * rank[0].numel())
-    return torch.where(rank < count.view(-1, 1, 1, 1), front, back)
+    return torch.where(rank < count.view(-1, *(1,) * (rank.dim() - 1)), front, back)
 
 
 def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
@@ -149,17 +151,23 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
         inputs: Images (images, channels, height, width).
 
     Returns:
-        The rank of each pixel, from 0 for the strongest, (images, 1, height, width).
+        The rank of each pixel, from 0 for the strongest, (images, 1, *size), or (vectors, entries).
 
     Raises:
         InputError: If the maps do not fit the images, or contain NaN or infinity.
     """
     check_maps(attribution, inputs)
-    pixels = attribution.sum(1).flatten(1)
+    summed = sum_of_channels(attribution)
+    pixels = summed.flatten(1)
     order = pixels.argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order)
     rank.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
-    return rank.view(len(inputs), 1, *inputs.shape[2:])
+    return rank.view_as(summed)
+
+
+def sum_of_channels(attribution: Tensor) -> Tensor:
+    """Return the sum over channels, which become one; a vector has none."""
+    return attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
 
 
 def check_maps(attribution: Tensor, inputs: Tensor) -> None:
@@ -167,14 +175,15 @@ def check_maps(attribution: Tensor, inputs: Tensor) -> None:
     for name, value in (("inputs", inputs), ("attribution", attribution)):
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"{name} must be a tensor, not {type(value).__name__}")
-    spatial = inputs.shape[2:]
-    if inputs.dim() != 4:
+    if inputs.dim() < 2:
         raise InputError(
-            "pixels can be ordered in images of shape (batch, channel, height, width), not "
+            "pixels can be ordered in images (batch, channel, height, width), signals (batch, "
+            "channel, length), volumes or vectors (batch, feature), not in inputs of shape "
             f"{tuple(inputs.shape)}"
         )
-    fitting = attribution.dim() == 4 and attribution.shape[1] in (1, inputs.shape[1])
-    if not fitting or (len(attribution), attribution.shape[2:]) != (len(inputs), spatial):
+    one_channel = (len(inputs), 1, *inputs.shape[2:])
+    fitting = [inputs.shape, one_channel] if inputs.dim() > 2 else [inputs.shape]
+    if tuple(attribution.shape) not in [tuple(shape) for shape in fitting]:
         raise InputError(
             f"attribution of shape {tuple(attribution.shape)} does not fit inputs of shape "
             f"{tuple(inputs.shape)}"
@@ -207,7 +216,7 @@ def insertion(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         target: One target for each image, or one for all, as for `attribute`. A function of the
             outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
@@ -234,7 +243,7 @@ def insertion_curve(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         target: One target for each image, or one for all, as for `attribute`. A function of the
             outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
@@ -261,7 +270,7 @@ def deletion(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         target: One target for each image, or one for all, as for `attribute`. A function of the
             outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
@@ -288,7 +297,7 @@ def deletion_curve(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         target: One target for each image, or one for all, as for `attribute`. A function of the
             outputs receives the outputs, not probabilities.
         attribution: A map for each image, shaped like the inputs or with one channel.
@@ -317,7 +326,7 @@ def complementary_insertion(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         others: For each image, the classes it shows besides the one that its map explains.
         attribution: A map for each image, shaped like the inputs or with one channel.
         **options: See `CurveOptions`.

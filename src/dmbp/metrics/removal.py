@@ -20,19 +20,30 @@ tenth have it, all of these; if none has it, the score is that of the whole imag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dmbp.baseline import Baseline, ReplaceFunction, baseline_for, replaced_by
+from dmbp.baseline import (
+    Baseline,
+    ReplaceFunction,
+    baseline_for,
+    default_substrate,
+    replaced_by,
+)
 from dmbp.decompose.tested import SHARE, strongest
 from dmbp.errors import InputError
 from dmbp.linear import Target
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
-from dmbp.metrics.insertion import check_maps, check_one_target_each, require_count
+from dmbp.metrics.insertion import (
+    check_maps,
+    check_one_target_each,
+    require_count,
+    sum_of_channels,
+)
 from dmbp.precision import full_precision
 from dmbp.probabilities import Activation, check_activation
 
@@ -100,7 +111,7 @@ def removal(
     attribution: Tensor,
     *,
     share: float | None = SHARE,
-    substrate: Substrate = "blur",
+    substrate: Substrate | Literal["auto"] = "auto",
     activation: Activation = "softmax",
     internal_batch_size: int = 64,
     output: Output = None,
@@ -110,14 +121,15 @@ def removal(
 
     Args:
         model: The model that the maps explain.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         target: One target for each image, or one for all, as for `attribute`. The probability of a
             function of the outputs is its score.
         attribution: A map for each image, shaped like the inputs or with one channel.
         share: The share of all pixels to replace, at least one pixel, counted among those with the
             sign. None replaces every pixel with the sign.
         substrate: What replaces the pixels: "blur", "zero", "mean", a tensor, or a function of the
-            inputs and a mask (images, 1, height, width) that is True where pixels are removed.
+            inputs and a mask (images, 1, *size) that is True where pixels are removed. "auto" is
+            "blur", or "zero" for vectors, which have no surroundings.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function of
             outputs (images, classes).
         internal_batch_size: The most images that the model is run on at once.
@@ -134,6 +146,7 @@ def removal(
     require_count("internal_batch_size", internal_batch_size)
     check_activation(activation)
     masks = [sign_mask(attribution, inputs, sign, share=share) for sign in (1, -1)]
+    used = _used_substrate(substrate, inputs)
     runner = ModelRunner(model, output=output)
     probabilities = runner.activation(activation)
     extra_inputs = ExtraInputs.of(additional_forward_args, images=len(inputs))
@@ -150,7 +163,7 @@ def removal(
             changed = mask.flatten(1).any(1).nonzero().flatten().tolist()
             if not changed:
                 return score, probability
-            mixed = torch.where(mask, _substrate_for(inputs, mask, substrate), inputs)
+            mixed = torch.where(mask, _substrate_for(inputs, mask, used), inputs)
             scores, likely = score.clone(), probability.clone()
             for start in range(0, len(changed), internal_batch_size):
                 image = changed[start : start + internal_batch_size]
@@ -162,18 +175,18 @@ def removal(
 
         positive, negative = (without(mask.to(inputs.device)) for mask in masks)
     shares = [mass_share(attribution, sign).to(inputs.device) for sign in (1, -1)]
-    removed = [mask.double().mean((1, 2, 3)).to(inputs.device) for mask in masks]
+    removed = [mask.flatten(1).double().mean(1).to(inputs.device) for mask in masks]
     return Removal(score, probability, *positive, *negative, *shares, *removed)
 
 
 def sign_mask(
     attribution: Tensor, inputs: Tensor, sign: int, *, share: float | None = SHARE
 ) -> Tensor:
-    """Return where the strongest pixels with a sign are, (images, 1, height, width).
+    """Return where the strongest pixels with a sign are, (images, 1, *size), or like vectors.
 
     Args:
         attribution: A map for each image, shaped like the inputs or with one channel.
-        inputs: Images (images, channels, height, width).
+        inputs: Images (images, channels, height, width), signals, volumes or vectors.
         sign: 1 for positive pixels, −1 for negative ones.
         share: The share of all pixels to find; None finds every pixel with the sign.
 
@@ -187,7 +200,7 @@ def sign_mask(
     if share is not None and not (isinstance(share, int | float) and 0 < share <= 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"share must be above 0 and at most 1, or None for all, not {share!r}")
     check_maps(attribution, inputs)
-    pixels = sign * _as_floating(attribution).sum(1, keepdim=True)
+    pixels = sign * sum_of_channels(_as_floating(attribution))
     return pixels > 0 if share is None else strongest(pixels, share)
 
 
@@ -196,7 +209,7 @@ def mass_share(attribution: Tensor, sign: int) -> Tensor:
 
     It is 0 for a map of zeros.
     """
-    pixels = _as_floating(attribution).sum(1).flatten(1).double()
+    pixels = sum_of_channels(_as_floating(attribution)).flatten(1).double()
     mass = pixels.abs().sum(1)
     own = (sign * pixels).clamp(min=0).sum(1)
     return torch.where(mass > 0, own / mass, 0.0)
@@ -207,6 +220,13 @@ def _as_floating(attribution: Tensor) -> Tensor:
     if not isinstance(attribution, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"attribution must be a tensor, not {type(attribution).__name__}")
     return attribution if attribution.is_floating_point() else attribution.double()
+
+
+def _used_substrate(substrate: Substrate | Literal["auto"], inputs: Tensor) -> Substrate:
+    """Return what "auto" stands for, and anything else unchanged."""
+    if substrate is None or isinstance(substrate, Tensor) or callable(substrate):
+        return substrate
+    return default_substrate(inputs) if substrate == "auto" else substrate
 
 
 def _substrate_for(inputs: Tensor, mask: Tensor, substrate: Substrate) -> Tensor:

@@ -198,9 +198,12 @@ class Preprocessing:
             photo: An RGB image.
 
         Returns:
-            An RGB image; its channels are equal if the model takes grey images.
+            An RGB image; its channels are equal if the model takes grey images. An image of
+            floating-point numbers (Pillow's mode F) stays one.
         """
         view = self._resize_and_crop(photo)
+        if view.mode == "F":
+            return view
         return view.convert("L").convert("RGB") if len(self.mean) == 1 else view
 
     def _resize_and_crop(self, photo: Image.Image) -> Image.Image:
@@ -281,9 +284,10 @@ class Preprocessing:
         Returns:
             A float32 tensor (1, 3, height, width), or (1, 1, height, width) for grey images.
         """
-        view = view.convert("L") if len(self.mean) == 1 else view
+        is_deep = view.mode == "F"
+        view = view.convert("L") if len(self.mean) == 1 and not is_deep else view
         # Divided once, so that the range of 0 to 255 has the photo's own values.
-        pixels = numpy.asarray(view, dtype=numpy.float32) / (255 / self.scale)
+        pixels = numpy.asarray(view, dtype=numpy.float32) / ((1 if is_deep else 255) / self.scale)
         pixels = torch.from_numpy(pixels).reshape(view.height, view.width, len(self.mean))
         pixels = pixels.flip(2) if self.channels == "bgr" else pixels
         normalised = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)

@@ -102,15 +102,52 @@ def program_classifier(
     shapes = [_shape(node.meta.get("val")) for node in nodes if node.name in user_inputs]
     if stated.layout == "nhwc":
         shapes = [channels_first(shape) for shape in shapes]
+    if len(shapes) == 1 and _is_no_photo(shapes[0]):
+        return _classifier_of_arrays(_module_of(program, source), shapes[0], source)
     images = check_input_shape(shapes, source)
+    module = _module_of(program, source)
+    module = ChannelsLast(module) if stated.layout == "nhwc" else module
+    sized = images.with_stated_size(stated, source)
+    preprocessing = sized.preprocessing()
+    shape = (images.batch or 1, len(preprocessing.mean), *preprocessing.size)
+    _check_sizes(module, shape, source)
+    return classifier_from_module(module, images, source, stated)
+
+
+def _module_of(program: ExportedProgram, source: str) -> nn.Module:
     try:
-        module: nn.Module = program.module()
+        return program.module()
     except Exception as error:  # whatever torch raises about a graph that does not fit together
         reason = first_line(error)[:200]
         raise ModelError(f"{source} is not a program that runs: {reason}") from error
-    module = ChannelsLast(module) if stated.layout == "nhwc" else module
-    _check_sizes(module, images.with_stated_size(stated, source), source)
-    return classifier_from_module(module, images, source, stated)
+
+
+def _is_no_photo(shape: Sequence[int | None]) -> bool:
+    """Return whether inputs of this shape are volumes, signals, vectors or images of many bands."""
+    if len(shape) < 2 or None in shape[1:]:
+        return False
+    return len(shape) != 4 or (shape[1] not in (1, 3) and shape[3] not in (1, 3))
+
+
+def _classifier_of_arrays(
+    module: nn.Module, shape: Sequence[int | None], source: str
+) -> Classifier:
+    """Return a module whose inputs are not photos, and have this shape."""
+    sizes = tuple(size for size in shape[1:] if size is not None)
+    _check_sizes(module, (shape[0] or 1, *sizes), source)
+    return Classifier(source, _any_batch(module, shape[0], source), input_shape=sizes)
+
+
+def _any_batch(module: nn.Module, batch: int | None, source: str) -> nn.Module:
+    """Return a module that takes batches of any size."""
+    if batch not in (None, 1):
+        raise ModelError(
+            f"{source} was exported for batches of {batch}; export it for one input, or with a "
+            "dynamic batch dimension"
+        )
+    batched = OneAtATime(module) if batch == 1 else module
+    force_eval(batched)
+    return batched
 
 
 def _shape(value: Any) -> list[int | None]:
@@ -192,15 +229,13 @@ def check_input_shape(shapes: Sequence[Sequence[int | None]], source: str) -> In
     return images
 
 
-def _check_sizes(module: nn.Module, images: InputShape, source: str) -> None:
+def _check_sizes(module: nn.Module, shape: Sequence[int], source: str) -> None:
     """Raise a `ModelError` if a tensor would be too large, by propagating shapes only."""
-    preprocessing = images.preprocessing()
     dtype = next((weight.dtype for weight in module.parameters()), None)
-    shape = (images.batch or 1, len(preprocessing.mean), *preprocessing.size)
     fake_tensors = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with silence_output(), torch.no_grad(), fake_tensors, SizeLimit():
-            module(torch.empty(shape, dtype=dtype))
+            module(torch.empty(*shape, dtype=dtype))
     except TooLarge as error:
         raise ModelError(f"{source}: {error}") from error
     except Exception:  # whatever torch raises is said when the model is run
@@ -216,13 +251,7 @@ def classifier_from_module(
     module: nn.Module, images: InputShape, source: str, stated: StatedInput | None = None
 ) -> Classifier:
     """Return an exported module as a classifier that takes batches of any size."""
-    if images.batch not in (None, 1):
-        raise ModelError(
-            f"{source} was exported for batches of {images.batch}; export it for one image, or "
-            "with a dynamic batch dimension"
-        )
-    batched = OneAtATime(module) if images.batch == 1 else module
-    force_eval(batched)
+    batched = _any_batch(module, images.batch, source)
     sized = images.with_stated_size(stated or StatedInput(), source)
     preprocessing, origins = sized.preprocessing(), images.origins
     if preprocessing.fit == "squeeze":

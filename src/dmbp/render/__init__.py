@@ -4,6 +4,7 @@
     colour_test.py    what a score becomes without each colour, and in a control, in words
     panel.py          the picture of `dmbp explain`: photo, evidence, the photo without each colour
     series.py         the same for inputs that are not images: lines for signals, bars for features
+    volume.py         the slices of a volume, laid out as one picture
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     boxes.py          the picture of `dmbp boxes`
@@ -32,10 +33,17 @@ from dmbp.render.comparison import (
     format_duration,
     insertion_gif,
 )
-from dmbp.render.decomposition import panel_rows, plot_decomposition, plot_linear_map, split_by_sign
+from dmbp.render.decomposition import (
+    panel_rows,
+    plot_decomposition,
+    plot_linear_map,
+    series_rows,
+    split_by_sign,
+)
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.pictures import encode_figure, write_all_or_none
 from dmbp.render.report import REPORT_NAME, ReportHeading, ReportPhoto, ReportTarget, ReportWriter
+from dmbp.render.series import SeriesRow, draw_charts
 from dmbp.render.whole_photo import draw_whole_photo, spread_over_photo
 
 __all__ = [
@@ -55,7 +63,9 @@ __all__ = [
     "ReportTarget",
     "ReportWriter",
     "SanityRow",
+    "SeriesRow",
     "draw_boxes",
+    "draw_charts",
     "draw_comparison",
     "draw_insertion",
     "draw_panel",
@@ -67,6 +77,7 @@ __all__ = [
     "panel_rows",
     "plot_decomposition",
     "plot_linear_map",
+    "series_rows",
     "split_by_sign",
     "spread_over_photo",
     "write_all_or_none",

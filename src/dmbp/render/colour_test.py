@@ -68,6 +68,19 @@ PHOTO = InputWords(
     "the tenth marked strongest in {}",
     few="the {share} of the photo that is marked {}",
 )
+IMAGE_WORDS = replace(
+    PHOTO,
+    whole="image",
+    marked="the tenth of the image that is marked strongest in {}",
+    few="the {share} of the image that is marked {}",
+)
+VOLUME_WORDS = replace(
+    PHOTO,
+    whole="volume",
+    entries="voxels",
+    marked="the tenth of the volume that is marked strongest in {}",
+    few="the {share} of the volume that is marked {}",
+)
 SIGNAL_WORDS = InputWords(
     "signal", "moments", "the moments marked strongest in {}", "those marked strongest in {}"
 )

@@ -12,40 +12,45 @@ pixel-level attributions", as the paper's supplement does.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
+from dmbp.decompose.details import expand_rows
 from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.errors import InputError
 from dmbp.linear.named_target import BoundTarget, NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
 from dmbp.probabilities import Activation
 from dmbp.render.colour import Array
-from dmbp.render.colour_test import COLOUR_SIGNS, ColourTest, Sign, colour_tests
+from dmbp.render.colour_test import (
+    COLOUR_SIGNS,
+    IMAGE_WORDS,
+    PHOTO,
+    VOLUME_WORDS,
+    ColourTest,
+    Sign,
+    colour_tests,
+)
 from dmbp.render.panel import PanelRow, PanelStyle, TermValues, draw_panel
 from dmbp.render.pictures import (
     check_drawable,
     encode_figure,
     parse_photo,
+    shown_bands,
+    stretch_bands,
     stretch_contrast,
     to_picture,
     write_all_or_none,
 )
-from dmbp.render.series import (
-    SeriesRow,
-    draw_features,
-    draw_series,
-    draw_signal,
-    features_height,
-    signal_height,
-)
+from dmbp.render.series import CHARTS, SeriesRow, draw_charts
+from dmbp.render.volume import Montage
 
 
 def plot_linear_map(
@@ -60,7 +65,7 @@ def plot_linear_map(
     """Draw map ⊙ (x − reference) and both halves of the map, split by sign, for every image.
 
     Args:
-        inputs: Images (batch, channels, height, width).
+        inputs: Images (batch, channels, height, width) or volumes.
         linear_map: A map of the same shape.
         path: The picture to write: .png, .svg or .pdf.
         reference: What pixels are compared with: None for zero, "blur", "mean" or a tensor.
@@ -79,18 +84,20 @@ def plot_linear_map(
         )
     positive, negative = split_by_sign(inputs, linear_map, reference)
     pixels = (linear_map * (inputs - baseline_for(inputs, reference))).sum(1)
+    shown = list(shown_bands(inputs, None))
     rows = [
         PanelRow(
-            photo=stretch_contrast(inputs[k]),
+            photo=_stretched(inputs, k, shown),
             attribution=pixels[k].detach().cpu().double().numpy(),
-            positive_map=to_picture(positive[k]),
-            negative_map=to_picture(negative[k]),
+            positive_map=to_picture(positive[k][shown]),
+            negative_map=to_picture(negative[k][shown]),
             terms=None,
             photo_caption="input",
             target_caption=captions[k] if captions is not None else "for and against",
         )
         for k in range(len(inputs))
     ]
+    rows = [_laid_out(row) if inputs.dim() == 5 else row for row in rows]
     path = Path(path)
     write_all_or_none({path: encode_figure(draw_panel(rows, style), path.suffix)})
 
@@ -106,13 +113,6 @@ def split_by_sign(
     return linear_map * (pixels > 0), linear_map * (pixels < 0)
 
 
-CHARTS = {
-    2: (draw_features, features_height, "feature"),
-    3: (draw_signal, signal_height, "channel"),
-}
-"""Chart, its height and the word for an entry, by the dimensions of inputs that are not images."""
-
-
 def plot_decomposition(
     decomposition: Decomposition,
     path: str | Path,
@@ -122,12 +122,13 @@ def plot_decomposition(
     target_captions: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     activation: Activation | None = None,
+    bands: Sequence[int] | None = None,
     style: PanelStyle | None = None,
 ) -> None:
     """Draw every row of a decomposition into one picture.
 
-    Images are drawn as panels, signals (batch, channels, length) as lines and vectors (batch,
-    features) as bars.
+    Images are drawn as panels, volumes (batch, channels, depth, height, width) as panels of slices,
+    signals (batch, channels, length) as lines and vectors (batch, features) as bars.
 
     Args:
         decomposition: What `DMBP.explain` returned.
@@ -139,6 +140,8 @@ def plot_decomposition(
         names: Names of the channels or features.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
             Without it, the picture says how scores change without the strongest pixels.
+        bands: The channels to show of images or volumes with many: their numbers, from 1, one or
+            three in the order red, green, blue. By default the first three of images.
         style: How the picture looks.
 
     Raises:
@@ -149,13 +152,14 @@ def plot_decomposition(
     check_labels(decomposition, photos, photo_captions, target_captions)
     captions = [_caption(decomposition, row, target_captions) for row in rows]
     tests = colour_tests(decomposition, captions, activation=activation)
-    if decomposition.inputs.dim() in CHARTS:
-        figure = _draw_charts(decomposition, captions, tests, names, style)
+    if decomposition.inputs.dim() - 1 in CHARTS:
+        titles = [f"for and against: {caption}" for caption in captions]
+        figure = draw_charts(series_rows(decomposition, titles, tests, names), style)
     elif names is not None:
         raise InputError("names are for features or channels; name classes with target_captions")
     else:
         titles = [f"for and against: {caption}" for caption in captions]
-        panel = panel_rows(decomposition, photos, photo_captions, titles, tests)
+        panel = panel_rows(decomposition, photos, photo_captions, titles, tests, bands=bands)
         tested = decomposition.tested
         several = tested is not None and tested.outputs.shape[1] > 1
         independent = activation == "sigmoid" and several
@@ -164,19 +168,22 @@ def plot_decomposition(
     write_all_or_none({path: encode_figure(figure, path.suffix)})
 
 
-def _draw_charts(
+def series_rows(
     decomposition: Decomposition,
     captions: Sequence[str],
     tests: Sequence[ColourTest | None],
-    names: Sequence[str] | None,
-    style: PanelStyle | None,
-) -> Figure:
+    names: Sequence[str] | None = None,
+) -> list[SeriesRow]:
+    """Return the charts' rows, one for each row of the decomposition of signals or vectors.
+
+    `names` are those of the channels or features; by default they are numbered.
+    """
     inputs = decomposition.inputs
-    chart, height, entry = CHARTS[inputs.dim()]
+    entry = CHARTS[inputs.dim() - 1].entry
     names = names or [f"{entry} {k}" for k in range(inputs.shape[1])]
     if len(names) != inputs.shape[1]:
         raise InputError(f"{len(names)} names were given for {inputs.shape[1]} {entry}s")
-    rows = [
+    return [
         SeriesRow(
             values=inputs[k].detach().cpu().double().numpy(),
             attribution=decomposition.attribution[k].detach().cpu().double().numpy(),
@@ -187,7 +194,6 @@ def _draw_charts(
         )
         for k, terms in enumerate(_terms(decomposition))
     ]
-    return draw_series(rows, chart, height=height(rows[0]), style=style)
 
 
 def panel_rows(
@@ -197,39 +203,84 @@ def panel_rows(
     target_captions: Sequence[str] | None = None,
     tests: Sequence[ColourTest | None] | None = None,
     regions: Sequence[Tensor | None] | None = None,
+    *,
+    bands: Sequence[int] | None = None,
 ) -> list[PanelRow]:
     """Return the panel's rows, one for each row of the decomposition, with these `tests`.
 
-    `regions` are where the targets look, by default what the targets themselves say.
+    `regions` are where the targets look, by default what the targets themselves say. `bands` are as
+    for `plot_decomposition`.
     """
     inputs = decomposition.inputs
     check_drawable(inputs)
     check_labels(decomposition, photos, photo_captions, target_captions)
-    size = (inputs.shape[2], inputs.shape[3])
+    if photos is not None and inputs.dim() != 4:
+        raise InputError("photos are for images: the slices of a volume show the input itself")
+    size = (inputs.shape[-2], inputs.shape[-1])
+    shown = list(shown_bands(inputs, bands))
     is_drawn = ~decomposition.is_blank  # rounding errors must not be drawn in full colours
-    attributions = decomposition.attribution.sum(1) * is_drawn[:, None, None]
+    attributions = decomposition.attribution.sum(1)
+    attributions = torch.where(expand_rows(is_drawn, attributions), attributions, 0)
     masks: dict[Sign, Tensor] = {sign: strongest(sign * attributions) for sign in COLOUR_SIGNS}
     masks[0] = moved_elsewhere(masks[1])
     removed: dict[Sign, Array] = {sign: mask.cpu().double().numpy() for sign, mask in masks.items()}
     rows: list[PanelRow] = []
     for k, terms in enumerate(_terms(decomposition)):
-        photo = stretch_contrast(inputs[k]) if photos is None else parse_photo(photos[k], size)
+        photo = _stretched(inputs, k, shown)
+        if photos is not None:
+            photo = parse_photo(photos[k], size)
         test = None if tests is None else tests[k]
         row = PanelRow(
             photo=photo,
             attribution=attributions[k].detach().cpu().double().numpy(),
-            positive_map=to_picture(decomposition.positive_map[k]),
-            negative_map=to_picture(decomposition.negative_map[k]),
+            positive_map=to_picture(decomposition.positive_map[k][shown]),
+            negative_map=to_picture(decomposition.negative_map[k][shown]),
             terms=terms,
-            photo_caption="input" if photo_captions is None else str(photo_captions[k]),
+            photo_caption=(
+                _input_caption(inputs, shown) if photo_captions is None else str(photo_captions[k])
+            ),
             target_caption=_caption(decomposition, k, target_captions),
             test=test,
             removed={sign: mask[k] for sign, mask in removed.items()},
             replaced=None if test is None else _replaced(photo, test.by),
-            region=_region(decomposition, k) if regions is None else _as_mask(regions[k], size),
+            words=PHOTO if inputs.shape[1] in (1, 3) else IMAGE_WORDS,
+            region=_region(decomposition, k)
+            if regions is None
+            else _as_mask(regions[k], inputs.shape[2:]),
         )
-        rows.append(row)
+        rows.append(_laid_out(row) if inputs.dim() == 5 else row)
     return rows
+
+
+def _stretched(inputs: Tensor, row: int, shown: list[int]) -> Array:
+    """Return a row's input as a picture (*size, 3) of some channels, with stretched contrast."""
+    is_photo = inputs.dim() == 4 and inputs.shape[1] == len(shown)
+    return (stretch_contrast if is_photo else stretch_bands)(inputs[row][shown])
+
+
+def _input_caption(inputs: Tensor, shown: list[int]) -> str:
+    """Return a caption for an input, with the bands that are shown if there are others."""
+    numbers = ", ".join(str(k + 1) for k in shown)
+    of = f"band{'s' * (len(shown) > 1)} {numbers} of {inputs.shape[1]}"
+    return "input" if inputs.shape[1] == len(shown) else f"input, {of}"
+
+
+def _laid_out(row: PanelRow) -> PanelRow:
+    """Return a row whose arrays are volumes (depth, height, width, …) as slices side by side."""
+    montage = Montage.of(row.attribution)
+    removed = row.removed or {}
+    return replace(
+        row,
+        photo=montage.lay_out(row.photo, fill=1.0),
+        attribution=montage.lay_out(row.attribution),
+        positive_map=montage.lay_out(row.positive_map),
+        negative_map=montage.lay_out(row.negative_map),
+        removed={sign: montage.lay_out(mask) for sign, mask in removed.items()},
+        replaced=None if row.replaced is None else montage.lay_out(row.replaced, fill=1.0),
+        region=None if row.region is None else montage.lay_out(row.region) > 0,
+        views=montage.views,
+        words=VOLUME_WORDS,
+    )
 
 
 def _region(decomposition: Decomposition, row: int) -> Array | None:
@@ -239,9 +290,9 @@ def _region(decomposition: Decomposition, row: int) -> Array | None:
     return _as_mask(target.region, size) if isinstance(target, BoundTarget) else None
 
 
-def _as_mask(region: Tensor | None, size: tuple[int, ...]) -> Array | None:
+def _as_mask(region: Tensor | None, size: Sequence[int]) -> Array | None:
     """Return a region as an array, if it has the size of the picture."""
-    if region is None or tuple(region.shape) != size:
+    if region is None or tuple(region.shape) != tuple(size):
         return None
     return region.cpu().numpy()
 
@@ -261,13 +312,13 @@ def check_labels(
 
 
 def _replaced(photo: Array, by: str) -> Array:
-    """Return a photo as it looks where its pixels were replaced: blurred, or its mean colour."""
-    mean = photo.mean((0, 1))
+    """Return a photo (*size, 3) as it looks where pixels were replaced: blurred, or its mean."""
+    mean = photo.mean(tuple(range(photo.ndim - 1)))
     if by != "blur":
         return mean + numpy.zeros_like(photo)
     # Around its mean, so that the blur does not darken the borders, where it pads with zeros.
-    image = torch.from_numpy(photo - mean).permute(2, 0, 1)[None]
-    return blur(image)[0].permute(1, 2, 0).numpy() + mean
+    image = torch.from_numpy(photo - mean).movedim(-1, 0)[None]
+    return blur(image)[0].movedim(0, -1).numpy() + mean
 
 
 def _terms(decomposition: Decomposition) -> list[TermValues]:

@@ -40,7 +40,15 @@ from dmbp.render.colour import (
     smooth_map,
     tint_changed,
 )
-from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest, Sign
+from dmbp.render.colour_test import (
+    INDEPENDENT_CLASSES,
+    PHOTO,
+    SCORE_MEANING,
+    ColourTest,
+    InputWords,
+    Sign,
+)
+from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
 """The model's output, and its positive, negative and nuisance term."""
@@ -69,6 +77,8 @@ class PanelRow:
     removed: Mapping[Sign, Array] | None = None
     replaced: Array | None = None
     region: Array | None = None
+    views: Sequence[View] = ()
+    words: InputWords = PHOTO
 
     @property
     def region_lines(self) -> list[Array]:
@@ -87,11 +97,20 @@ class PanelRow:
             ChangedPhoto(
                 tint_changed(self.photo, self.replaced, self.removed[sign], palette.tint(sign)),
                 self.test.title(sign, palette),
-                outline(self.removed[sign]),
+                self._outlines(self.removed[sign]),
                 {1: palette.positive, -1: palette.negative, 0: palette.neutral}[sign],
             )
             for sign in self.test.shown
         ]
+
+    def _outlines(self, changed: Array) -> list[Array]:
+        """Return lines around changed pixels, in each view by itself."""
+        lines: list[Array] = []
+        for view in self.views or [View("", 0, 0, *changed.shape)]:
+            lines += [
+                points + numpy.array([view.left, view.top]) for points in outline(view.cut(changed))
+            ]
+        return lines
 
 
 @dataclass(frozen=True)
@@ -150,14 +169,20 @@ class PanelStyle:
     row_height: float = 3.3
     terms: bool = False
 
-    def evidence(self, attribution: Array) -> Array:
-        """Return a map smoothed for the eye, on its own scale: 1 and -1 are the darkest colours."""
-        smooth = smooth_evidence(attribution, self.smoothing * max(attribution.shape))
+    def evidence(self, attribution: Array, views: Sequence[View] = ()) -> Array:
+        """Return a map smoothed for the eye, on its own scale: 1 and -1 are the darkest colours.
+
+        Each of its `views` is smoothed by itself.
+        """
+        smooth = numpy.zeros(attribution.shape)
+        for view in views or [View("", 0, 0, *attribution.shape)]:
+            part = view.cut(attribution)
+            view.cut(smooth)[...] = smooth_evidence(part, self.smoothing * max(part.shape))
         return smooth / darkest_magnitude(smooth, percentile=EVIDENCE_PERCENTILE)
 
-    def evidence_image(self, attribution: Array, photo: Array) -> Array:
+    def evidence_image(self, attribution: Array, photo: Array, views: Sequence[View] = ()) -> Array:
         """Return a map drawn over its photo on its own scale, as RGB in [0, 1]."""
-        strength = self.evidence(attribution)
+        strength = self.evidence(attribution, views)
         return signed_over_photo(strength, photo, scale=1, faint=self.faint, palette=self.palette)
 
 
@@ -217,7 +242,7 @@ def draw_panel(
         return _draw_untested(rows, style)
     side = 0.91 * style.row_height  # the rest of a row is its title
     changed = [row.changed_photos(style.palette) for row in rows]
-    said = [row.test.sentence(style.palette) for row in rows if row.test is not None]
+    said = [row.test.sentence(style.palette, row.words) for row in rows if row.test is not None]
     sentences = [wrap_sentence(sentence, width=4 * side) for sentence in said]
     note = _note(rows, style, independent=independent)
     heights: list[float] = []
@@ -259,13 +284,17 @@ def _draw_tested_row(
     """Draw photo, evidence, and the photo without the pixels of each colour."""
     axes = [figure.add_subplot(grid[line, column]) for column in range(2 + len(changed))]
     show_image(axes[0], row.photo, row.photo_caption)
-    show_image(axes[1], style.evidence_image(row.attribution, row.photo), row.target_caption)
+    show_image(
+        axes[1], style.evidence_image(row.attribution, row.photo, row.views), row.target_caption
+    )
     for axis in axes[:2]:
         draw_region(axis, row)
     for axis, photo in zip(axes[2:], changed, strict=True):
         show_image(axis, photo.picture, photo.title)
         for points in photo.outlines:
             axis.plot(*points.T, color=photo.colour, linewidth=1.6)
+    for axis in axes:
+        label_views(axis, row.views)
 
 
 def _draw_terms_row(
@@ -302,7 +331,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     for line, row in enumerate(rows):
         pictures = (
             (row.photo, row.photo_caption),
-            (style.evidence_image(row.attribution, row.photo), row.target_caption),
+            (style.evidence_image(row.attribution, row.photo, row.views), row.target_caption),
             *zip(linear_map_pictures(row), LINEAR_MAP_TITLES, strict=True),
         )
         for column, (picture, title) in enumerate(pictures):
@@ -310,6 +339,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
             show_image(axis, picture, title)
             if column < 2:
                 draw_region(axis, row)
+            label_views(axis, row.views)
         if row.terms is not None:
             draw_terms(figure.add_subplot(grid[line, 4]), row.terms, style.palette)
     draw_legend(figure, figure.add_subplot(grid[-1, 1]), style.palette)
@@ -324,7 +354,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
 def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> str:
     """Return what is tinted, and the meaning of words that the picture uses."""
     tests = [row.test for row in rows if row.test is not None]
-    lines = [tint_note(tests)] if any(test.shown for test in tests) else []
+    lines = [tint_note(tests, rows[0].words)] if any(test.shown for test in tests) else []
     more = ["each row has its own colour scale"] * (len(rows) > 1)
     more += ["the terms' size says little"] * style.terms
     lines += ["; ".join(more)] if more else []
@@ -335,19 +365,19 @@ def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> 
     return "\n".join(lines)
 
 
-def tint_note(tests: Sequence[ColourTest]) -> str:
+def tint_note(tests: Sequence[ColourTest], words: InputWords = PHOTO) -> str:
     """Return what the tinted pixels are, and what the model saw in their place."""
     how = {"blur": "blurred", "mean": "set to the mean colour", "zero": "set to zero"}
     seen = how.get(tests[0].by, "replaced")
     is_few = any(test.has_few(sign) for test in tests for sign in test.shown)
-    what = "pixels marked strongest, at most a tenth" if is_few else WHAT_IS_TINTED
+    what = f"{words.entries} marked strongest, at most a tenth"
+    what = what if is_few else f"the tenth of the {words.whole} that is marked strongest"
     note = f"tinted: {what}, {seen} for the model"
     has_control = any(0 in test.shown for test in tests)
-    return f"{note}; green: the control, as many pixels elsewhere" if has_control else note
+    return f"{note}; green: the control, as many {words.entries} elsewhere" if has_control else note
 
 
 REGION_NOTE = "outlined in black: the part of the photo that the question is about"
-WHAT_IS_TINTED = "the tenth of the photo that is marked strongest"
 
 
 def wrap_sentence(sentence: str, *, width: float) -> str:
@@ -402,6 +432,21 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
     axis.set_yticks([])
     for spine in axis.spines.values():
         spine.set_edgecolor(FRAME)
+
+
+def label_views(axis: Axes, views: Sequence[View]) -> None:
+    """Write the label of each part of a picture into its corner."""
+    if views:  # their frames would only box in the white space between them
+        axis.spines[:].set_visible(False)
+    for view in views:
+        axis.text(
+            view.left - 0.2,
+            view.top - 0.2,
+            view.label,
+            va="top",
+            fontsize=7.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.2},
+        )
 
 
 REGION_LINE = 1.4

@@ -1,7 +1,7 @@
 """Turn tensors into pictures and figures into bytes, and write files all or none."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
@@ -82,12 +82,38 @@ def _temporary_name(path: Path) -> Path:
 
 
 def check_drawable(inputs: Tensor) -> None:
-    """Raise an `InputError` if inputs are not a batch of images."""
-    if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
+    """Raise an `InputError` if inputs are not a batch of images or volumes."""
+    if inputs.dim() not in (4, 5):
         raise InputError(
-            "only images of one or three channels can be drawn, not inputs of shape "
-            f"{tuple(inputs.shape)}"
+            "images (batch, channel, height, width) and volumes (batch, channel, depth, height, "
+            f"width) can be drawn as pictures, not inputs of shape {tuple(inputs.shape)}"
         )
+
+
+def shown_bands(inputs: Tensor, bands: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the indices of the channels that pictures show, one or three of them.
+
+    Args:
+        inputs: Images or volumes, (batch, channel, …).
+        bands: Their numbers, from 1, in the order red, green, blue. By default the first three of
+            an image, if it has so many; otherwise, and for volumes that have not exactly three,
+            the first.
+
+    Raises:
+        InputError: If there is no such band, or another number of them than one or three.
+    """
+    count = inputs.shape[1]
+    if bands is None:
+        is_colour = count == 3 or (count > 3 and inputs.dim() == 4)
+        return (0, 1, 2) if is_colour else (0,)
+    if len(bands) not in (1, 3):
+        raise InputError(
+            f"a picture shows one band, or three as red, green and blue, not {len(bands)}"
+        )
+    for band in bands:
+        if not 1 <= band <= count:
+            raise InputError(f"there is no band {band}: the input has bands 1 to {count}")
+    return tuple(band - 1 for band in bands)
 
 
 def parse_photo(photo: Any, size: tuple[int, int]) -> Array:
@@ -115,9 +141,9 @@ def parse_photo(photo: Any, size: tuple[int, int]) -> Array:
 
 
 def to_picture(image: Tensor) -> Array:
-    """Return an image (channels, height, width) with channels last; one channel becomes three."""
-    array = image.detach().cpu().double().permute(1, 2, 0).numpy()
-    return numpy.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
+    """Return an image (channels, *size) with channels last; one channel becomes three."""
+    array = image.detach().cpu().double().movedim(0, -1).numpy()
+    return numpy.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else array
 
 
 def stretch_contrast(image: Tensor) -> Array:
@@ -125,3 +151,17 @@ def stretch_contrast(image: Tensor) -> Array:
     array = to_picture(image)
     low, high = array.min(), array.max()
     return (array - low) / max(high - low, 1e-12)
+
+
+DARKEST, BRIGHTEST = 1.0, 99.0
+"""The percentiles of a band that are black and white, so that few outliers do not hide the rest."""
+
+
+def stretch_bands(image: Tensor) -> Array:
+    """Return an image (channels, *size) with the contrast of each channel stretched by itself."""
+    array = to_picture(image)
+    places = tuple(range(array.ndim - 1))
+    low, high = numpy.percentile(array, (DARKEST, BRIGHTEST), axis=places, keepdims=True)
+    if (high <= low).all():  # nearly everything has one value
+        return stretch_contrast(image)
+    return numpy.clip((array - low) / numpy.maximum(high - low, 1e-12), 0, 1)

@@ -9,7 +9,7 @@ hashes. Markup must therefore have no `style` attributes.
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from html import escape
 from io import BytesIO
@@ -22,7 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from dmbp.render.colour import INK, Array, Palette
-from dmbp.render.colour_test import INDEPENDENT_CLASSES, SCORE_MEANING, ColourTest
+from dmbp.render.colour_test import INDEPENDENT_CLASSES, PHOTO, SCORE_MEANING, ColourTest
 from dmbp.render.comparison import CurveSubject
 from dmbp.render.panel import (
     ChangedPhoto,
@@ -33,7 +33,8 @@ from dmbp.render.panel import (
     term_bars,
     tint_note,
 )
-from dmbp.render.pictures import write_all_or_none
+from dmbp.render.pictures import encode_figure, write_all_or_none
+from dmbp.render.series import SeriesRow, draw_charts
 
 WIDTH, HEIGHT = 300, 170
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
@@ -115,14 +116,14 @@ NARROWEST_BAR = 0.25
 
 @dataclass(frozen=True)
 class ReportTarget:
-    """A photo's target: what the panel shows, which has to have a test, and two curves.
+    """A photo's target: what the panel or chart shows, which has to have a test, and two curves.
 
     `name` says what is explained, `label` the same with probabilities, and `score_words` what the
     score is. `history` holds y⁺, y⁻ and y~ by iteration, `insertion` what `curve` follows as pixels
     are inserted, from none to all.
     """
 
-    row: PanelRow
+    row: PanelRow | SeriesRow
     name: str
     label: str
     score_words: str
@@ -239,7 +240,7 @@ class ReportWriter:
         style, heading = self.style, self.heading
         stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
         script = self._environment.get_template("report.js").render()
-        notes = [tint_note(page.tests), SCORE_MEANING] if page.tests else []
+        notes = [tint_note(page.tests, page.words), SCORE_MEANING] if page.tests else []
         chunks = self._environment.get_template("report.html").generate(
             {"number": None, "contents": ()} | links,
             policy=_policy(stylesheet, script),
@@ -279,6 +280,7 @@ class _Page:
         self.size = 0
         self.listed: list[_ListedPhoto] = []
         self.tests: list[ColourTest] = []
+        self.words = PHOTO
         self.independent = False
 
     def add(self, photo: ReportPhoto, section: bytes) -> None:
@@ -286,8 +288,10 @@ class _Page:
         self.size += len(section)
         self.independent = self.independent or photo.independent
         self.listed.append(_ListedPhoto(photo.name, photo.predicted))
-        rows = (target.row for target in photo.targets)
-        self.tests += [row.test for row in rows if row.test is not None]
+        for target in photo.targets:
+            if isinstance(target.row, PanelRow) and target.row.test is not None:
+                self.tests.append(target.row.test)
+                self.words = target.row.words
 
 
 def _page_name(number: int) -> str:
@@ -310,31 +314,28 @@ def _source(text: str) -> str:
 
 
 def _photo(photo: ReportPhoto, style: PanelStyle) -> dict[str, object]:
+    row = photo.targets[0].row
     return {
         "name": photo.name,
         "predicted": photo.predicted,
-        "caption": photo.targets[0].row.photo_caption,
-        "picture": _data_url(photo.targets[0].row.photo),
+        "input": row.words.whole,
+        "picture": _data_url(row.photo) if isinstance(row, PanelRow) else None,
+        "caption": row.photo_caption if isinstance(row, PanelRow) else None,
         "targets": [_target(target, style) for target in photo.targets],
     }
 
 
 def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
     row, palette = target.row, style.palette
-    positive, negative = linear_map_pictures(row)
     assert row.test is not None
+    shown = _pictures(row, style) if isinstance(row, PanelRow) else _chart(row, style)
     return {
-        "sentence": row.test.sentence(palette),
-        "changed": [_changed_photo(photo) for photo in row.changed_photos(palette)],
-        "region": _polygons(row.region_lines),
-        "region_box": _pixel_box(row.photo),
+        **shown,
+        "sentence": row.test.sentence(palette, row.words),
         "name": target.name,
         "label": target.label,
         "score_words": target.score_words,
         "curve": target.curve.title,
-        "evidence": _data_url(style.evidence_image(row.attribution, row.photo)),
-        "positive": _data_url(positive),
-        "negative": _data_url(negative),
         "terms": _terms(row, palette),
         "history": _history(target, palette),
         "insertion": line_chart(
@@ -348,6 +349,35 @@ def _target(target: ReportTarget, style: PanelStyle) -> dict[str, object]:
         "exactness": f"{target.exactness:.0e}" if target.exactness else "0",
         "seconds": f"{target.seconds:.1f}",
     }
+
+
+def _pictures(row: PanelRow, style: PanelStyle) -> dict[str, object]:
+    """Return the pictures of a photo's target."""
+    positive, negative = linear_map_pictures(row)
+    return {
+        "chart": None,
+        "changed": [_changed_photo(photo) for photo in row.changed_photos(style.palette)],
+        "region": _polygons(row.region_lines),
+        "region_box": _pixel_box(row.photo),
+        "views": [
+            {"x": view.left, "y": view.top, "label": view.label, "size": LABEL * len(row.photo)}
+            for view in row.views
+        ],
+        "evidence": _data_url(style.evidence_image(row.attribution, row.photo, row.views)),
+        "positive": _data_url(positive),
+        "negative": _data_url(negative),
+    }
+
+
+LABEL = 0.045
+"""The height of the label of a part of a picture, as a share of the picture's."""
+
+
+def _chart(row: SeriesRow, style: PanelStyle) -> dict[str, object]:
+    """Return the chart of a signal's or vector's target; the page itself has the rest."""
+    alone = replace(style, terms=False)
+    content = encode_figure(draw_charts([row], alone, with_sentences=False), ".png")
+    return {"chart": "data:image/png;base64," + b64encode(content).decode()}
 
 
 def _changed_photo(photo: ChangedPhoto) -> dict[str, object]:
@@ -372,7 +402,7 @@ def _polygons(lines: Sequence[Array]) -> list[str]:
     return [" ".join(f"{column:.1f},{row:.1f}" for column, row in points) for points in lines]
 
 
-def _terms(row: PanelRow, palette: Palette) -> list[dict[str, object]]:
+def _terms(row: PanelRow | SeriesRow, palette: Palette) -> list[dict[str, object]]:
     assert row.terms is not None
     reach = max(map(abs, row.terms)) or 1.0
     return [

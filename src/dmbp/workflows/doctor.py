@@ -17,6 +17,7 @@ from dmbp.linear import Site
 from dmbp.models import Classifier, Preprocessing
 from dmbp.models.classifier import format_size
 from dmbp.render.comparison import format_duration
+from dmbp.workflows.arrays import example_shape, takes_photos
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
 from dmbp.workflows.explained_target import NamedClass
 from dmbp.workflows.prediction import ModelSpec, run_on_photo
@@ -144,9 +145,7 @@ def diagnose(model: ModelSpec, *, freezing: Mapping[str, Any] | None = None) -> 
     `freezing` holds `smooth` and `sites`, as for `dmbp.linearize`.
     """
     classifier = model.load()
-    preprocessing = classifier.preprocessing
-    shape = classifier.input_shape or (len(preprocessing.mean), *preprocessing.size)
-    noise = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(1, *example_shape(classifier), generator=torch.Generator().manual_seed(0))
     examination = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
     return Diagnosis(
         classifier.name,
@@ -157,7 +156,7 @@ def diagnose(model: ModelSpec, *, freezing: Mapping[str, Any] | None = None) -> 
 
 
 def _check_photos(classifier: Classifier, *, has_random_weights: bool) -> PhotoCheck | None:
-    if classifier.input_shape is not None:
+    if not takes_photos(classifier):
         return None
     preprocessing, origins = classifier.preprocessing, classifier.origins
     if has_random_weights:

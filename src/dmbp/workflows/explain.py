@@ -11,14 +11,11 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
-from io import BytesIO
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from PIL import Image
 from rich.console import Console
@@ -26,35 +23,21 @@ from rich.progress import Progress
 
 from dmbp import __version__
 from dmbp.attribution import DMBP
-from dmbp.baseline import baseline_for
-from dmbp.data import check_photo, photo_paths, read_photo
-from dmbp.decompose import Decomposition
-from dmbp.errors import OutputError, PhotoError
-from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, reason, shown
-from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
-from dmbp.metrics.insertion import STEPS
+from dmbp.data import check_photo, is_array_file, photo_paths, read_array, read_photo
+from dmbp.data.arrays import MAX_BYTES, PICTURES
+from dmbp.errors import InputError, OutputError, PhotoError
+from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, check_file, reason, shown
 from dmbp.models import Classifier
 from dmbp.render import (
     REPORT_NAME,
-    ColourTest,
-    PanelRow,
     PanelStyle,
     ReportHeading,
-    ReportPhoto,
-    ReportTarget,
     ReportWriter,
-    draw_panel,
-    draw_whole_photo,
-    encode_figure,
-    insertion_gif,
-    panel_rows,
-    spread_over_photo,
     write_all_or_none,
 )
-from dmbp.render.colour import Array
-from dmbp.render.colour_test import share_decimals
-from dmbp.workflows.prediction import ModelSpec, Prediction, encode_record, predict
-from dmbp.workflows.removal import PixelRemoval, remove_pixels
+from dmbp.workflows.arrays import ArrayExplanation, ArrayInput, inputs_of, takes_photos
+from dmbp.workflows.explanation import Explanation, PhotoExplanation
+from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction, predict
 
 LONGEST_STEM = 110
 """The most bytes of the photo's name in the names of its results."""
@@ -71,6 +54,7 @@ class OutputOptions:
     raw: bool = False
     gif: bool = False
     whole_photo: bool = False
+    bands: Sequence[int] | None = None
 
     def picture(self, stem: str) -> Path:
         """Return the path of a photo's picture."""
@@ -90,232 +74,10 @@ class Photo:
     targets: Sequence[str]
     rather_than: Sequence[str] = ()
 
-
-@dataclass(frozen=True)
-class Explanation:
-    """A prediction, and the decomposition that explains it: a row for each target.
-
-    Its methods return the contents of the files that are written. In `seconds`, "reading" is the
-    time for preprocessing the decoded photo and running the model, "explaining" that for the
-    decomposition.
-    """
-
-    prediction: Prediction
-    decomposition: Decomposition
-    settings: Mapping[str, str | int | float]
-    seconds: dict[str, float]
-
-    def summary(self) -> str:
-        """Return what was predicted and what was explained, in words."""
-        explained = ", ".join(target.label() for target in self.prediction.targets)
-        return f"{self.prediction.verdict()}; explained {explained}"
-
-    def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
-        """Return the panel as the content of an image file."""
-        independent = self.prediction.has_independent_classes
-        figure = draw_panel(self._panel_rows(), style, independent=independent)
-        return encode_figure(figure, suffix)
-
-    def record(self) -> bytes:
-        """Return what the colours are worth, terms and settings as the content of a JSON file."""
-        d = self.decomposition
-        record = {
-            "photo": self.prediction.name,
-            "model": self.prediction.classifier.name,
-            "weights": self.prediction.classifier.weights,
-            "preprocessing": self.prediction.classifier.preprocessing.as_dict(),
-            "photo_size": list(self.prediction.original.size),
-            "seen": [round(side, 3) for side in self.prediction.frame.corners],
-            "predicted": self.prediction.record(),
-            "targets": [
-                {
-                    **target.record(),
-                    **self._removals[row].record(),
-                    "terms": {
-                        "output": d.output[row].item(),
-                        "positive": d.positive_output[row].item(),
-                        "negative": d.negative_output[row].item(),
-                        "nuisance": d.nuisance_output[row].item(),
-                    },
-                }
-                for row, target in enumerate(self.prediction.targets)
-            ],
-            "exactness": d.exactness,
-            "approximation_error": d.approximation_error,
-            "settings": dict(self.settings),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-        }
-        return encode_record(record)
-
-    def raw_files(self, folder: Path, stem: str, *, whole_photo: bool = False) -> dict[Path, bytes]:
-        """Return the attributions (targets, channels, height, width) as `.npy` and 16-bit PNG.
-
-        There is a PNG for each target. Its mid-grey, 32768, stands for zero, and the map's largest
-        magnitude is 32767 away from it. With `whole_photo`, the sums over channels are also given
-        at the photo's own size, NaN in the `.npy` and zero in the PNG where the model did not look.
-        """
-        attribution = self.decomposition.attribution.cpu().float().numpy()
-        maps = list(attribution.sum(1))
-        files = {folder / f"{stem}.npy": _encode_array(attribution)}
-        files |= self._map_files(folder, stem, maps, "map")
-        if whole_photo:
-            frame, size = self.prediction.frame, self.prediction.original.size
-            spread = [spread_over_photo(values, frame.corners, size) for values in maps]
-            files[folder / f"{stem}-whole.npy"] = _encode_array(numpy.stack(spread))
-            whole = [numpy.nan_to_num(values) for values in spread]
-            files |= self._map_files(folder, stem, whole, "whole-map")
-        return files
-
-    def _map_files(
-        self, folder: Path, stem: str, maps: Sequence[Array], ending: str
-    ) -> dict[Path, bytes]:
-        return {
-            folder / f"{stem}-{target.slug()}-{ending}.png": _encode_map(values)
-            for target, values in zip(self.prediction.targets, maps, strict=True)
-        }
-
-    def whole_photo_files(
-        self, folder: Path, stem: str, style: PanelStyle | None = None
-    ) -> dict[Path, bytes]:
-        """Return a PNG for each target: the evidence over the whole photo, at its own size."""
-        files: dict[Path, bytes] = {}
-        frame = self.prediction.frame
-        for target, row in zip(self.prediction.targets, self._panel_rows(), strict=True):
-            lines = [
-                numpy.array([frame.to_photo((x + 0.5, y + 0.5)) for x, y in line])
-                for line in row.region_lines
-            ]
-            picture = draw_whole_photo(
-                self.prediction.original,
-                row.attribution,
-                frame.corners,
-                outlines=lines,
-                style=style,
-            )
-            buffer = BytesIO()
-            picture.save(buffer, "PNG")
-            files[folder / f"{stem}-{target.slug()}-whole.png"] = buffer.getvalue()
-        return files
-
-    def gif_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
-        """Return a GIF for each target: its strongest pixels are put into a blurred photo."""
-        d = self.decomposition
-        ranks, blurred = pixel_ranks(d.attribution, d.inputs), baseline_for(d.inputs, "blur")
-        fractions = torch.linspace(0, 1, STEPS + 1)
-        files: dict[Path, bytes] = {}
-        for row, target in enumerate(self.prediction.targets):
-            only = slice(row, row + 1)
-            frames = [
-                self.prediction.denormalise(
-                    replace_pixels(d.inputs[only], blurred[only], ranks[only], fraction)[0]
-                )
-                for fraction in fractions[:, None]
-            ]
-            gif = insertion_gif(frames, self._insertion_curves[row], target.curve)
-            files[folder / f"{stem}-{target.slug()}.gif"] = gif
-        return files
-
-    def report_photo(self) -> ReportPhoto:
-        """Return the photo's section of the report."""
-        d = self.decomposition
-        terms = {
-            "y⁺": (d.history.positive, d.positive_output),
-            "y⁻": (d.history.negative, d.negative_output),
-            "y~": (d.history.nuisance, d.nuisance_output),
-        }
-        targets = [
-            ReportTarget(
-                row=panel_row,
-                name=target.name,
-                label=target.label(decimals=self._decimals),
-                score_words=target.score_words(),
-                curve=target.curve,
-                history={
-                    name: [*history[:, row].tolist(), float(final[row])]
-                    for name, (history, final) in terms.items()
-                },
-                insertion=self._insertion_curves[row],
-                insertion_score=float(area(torch.tensor(self._insertion_curves[row])[None])),
-                exactness=d.exactness,
-                seconds=self.seconds["explaining"],
-            )
-            for row, (target, panel_row) in enumerate(
-                zip(self.prediction.targets, self._panel_rows(), strict=True)
-            )
-        ]
-        verdict = self.prediction.verdict(decimals=self._decimals)
-        independent = self.prediction.has_independent_classes
-        return ReportPhoto(self.prediction.name, verdict, targets, independent=independent)
-
-    @cached_property
-    def _insertion_curves(self) -> list[list[float]]:
-        """Each target's probability, or else its score, as its strongest pixels are inserted."""
-        d = self.decomposition
-        curve = insertion_curve(
-            self.prediction.classifier.module,
-            d.inputs,
-            [target.likely for target in self.prediction.targets],
-            d.attribution,
-            activation=self.prediction.classifier.activation,
-        )
-        return curve.tolist()
-
-    @cached_property
-    def _removals(self) -> list[PixelRemoval]:
-        """What the model says without the strongest pixels of each colour, for each target."""
-        return remove_pixels(self.prediction, self.decomposition)
-
-    @cached_property
-    def _tests(self) -> list[ColourTest]:
-        """The same as pictures show it, with the same decimals everywhere."""
-        removals = zip(self._removals, self.prediction.targets, strict=True)
-        shown = [found.shown_test(target) for found, target in removals]
-        return share_decimals(shown)
-
-    @property
-    def _decimals(self) -> int:
-        """How many decimals percentages have in this explanation's picture and report."""
-        return self._tests[0].decimals or 0
-
-    def _panel_rows(self) -> list[PanelRow]:
-        prediction, decimals = self.prediction, self._decimals
-        verdict = f"the photo\n{prediction.verdict(decimals=decimals)}"
-        rows = panel_rows(
-            self.decomposition,
-            photos=[prediction.photo] * len(prediction.targets),
-            photo_captions=[verdict] * len(prediction.targets),
-            target_captions=[
-                k.caption("for and against:", decimals=decimals) for k in prediction.targets
-            ],
-            tests=self._tests,
-            regions=[target.region for target in prediction.targets],
-        )
-        if prediction.classifier.preprocessing.channels == "rgb":
-            return rows
-        return [  # maps are drawn as RGB
-            replace(
-                row,
-                positive_map=row.positive_map[..., ::-1],
-                negative_map=row.negative_map[..., ::-1],
-            )
-            for row in rows
-        ]
-
-
-def _encode_array(values: Array) -> bytes:
-    """Return an array as the content of a `.npy` file."""
-    buffer = BytesIO()
-    numpy.save(buffer, values)
-    return buffer.getvalue()
-
-
-def _encode_map(values: Array) -> bytes:
-    """Return a signed map as the content of a 16-bit PNG."""
-    largest = max(float(numpy.abs(values).max()), 1e-30)
-    levels = numpy.round(32768 + 32767 * values / largest).astype(numpy.uint16)
-    buffer = BytesIO()
-    Image.fromarray(levels).save(buffer, "PNG")
-    return buffer.getvalue()
+    def predict(self, classifier: Classifier) -> Prediction:
+        """Run the model on the photo."""
+        targets, others = self.targets, self.rather_than
+        return predict(self.image, self.name, classifier, targets, rather_than=others)
 
 
 def explain_photos(
@@ -328,7 +90,7 @@ def explain_photos(
     settings: Mapping[str, Any],
     console: Console | None,
 ) -> None:
-    """Explain photos, given as files or folders, with DMBP's `settings`.
+    """Explain photos and other inputs, given as files or folders, with DMBP's `settings`.
 
     `targets` and `rather_than` are as for `predict`.
 
@@ -339,12 +101,13 @@ def explain_photos(
         OutputError: If the files cannot be written, or a picture would overwrite a photo.
     """
     paths = _check_photos(photo_paths(files), arguments=files)
+    _check_outputs(paths, output)
     check_folder(output.folder)
     stems = dict(_unique_stems(paths))
     _check_no_overwrite(paths, [output.picture(stem) for stem in stems])
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
-    photos = _decode_photos(stems, classifier, targets, rather_than, damaged)
+    photos = _decode_inputs(stems, classifier, targets, rather_than, damaged, output.bands)
     explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
     _report_unreadable(damaged, paths, arguments=files)
 
@@ -354,11 +117,27 @@ def _check_photos(paths: Sequence[Path], *, arguments: Sequence[Path]) -> list[P
     errors: dict[Path, str] = {}
     for path in paths:
         try:
-            check_photo(path)
+            check_input(path)
         except PhotoError as error:
             errors[path] = str(error)
     _report_unreadable(errors, paths, arguments=arguments)
     return [path for path in paths if path not in errors]
+
+
+def check_input(path: Path) -> None:
+    """Raise a `PhotoError` if a file is neither a photo nor one of numbers, before it is read."""
+    if is_array_file(path):
+        check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
+    else:
+        check_photo(path)
+
+
+def _check_outputs(paths: Sequence[Path], output: OutputOptions) -> None:
+    """Raise an `InputError` if files that only photos have were asked for."""
+    arrays = [path for path in paths if is_array_file(path)]
+    for name, is_wanted in (("--gif", output.gif), ("--whole-photo", output.whole_photo)):
+        if arrays and is_wanted:
+            raise InputError(f"{name} is for photos, and {shown(arrays[0])} is none")
 
 
 def _report_unreadable(
@@ -430,26 +209,45 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
     return classifier, DMBP(classifier.module, **settings)
 
 
-def _decode_photos(
+def _decode_inputs(
     stems: Mapping[str, Path],
     classifier: Classifier,
     targets: Sequence[str],
     rather_than: Sequence[str],
     damaged: dict[Path, str],
-) -> Iterator[Photo]:
-    """Yield one decoded photo at a time; add those that cannot be decoded to `damaged`."""
+    bands: Sequence[int] | None,
+) -> Iterator[Photo | ArrayInput]:
+    """Yield one decoded input at a time; add those that cannot be decoded to `damaged`."""
+    is_grey = len(classifier.preprocessing.mean) == 1
     for stem, path in stems.items():
+        is_picture = path.suffix.lower() in PICTURES and not takes_photos(classifier)
         try:
-            image = read_photo(path)
-            classifier.preprocessing.scaled_size(image.size)
+            if is_array_file(path) or is_picture:
+                file = read_array(path)
+                inputs = inputs_of(file, str(path), classifier)
+            else:
+                file, inputs = None, []
+                image = read_photo(path, deep=is_grey)
+                classifier.preprocessing.scaled_size(image.size)
+                yield Photo(str(path), stem, image, targets, rather_than)
         except PhotoError as error:
             damaged[path] = str(error)
-        else:
-            yield Photo(str(path), stem, image, targets, rather_than)
+            continue
+        for number, values in enumerate(inputs, 1):
+            row = f" row {number}" if len(inputs) > 1 else ""
+            yield ArrayInput(
+                f"{path}{row}",
+                stem + row.replace(" ", "-"),
+                values,
+                targets,
+                rather_than,
+                names=None if file is None else file.names,
+                bands=bands,
+            )
 
 
 def explain_all(
-    photos: Iterable[Photo],
+    photos: Iterable[Photo | ArrayInput],
     classifier: Classifier,
     explainer: DMBP,
     output: OutputOptions,
@@ -476,16 +274,14 @@ def explain_all(
 
 
 def explain_photo(
-    photo: Photo,
+    photo: Photo | ArrayInput,
     classifier: Classifier,
     explainer: DMBP,
     on_iteration: Callable[[], None] | None = None,
-) -> Explanation:
+) -> Explanation[InputPrediction]:
     """Explain one photo for its targets, or for what suits the model's outputs if it has none."""
     started = time.perf_counter()
-    prediction = predict(
-        photo.image, photo.name, classifier, photo.targets, rather_than=photo.rather_than
-    )
+    prediction = photo.predict(classifier)
     predicted = time.perf_counter()
     decomposition = explainer.explain(
         prediction.inputs,
@@ -494,21 +290,29 @@ def explain_photo(
         on_iteration=on_iteration,
     )
     seconds = {"reading": predicted - started, "explaining": time.perf_counter() - predicted}
-    return Explanation(prediction, decomposition, explainer.described(), seconds)
+    described = explainer.described()
+    if isinstance(prediction, Prediction):
+        return PhotoExplanation(prediction, decomposition, described, seconds)
+    return ArrayExplanation(prediction, decomposition, described, seconds)
 
 
-def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> Path:
+def _write_files(
+    explanation: Explanation[InputPrediction], output: OutputOptions, stem: str
+) -> Path:
     """Write a photo's files, all or none, and return the path of its picture."""
     folder, picture = output.folder, output.picture(stem)
     files = {
         picture: explanation.picture(output.style, suffix=output.suffix),
         folder / f"{stem}.json": explanation.record(),
     }
-    if output.raw:
+    is_photo = isinstance(explanation, PhotoExplanation)
+    if output.raw and not is_photo:
+        files |= explanation.raw_files(folder, stem)
+    if output.raw and is_photo:
         files |= explanation.raw_files(folder, stem, whole_photo=output.whole_photo)
-    if output.whole_photo:
+    if output.whole_photo and is_photo:
         files |= explanation.whole_photo_files(folder, stem, output.style)
-    if output.gif:
+    if output.gif and is_photo:
         files |= explanation.gif_files(folder, stem)
     write_all_or_none(files)
     return picture
@@ -517,7 +321,8 @@ def _write_files(explanation: Explanation, output: OutputOptions, stem: str) -> 
 def _report(classifier: Classifier, explainer: DMBP, output: OutputOptions) -> ReportWriter:
     preprocessing = classifier.preprocessing.as_dict()
     settings = {} if classifier.weights is None else {"weights": classifier.weights}
-    settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
+    if takes_photos(classifier):
+        settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
     heading = ReportHeading(
         classifier.name,
         settings=settings | explainer.described(),

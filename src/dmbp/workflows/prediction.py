@@ -29,7 +29,7 @@ from dmbp.models.exported_program import Ends
 from dmbp.models.input_settings import InputSettings
 from dmbp.process import silence_output
 from dmbp.render.colour import Array
-from dmbp.render.pictures import to_picture
+from dmbp.render.pictures import stretch_bands, to_picture
 from dmbp.targets import TargetContext, output_kind
 from dmbp.targets.boxes import LAYOUT
 from dmbp.workflows.explained_target import (
@@ -107,17 +107,14 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What a model says about a photo, and what to explain about it.
+class InputPrediction:
+    """What a model says about an input, and what to explain about it.
 
-    `original` is the whole photo and `view` what the model saw of it; `inputs` is (1, channels,
-    height, width) and `outputs` has the model's own shape, (classes,) for a classifier. `context`
-    is what targets know about the photo.
+    `inputs` is (1, …), for photos (1, channels, height, width), and `outputs` has the model's own
+    shape, (classes,) for a classifier. `context` is what targets know about the input.
     """
 
     name: str
-    original: Image.Image
-    view: Image.Image
     classifier: Classifier
     inputs: Tensor
     context: TargetContext
@@ -129,19 +126,9 @@ class Prediction:
         return self.context.outputs
 
     @property
-    def frame(self) -> Frame:
-        """The part of the photo that the model saw."""
-        return self.classifier.preprocessing.frame(self.original.size)
-
-    @property
     def gives_classes(self) -> bool:
         """Whether the model gives a score for each class."""
         return self.outputs.dim() == 1 and not self.classifier.is_encoder
-
-    @property
-    def photo(self) -> Array:
-        """The view as an array (height, width, 3) of values in [0, 1]."""
-        return numpy.asarray(self.view, dtype=numpy.float64) / 255
 
     @property
     def top_class(self) -> NamedClass:
@@ -191,6 +178,33 @@ class Prediction:
         rows = read_target(target.likely, outputs=flat, shape=tuple(outputs.shape))
         return float(rows.scores(flat, self.classifier.probabilities))
 
+
+@dataclass(frozen=True)
+class Prediction(InputPrediction):
+    """What a model says about a photo, and what to explain about it.
+
+    `original` is the whole photo and `view` what the model saw of it.
+    """
+
+    original: Image.Image = field(kw_only=True)
+    view: Image.Image = field(kw_only=True)
+
+    @property
+    def frame(self) -> Frame:
+        """The part of the photo that the model saw."""
+        return self.classifier.preprocessing.frame(self.original.size)
+
+    @property
+    def photo(self) -> Array:
+        """The view as an array (height, width, 3) of values in [0, 1].
+
+        The contrast of an image of 16 bits is stretched: few use their whole range.
+        """
+        pixels = numpy.asarray(self.view, dtype=numpy.float64)
+        if self.view.mode == "F":
+            return stretch_bands(torch.from_numpy(pixels)[None])
+        return pixels / 255
+
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
         return to_picture(self.classifier.preprocessing.denormalise(image.detach().double()))
@@ -219,8 +233,8 @@ def run_on_photo(photo: Image.Image, name: str, classifier: Classifier) -> Predi
     """Run the model on a photo; the prediction has no targets yet."""
     if classifier.input_shape is not None:
         raise InputError(
-            f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: "
-            "explain it in Python, with dmbp.DMBP(load_model(name).module)"
+            f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: give "
+            "an array (.npy), a table or a signal (.csv) or a scan (.nii, .dcm) of that shape"
         )
     view = classifier.preprocessing.view(photo)
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
@@ -229,7 +243,7 @@ def run_on_photo(photo: Image.Image, name: str, classifier: Classifier) -> Predi
     if outputs.dim() == 1:
         classifier.check_classes(outputs)
     context = photo_context(classifier, outputs, photo, tuple(inputs.shape[2:]))
-    return Prediction(name, photo, view, classifier, inputs, context)
+    return Prediction(name, classifier, inputs, context, original=photo, view=view)
 
 
 def photo_context(

@@ -14,11 +14,12 @@ from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere, strongest
 from dmbp.linear import OneTarget
 from dmbp.metrics import Removal, removal
+from dmbp.metrics.insertion import sum_of_channels
 from dmbp.metrics.removal import SHARE
 from dmbp.render import ColourTest, Outcome
 from dmbp.render.colour_test import colour_tests
 from dmbp.workflows.explained_target import ExplainedTarget
-from dmbp.workflows.prediction import Prediction
+from dmbp.workflows.prediction import InputPrediction
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class PixelRemoval:
         )
 
 
-def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[PixelRemoval]:
+def remove_pixels(prediction: InputPrediction, decomposition: Decomposition) -> list[PixelRemoval]:
     """Return each target's outcomes, from the decomposition's test or from the model."""
     tested, targets = decomposition.tested, prediction.targets
     if tested is None:
@@ -92,10 +93,12 @@ def remove_pixels(prediction: Prediction, decomposition: Decomposition) -> list[
     ]
 
 
-def _ask_model(prediction: Prediction, decomposition: Decomposition) -> list[ColourTest]:
+def _ask_model(prediction: InputPrediction, decomposition: Decomposition) -> list[ColourTest]:
     """Blur the strongest tenth of each colour's pixels, and the control's; run the model."""
     d, targets = decomposition, prediction.targets
-    elsewhere = moved_elsewhere(strongest(d.attribution.sum(1)))[:, None].to(d.inputs)
+    pixels = sum_of_channels(d.attribution)
+    marked = strongest(pixels[:, 0] if pixels.dim() > 2 else pixels)
+    elsewhere = moved_elsewhere(marked).view_as(pixels).to(d.inputs)
     module, activation = prediction.classifier.module, prediction.classifier.activation
 
     def run(asked: Sequence[OneTarget]) -> _Found:
