@@ -72,7 +72,7 @@ def test_the_layer_that_methods_show() -> None:
     assert done.exit_code == 0, done.output
     record = read_record("out/photo-methods.json")["methods"]
     layer = record["gradcam"]["layer"]
-    assert (layer["height"], layer["width"]) == (8, 8)
+    assert layer["size"] == [8, 8]
     assert f"layer {layer['name']} (8×8)" in done.output
     assert "layer" not in record["gradient"]
     # After the last norm only the class token is read, so the map of the patches is zero.
