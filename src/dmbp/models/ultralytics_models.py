@@ -2,7 +2,7 @@
 
 dmbp contains nothing of that package, whose licence is the AGPL. Its detectors return the boxes and
 probabilities of all candidates, from which its own post-processing would select; dmbp takes them
-before that. Of models of segments and poses, the boxes are explained.
+before that. Of models of segments, poses and rotated boxes, the boxes are explained, unrotated.
 """
 
 from __future__ import annotations
@@ -66,23 +66,31 @@ def ultralytics_classifier(name: str, *, trust: bool) -> Classifier:
     return adapted_ultralytics(Classifier(f"{PREFIX}:{name}", module))
 
 
-class CandidateBoxes(nn.Module):
+class FirstOutput(nn.Module):
+    """Returns the first tensor of what a model returns: its results, before others for training."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the outputs of a batch of images."""
+        returned: Any = self.model(images)
+        while not isinstance(returned, Tensor):
+            returned = returned[0]
+        return returned
+
+
+class CandidateBoxes(FirstOutput):
     """Returns the boxes and probabilities of all candidates alone, (4 + classes, candidates)."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self._count = count
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs of a batch of images."""
-        return _first_tensor(self.model(images))[:, : self._count]
-
-
-def _first_tensor(returned: Any) -> Tensor:
-    while not isinstance(returned, Tensor):
-        returned = returned[0]
-    return returned
+        return super().forward(images)[:, : self._count]
 
 
 def adapted_ultralytics(classifier: Classifier) -> Classifier:
@@ -97,7 +105,7 @@ def adapted_ultralytics(classifier: Classifier) -> Classifier:
     if not type(module).__module__.startswith(f"{PREFIX}."):
         return classifier
     module = getattr(module, "model", module) if hasattr(module, "predictor") else module
-    module.requires_grad_(False).eval()
+    module.eval()
     names: Mapping[int, str] = module.names
     classes = tuple(str(names[k]) for k in range(len(names)))
     known = None if all(name == str(k) for k, name in enumerate(classes)) else classes
@@ -105,9 +113,10 @@ def adapted_ultralytics(classifier: Classifier) -> Classifier:
     plain = Preprocessing(mean=(0.0,) * 3, std=(1.0,) * 3, crop=size, resize=size)
     found = replace(classifier, module=module, classes=known, preprocessing=plain, origins={})
     if not hasattr(module, "stride") or int(max(module.stride)) < STRIDE:  # it gives classes
-        return replace(found, module=CandidateBoxes(module, len(classes)))
+        return replace(found, module=FirstOutput(module).eval())
+    parameter = next(module.parameters())
     with torch.no_grad():
-        trial = _first_tensor(module(torch.zeros(1, 3, 2 * STRIDE, 2 * STRIDE)))
+        trial = FirstOutput(module)(torch.zeros(1, 3, 2 * STRIDE, 2 * STRIDE).to(parameter))
     if trial.dim() != 3 or trial.shape[1] < 4 + len(classes):
         raise ModelError(
             f"{classifier.name} selects its boxes inside the network: choose a model without that, "
