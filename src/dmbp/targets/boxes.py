@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -219,6 +219,7 @@ class YoloBoxes(BoxLayout):
         has_objectness: Whether the fifth number is the probability that there is any object.
         is_decoded: Whether boxes are in pixels; otherwise they are in units of the grids.
         are_probabilities: Whether scores went through a sigmoid.
+        classes: How many classes there are, if other numbers follow, such as those of masks.
     """
 
     grids: tuple[tuple[int, int, int], ...]
@@ -226,6 +227,7 @@ class YoloBoxes(BoxLayout):
     has_objectness: bool = False
     is_decoded: bool = True
     are_probabilities: bool = True
+    classes: int | None = None
 
     def corners(self, outputs: Tensor, size: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         """Return the corners of every candidate."""
@@ -238,16 +240,20 @@ class YoloBoxes(BoxLayout):
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return the score of each class, with that of any object added."""
-        found = self._rows(outputs)[:, 4:]
+        found = self._found(outputs)
         if self.are_probabilities:
             found = found.clamp(CERTAIN, 1 - CERTAIN).logit()
         return found[:, 1:] + found[:, :1] if self.has_objectness else found
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class, times that of any object."""
-        found = self._rows(outputs)[:, 4:]
+        found = self._found(outputs)
         found = found if self.are_probabilities else found.sigmoid()
         return found[:, 1:] * found[:, :1] if self.has_objectness else found
+
+    def _found(self, outputs: Tensor) -> Tensor:
+        last = None if self.classes is None else 4 + self.has_objectness + self.classes
+        return self._rows(outputs)[:, 4:last]
 
     def _rows(self, outputs: Tensor) -> Tensor:
         rows = outputs.reshape([size for size in outputs.shape if size > 1])
@@ -408,11 +414,14 @@ def find_layout(context: TargetContext) -> BoxLayout:
                 cells = sum(height * width for height, width, _ in grids)
                 if numbers > 4 and candidates in (cells, 3 * cells):
                     has_objectness = candidates == 3 * cells or not is_transposed
-                    if names is not None and numbers - 4 in (names, names + 1):
-                        has_objectness = numbers - 4 == names + 1
-                    if numbers == 5:
+                    rest = None if names is None else numbers - 4 - names
+                    if rest in (0, 1):
+                        has_objectness = rest == 1
+                    elif numbers == 5:
                         has_objectness = False
-                    return _yolo(context, grids, is_transposed, has_objectness)
+                    classes = names if rest is not None and rest > 1 else None
+                    layout = YoloBoxes(grids, is_transposed, has_objectness, classes=classes)
+                    return _decoded(layout, context)
     raise TargetError(
         "Box is for detectors such as YOLO, DETR, SSD and RetinaNet, but the model's outputs for "
         f"an image have shape {tuple(context.outputs.shape)}, which is none of their layouts"
@@ -423,22 +432,16 @@ def _grids(size: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, int,
     return tuple((-(-size[0] // k), -(-size[1] // k), k) for k in strides)
 
 
-def _yolo(
-    context: TargetContext,
-    grids: tuple[tuple[int, int, int], ...],
-    is_transposed: bool,
-    has_objectness: bool,
-) -> YoloBoxes:
-    """Return the layout of outputs whose grids are known."""
-    layout = YoloBoxes(grids, is_transposed, has_objectness)
+def _decoded(layout: YoloBoxes, context: TargetContext) -> YoloBoxes:
+    """Return a layout with what the outputs themselves show about boxes and scores."""
     rows = layout._rows(context.outputs).detach()
-    scores = rows[:, 4:]
+    scores = layout._found(context.outputs).detach()
     are_probabilities = bool((scores >= 0).all() and (scores <= 1).all())
-    cells, strides = grid_cells(grids, rows)
+    cells, strides = grid_cells(layout.grids, rows)
     is_decoded = True
     if len(cells) == len(rows):
         # A box lies near its own cell: decoded middles are pixels, others are offsets in cells.
         from_pixels = (rows[:, :2] / strides - cells - 0.5).abs().mean()
         from_offsets = (rows[:, :2] - 0.5).abs().mean()
         is_decoded = bool(from_pixels <= from_offsets)
-    return YoloBoxes(grids, is_transposed, has_objectness, is_decoded, are_probabilities)
+    return replace(layout, is_decoded=is_decoded, are_probabilities=are_probabilities)

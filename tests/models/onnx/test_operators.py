@@ -57,6 +57,7 @@ CASES: list[Case] = [
     ("Pow", [numpy.array(2.0, dtype="float32")], {}),
     *((name, [sizes(2, 3)], {"keepdims": keep}) for name in REDUCTIONS for keep in (0, 1)),
     ("ReduceMean", [], {"noop_with_empty_axes": 1}),
+    ("ReduceSum", [sizes(2, 3)], {"noop_with_empty_axes": 1}),
     ("HardSigmoid", [], {"alpha": 1 / 6, "beta": 0.5}),
     ("Gelu", [], {"approximate": "tanh"}),
     ("Clip", [numpy.float32(-0.5), numpy.float32(0.5)], {}),

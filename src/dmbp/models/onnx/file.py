@@ -32,7 +32,7 @@ from dmbp.models.exported_program import (
 )
 from dmbp.models.onnx.branches import CONTROL_FLOW
 from dmbp.models.onnx.graph import OnnxGraph, OnnxModule, SizeLimit, TooLarge, read_graph
-from dmbp.models.onnx.metadata import read_notes
+from dmbp.models.onnx.metadata import read_notes, with_notes
 from dmbp.models.onnx.operators import OPERATORS
 from dmbp.models.onnx.operators.call import FLOAT_TYPES, OnnxValue, as_numbers_if_shape
 from dmbp.process import silence_output
@@ -110,12 +110,7 @@ def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     if None in (expected.height, expected.width) and stated.size is None:
         stated = replace(stated, default_size=sized.preprocessing().size)
     classifier = classifier_from_module(module, expected, str(path), stated)
-    classes = notes.classes(_output_shape(module, sized))
-    if classes is None:
-        return classifier
-    return replace(
-        classifier, classes=classes, origins={**classifier.origins, "classes": "the file"}
-    )
+    return with_notes(classifier, notes, _output_shape(module, sized))
 
 
 def _output_shape(module: nn.Module, expected: InputShape) -> tuple[int, ...]:
@@ -447,8 +442,9 @@ def find_output(
 ) -> str:
     """Return the name of the scores.
 
-    That is the only output of floating point, `logits`, or the only one of rank two. Outputs that
-    are shaped like an input among `states` are the next state of a recurrent network.
+    That is the only output of floating point, `logits`, or the only one of rank two or else three:
+    detectors give (batch, numbers, candidates) beside maps for masks. Outputs that are shaped like
+    an input among `states` are the next state of a recurrent network.
     """
     outputs = list(model.graph.output)
     names = ", ".join(output.name for output in outputs)
@@ -462,6 +458,7 @@ def find_output(
         numbers,
         [output for output in numbers if output.name == SCORES],
         [output for output in numbers if len(_sizes(output)) == 2],
+        [output for output in numbers if len(_sizes(output)) == 3],
         [output for output in numbers if not any(_may_equal(_sizes(output), s) for s in shapes)],
     ):
         if len(candidates) == 1:

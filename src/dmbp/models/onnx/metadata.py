@@ -3,6 +3,7 @@
     character    PaddleOCR: a class on each line; recognisers add "blank" before and a space after
     names        Ultralytics: {0: 'person', 1: 'bicycle', …}
     imgsz        Ultralytics: [height, width]
+    task         Ultralytics: "detect", "segment", "pose", …; photos are pixels from 0 to 1
 
 Nobody checks these notes, so names are used only if their number agrees with the model's outputs,
 and a size only where the file itself leaves it open.
@@ -13,10 +14,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dmbp.errors import WeightsError
+from dmbp.models.classifier import Classifier, Fit
 from dmbp.models.text_files import check_class_names
 
 MAX_LETTERS = 2**20
@@ -25,27 +27,34 @@ MAX_LETTERS = 2**20
 BLANK, SPACE = "blank", "␣"
 """What recognisers add to their characters: no character, and a space that can be seen."""
 
+ULTRALYTICS = "Ultralytics"
+
 BESIDE_CLASSES = (0, 4, 5)
 """How many numbers besides its classes' scores a candidate of a detector has: none if the outputs
 are classes, or a box, and the score of any object."""
 
+SEGMENT, MASKS = "segment", 32
+"""The task of detectors that also give so many numbers for each candidate's mask."""
+
 
 @dataclass(frozen=True)
 class FileNotes:
-    """The notes of a file: class names and characters, and the size of its images."""
+    """The notes of a file: class names and characters, the size of its images, and its task."""
 
     names: tuple[str, ...] = ()
     characters: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
+    task: str | None = None
 
     def classes(self, outputs: Sequence[int]) -> tuple[str, ...] | None:
         """Return the names of the classes, if they fit the shape of an image's outputs."""
         read = (BLANK, *self.characters, SPACE)
+        masks = (4 + MASKS, 5 + MASKS) if self.task == SEGMENT else ()
         for count in outputs[::-1]:
             if self.characters and count in (len(read), len(read) - 1):
                 return read[:count]
             for names in (self.names, self.characters):
-                if names and count - len(names) in BESIDE_CLASSES:
+                if names and count - len(names) in (*BESIDE_CLASSES, *masks):
                     return names
         return None
 
@@ -63,6 +72,29 @@ def read_notes(model: Any) -> FileNotes:
         _checked(names if isinstance(names, list | tuple) else ()),
         _checked(characters.split("\n") if characters else ()),
         _size(_literal(found.get("imgsz", ""))),
+        found.get("task") if found.get("author") == ULTRALYTICS else None,
+    )
+
+
+def with_notes(classifier: Classifier, notes: FileNotes, outputs: Sequence[int]) -> Classifier:
+    """Return a classifier with what a file notes about it.
+
+    Args:
+        classifier: The file's.
+        notes: The file's notes.
+        outputs: The shape of an image's outputs.
+    """
+    classes, photos = notes.classes(outputs), classifier.preprocessing
+    found = ["classes"] if classes is not None else []
+    if notes.task is not None and len(photos.mean) == 3:
+        found += ["mean", "std", "fit"]
+        fit: Fit = "crop" if notes.task == "classify" else "squeeze"
+        photos = replace(photos, resize=photos.crop, fit=fit, mean=(0,) * 3, std=(1,) * 3)
+    return replace(
+        classifier,
+        classes=classes,
+        preprocessing=photos,
+        origins={**classifier.origins, **dict.fromkeys(found, "the file")},
     )
 
 

@@ -191,7 +191,8 @@ RESIZINGS: Mapping[str, Implementation] = {"Resize": _resize, "Upsample": _resiz
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Implementation:
     def implementation(call: NodeCall) -> Tensor:
         activation, axes = call.tensor(0), call.setting(1, "axes")
-        if not axes and axes != 0 and call.attribute("noop_with_empty_axes", 0):
+        is_noop_if_empty = bool(call.attribute("noop_with_empty_axes", 0))
+        if is_noop_if_empty and not axes and axes != 0:
             return activation
         dimensions = [axes] if isinstance(axes, int) else axes or list(range(activation.dim()))
         return function(activation, dimensions, bool(call.attribute("keepdims", 1)))
