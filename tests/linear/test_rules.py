@@ -46,6 +46,10 @@ def _relu_by_comparison(x: Tensor) -> Tensor:
     return x * (x > 0) + torch.where(x > 0.5, x, torch.zeros_like(x))
 
 
+def _plus_a_constant_of_its_type(x: Tensor) -> Tensor:
+    return x + torch.tensor(0.5).type_as(x) + x.relu().type_as(x)
+
+
 def _written_into(x: Tensor) -> Tensor:
     y = x.clone()
     y[:, 0] = 0.5
@@ -226,6 +230,7 @@ LAYERS: dict[str, nn.Module | Function] = {
     "detached": lambda x: x.detach() + x.relu(),
     "cast": lambda x: x.to(torch.float64).double() * 2,
     "written into": _written_into,
+    "a constant of its type": _plus_a_constant_of_its_type,
     "a view made before": _view_made_before,
     "constants by batch size": lambda x: torch.cat([x, torch.zeros(x.shape[0], 1, 8, 8).to(x)], 1),
     "masked fill": lambda x: x.masked_fill(torch.eye(8, dtype=torch.bool), 0.3),

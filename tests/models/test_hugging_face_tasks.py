@@ -248,3 +248,28 @@ def test_no_code_beside_a_tokenizer_is_run(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert load_model(str(folder)).with_prompts(PROMPTS).classes == PROMPTS
     assert not (tmp_path / "code-was-run").exists()
+
+
+def test_a_backbone_of_timm_by_name_asks_no_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the configs of DETR on the hub, which also say that its weights be downloaded."""
+    pytest.importorskip("timm")
+    sizes = {f"{part}_layers": 1 for part in ("encoder", "decoder")}
+    config = transformers.DetrConfig(
+        backbone="test_resnet", d_model=16, num_queries=3, use_pretrained_backbone=False, **sizes
+    )
+    model = transformers.DetrForObjectDetection(config).eval()
+    model.save_pretrained(tmp_path)
+    MODELS["detr"][1]().save_pretrained(tmp_path)
+    table = json.loads((tmp_path / "config.json").read_text())
+    del table["backbone_config"]
+    named = {"use_timm_backbone": True, "backbone": "test_resnet", "use_pretrained_backbone": True}
+    table |= {**named, "backbone_kwargs": {"in_chans": 3, "out_indices": [1, 2, 3, 4]}}
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    inputs = torch.randn(1, 3, 2 * SIDE, 2 * SIDE)
+    with torch.no_grad():
+        found, expected = load_model(str(tmp_path)).module(inputs), model(inputs)
+    assert relative(found[..., :-4], expected.logits) <= FLOAT32
+    assert relative(found[..., -4:], expected.pred_boxes) <= FLOAT32

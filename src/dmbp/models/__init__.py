@@ -7,6 +7,7 @@
     paper_networks.py      the paper's VOC networks and their stand-ins
     torchvision_models.py  torchvision's architectures, with published weights or a file's
     timm_models.py         timm's architectures, `timm:NAME`
+    ultralytics_models.py  models of the package ultralytics
     exported_program.py    programs of `torch.export`, `net.pt2`
     program/               reads the file of such a program without running code in it
     onnx/                  ONNX files, `net.onnx`; `onnx/operators` shows how to add an operator

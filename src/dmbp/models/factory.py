@@ -27,6 +27,7 @@ from dmbp.models.hugging_face import read_labels
 from dmbp.models.state_dict import load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.models.torchvision_tasks import adapted
+from dmbp.models.ultralytics_models import adapted_ultralytics
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
@@ -106,7 +107,7 @@ def _as_classifier(model: Any, name: str) -> Classifier:
     found = Classifier(
         name, module, preprocessing, classes=read_labels(module), origins=ASSUMED_ORIGINS
     )
-    return adapted(found)
+    return adapted_ultralytics(adapted(found))
 
 
 def _input_channels(module: nn.Module) -> int:

@@ -4,6 +4,7 @@
     net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
     hf:google/vit-…            a model of Hugging Face              hugging_face/
+    ultralytics:yolov8n.pt     a model of ultralytics              ultralytics_models.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
@@ -22,7 +23,7 @@ from typing import Any
 
 from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.files import check_file, shown
-from dmbp.models import hugging_face, timm_models, voc160
+from dmbp.models import hugging_face, timm_models, ultralytics_models, voc160
 from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import ChannelsLast, Ends, StatedInput, program_file_classifier
 from dmbp.models.factory import factory_classifier
@@ -45,6 +46,7 @@ from dmbp.models.torchvision_models import (
     torchvision_names,
     untrained_torchvision,
 )
+from dmbp.models.ultralytics_models import ultralytics_classifier
 
 Loader = Callable[[Path | None], Classifier]
 """Returns a classifier with the weights of a file or folder, or with its default weights."""
@@ -123,6 +125,10 @@ def load_model(
         classifier = timm_classifier(published, weights)
     elif architecture == hugging_face.PREFIX and ":" in name:
         classifier = _load_hugging_face(published, weights, inputs)
+    elif architecture == ultralytics_models.PREFIX and published:
+        if weights is not None:
+            raise WeightsError(f"{name} has its weights inside: leave out {weights}")
+        classifier = ultralytics_classifier(published, trust=trust_model_file)
     elif published.upper().startswith(PUBLISHED) and architecture in torchvision_names():
         if weights is not None:
             raise WeightsError(f"{name} names its weights already: leave out {weights}")

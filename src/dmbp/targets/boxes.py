@@ -14,6 +14,7 @@ by their shape (`find_layout`); the loaders of other detectors bring their own.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -200,7 +201,7 @@ class Box(NamedTarget):
 
 def _filled(corners: Sequence[float], size: tuple[int, ...]) -> Tensor | None:
     """Return the inside of a box as a mask."""
-    if len(size) != 2:
+    if len(size) != 2 or not all(map(math.isfinite, corners)):
         return None
     left, top, right, bottom = (round(side) for side in corners)
     mask = torch.zeros(size, dtype=torch.bool)

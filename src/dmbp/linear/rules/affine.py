@@ -33,7 +33,7 @@ class Affine(Rule):
     refuse: Callable[[OperationCall], str | None] | None = None
     replacement: Function | None = None
 
-    def freeze(self, call: OperationCall) -> Function:
+    def freeze(self, call: OperationCall) -> Function | None:
         """Return the operation itself, or the function that replaces it."""
         return self.replacement or call.function
 
@@ -50,6 +50,22 @@ class Affine(Rule):
     def role(self, call: OperationCall) -> Role:
         """Return the lowest role of the arguments; a weighted sum is plain."""
         return Role.PLAIN if self.is_weighted_sum else super().role(call)
+
+
+@dataclass(frozen=True)
+class TypeAs(Affine):
+    """A cast to the type of another tensor, of which nothing else matters.
+
+    A constant that is cast to the type of an activation remains a constant.
+    """
+
+    def freeze(self, call: OperationCall) -> Function | None:
+        """Return the cast, or None for a constant."""
+        return super().freeze(call) if 0 in call.active else None
+
+    def refusal(self, call: OperationCall) -> str | None:
+        """Return why activations cannot be cast, or None."""
+        return super().refusal(call) if 0 in call.active else None
 
 
 def _refuse_random(call: OperationCall) -> str | None:
@@ -155,8 +171,9 @@ AFFINE: Mapping[str, Affine] = {
     ),
     **same_rule(
         replace(FIRST_ARGUMENT, refuse=_refuse_integer_cast),
-        "_to_copy.default to.dtype to.dtype_layout to.device type_as.default",
+        "_to_copy.default to.dtype to.dtype_layout to.device",
     ),
+    "aten.type_as.default": TypeAs(linear_in=frozenset({0})),
     # The linear network's activations may have other strides than the model's; a view would then
     # fail, while a reshape copies.
     **same_rule(

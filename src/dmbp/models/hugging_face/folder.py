@@ -117,9 +117,13 @@ def read_config(transformers: Any, folder: Path, name: str) -> Any:
         )
     try:
         with silence_logging(), silence_output():
-            config = transformers.AutoConfig.from_pretrained(
-                str(folder), trust_remote_code=False, local_files_only=True
-            )
+            if _has_backbone_by_name(table):
+                kind: Any = transformers.CONFIG_MAPPING[table["model_type"]]
+                config = kind.from_dict(_with_described_backbone(table))
+            else:
+                config = transformers.AutoConfig.from_pretrained(
+                    str(folder), trust_remote_code=False, local_files_only=True
+                )
     except Exception as error:  # transformers raises almost anything for a foreign file
         kind = shown(str(table.get("model_type")))
         own = " (it has code of its own, which is not run)" if "auto_map" in table else ""
@@ -134,6 +138,24 @@ def read_config(transformers: Any, folder: Path, name: str) -> Any:
     if getattr(config, "use_pretrained_backbone", False):
         config.use_pretrained_backbone = False
     return config
+
+
+def _has_backbone_by_name(table: Mapping[str, Any]) -> bool:
+    """Return whether a config names an architecture of timm as its backbone, as DETR's does.
+
+    transformers would ask the hub whether it has a model of that name.
+    """
+    is_named = isinstance(table.get("backbone"), str) and not table.get("backbone_config")
+    return is_named and bool(table.get("use_timm_backbone"))
+
+
+def _with_described_backbone(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config that describes such a backbone, without weights of its own."""
+    settings: dict[str, Any] = table.get("backbone_kwargs") or {"out_indices": [1, 2, 3, 4]}
+    backbone = {"model_type": "timm_backbone", "backbone": table["backbone"], **settings}
+    named = ("backbone", "backbone_kwargs", "use_pretrained_backbone")
+    rest = {key: value for key, value in table.items() if key not in named}
+    return {**rest, "backbone_config": {**backbone, "use_pretrained_backbone": False}}
 
 
 def build_model(
