@@ -269,9 +269,12 @@ def _laid_out(row: PanelRow) -> PanelRow:
     """Return a row whose arrays are volumes (depth, height, width, …) as slices side by side."""
     montage = Montage.of(row.attribution)
     removed = row.removed or {}
+    photo = montage.lay_out(row.photo, fill=1.0)
+    through = montage.views[-1].cut(photo)  # the brightest of many voxels are nearly all white
+    through[...] = stretch_bands(torch.from_numpy(through).movedim(-1, 0))
     return replace(
         row,
-        photo=montage.lay_out(row.photo, fill=1.0),
+        photo=photo,
         attribution=montage.lay_out(row.attribution),
         positive_map=montage.lay_out(row.positive_map),
         negative_map=montage.lay_out(row.negative_map),

@@ -439,7 +439,7 @@ def label_views(axis: Axes, views: Sequence[View]) -> None:
     if views:  # their frames would only box in the white space between them
         axis.spines[:].set_visible(False)
     for view in views:
-        axis.text(
+        label = axis.text(
             view.left - 0.2,
             view.top - 0.2,
             view.label,
@@ -447,6 +447,7 @@ def label_views(axis: Axes, views: Sequence[View]) -> None:
             fontsize=7.5,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.2},
         )
+        label.set_in_layout(False)
 
 
 REGION_LINE = 1.4

@@ -137,7 +137,10 @@ class Comparison:
 
     def _layer_record(self, name: str) -> dict[str, Any]:
         layer = self.layers.get(name)
-        return {} if layer is None else {"layer": vars(layer)}
+        if layer is None:
+            return {}
+        height, width = layer.size
+        return {"layer": {"name": layer.name, "height": height, "width": width}}
 
 
 def compare(
