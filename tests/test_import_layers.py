@@ -50,6 +50,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "web",
     "cli",
     "__main__",
 )

@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,36 @@ def decode_photo(path: Path, *, deep: bool = False) -> Image.Image:
         return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
 
 
+def decode_upload(
+    content: bytes,
+    name: str,
+    *,
+    formats: Sequence[str] = FORMATS,
+    max_pixels: int = MAX_PIXELS,
+    deep: bool = False,
+) -> Image.Image:
+    """Read a photo like `decode_photo`, from bytes that did not come from a file.
+
+    Args:
+        content: The bytes.
+        name: What messages call the photo.
+        formats: Pillow's names of the formats that are read.
+        max_pixels: The most pixels.
+        deep: As for `read_photo`.
+
+    Returns:
+        An upright RGB image without metadata.
+
+    Raises:
+        PhotoError: As for `read_photo`.
+    """
+    with _opened(BytesIO(content), shown(name), formats, max_pixels) as image:
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        pixels = _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
+    return Image.frombytes(pixels.mode, pixels.size, pixels.tobytes())
+
+
 def count_pixels(path: Path) -> int:
     """Return how many pixels a photo has, by its header, or raise a `PhotoError`.
 
@@ -151,27 +182,36 @@ def check_photo(path: Path) -> None:
 def open_picture(path: Path) -> Generator[Image.Image]:
     """Open a picture and check its size; errors, also inside, are raised as a `PhotoError`."""
     check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
+    with _opened(path, shown(path), FORMATS, MAX_PIXELS) as image:
+        yield image
+
+
+@contextmanager
+def _opened(
+    source: Path | BytesIO, name: str, formats: Sequence[str], max_pixels: int
+) -> Generator[Image.Image]:
+    """Open a picture of one of these formats and check its size; `name` is for messages."""
     _silence_libtiff()
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            _check_size(path, *image.size)
+        with Image.open(source, formats=tuple(formats)) as image:
+            _check_size(name, *image.size, max_pixels=max_pixels)
             yield image
     except PhotoError:
         raise
     except UnidentifiedImageError as error:
-        *names, last = FORMATS
+        *names, last = formats
         raise PhotoError(
-            f"{shown(path)} is not an image that can be read: its content is not "
+            f"{name} is not an image that can be read: its content is not "
             f"{', '.join(names)} or {last}"
         ) from error
     except Image.DecompressionBombError as error:
-        raise PhotoError(_too_large(path)) from error
+        raise PhotoError(_too_large(name, max_pixels)) from error
     except OSError as error:
         why = reason(error) if error.errno else first_line(error)
-        raise PhotoError(f"{shown(path)} cannot be read: {why}") from error
+        raise PhotoError(f"{name} cannot be read: {why}") from error
     except Exception as error:  # decoders raise almost anything for a damaged file
         why = "there is not enough memory" if isinstance(error, MemoryError) else first_line(error)
-        raise PhotoError(f"{shown(path)} cannot be read: {printable(why)}") from error
+        raise PhotoError(f"{name} cannot be read: {printable(why)}") from error
 
 
 @cache
@@ -188,24 +228,22 @@ def _silence_libtiff() -> None:
         set_handler(None)
 
 
-def _check_size(path: Path, width: int, height: int) -> None:
+def _check_size(name: str, width: int, height: int, *, max_pixels: int) -> None:
     if min(width, height) < MIN_SIDE:
         raise PhotoError(
-            f"{shown(path)} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
+            f"{name} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
         )
     if max(width, height) > MAX_RATIO * min(width, height):
         raise PhotoError(
-            f"{shown(path)} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
+            f"{name} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
             "as long as the other: crop it first"
         )
-    if width * height > MAX_PIXELS:
-        raise PhotoError(_too_large(path))
+    if width * height > max_pixels:
+        raise PhotoError(_too_large(name, max_pixels))
 
 
-def _too_large(path: Path) -> str:
-    return (
-        f"{shown(path)} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
-    )
+def _too_large(name: str, max_pixels: int) -> str:
+    return f"{name} has more than {max_pixels // 1_000_000} megapixels; make it smaller first"
 
 
 def _is_deep(image: Image.Image) -> bool:

@@ -217,6 +217,12 @@ class ReportWriter:
         self._page.add(photo, section)
         self.is_empty = False
 
+    def page(self, photo: ReportPhoto) -> bytes:
+        """Return a page about one photo, which is not written."""
+        page = _Page()
+        page.add(photo, self._section(photo, number=1))
+        return self._content(page)
+
     def _section(self, photo: ReportPhoto, *, number: int) -> bytes:
         template = self._environment.get_template("report_photo.html")
         text = template.render(photo=_photo(photo, self.style), number=number)
@@ -237,6 +243,9 @@ class ReportWriter:
         )
 
     def _write(self, name: str, page: "_Page", **links: object) -> None:
+        write_all_or_none({self.folder / name: self._content(page, **links)})
+
+    def _content(self, page: "_Page", **links: object) -> bytes:
         style, heading = self.style, self.heading
         stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
         script = self._environment.get_template("report.js").render()
@@ -254,8 +263,7 @@ class ReportWriter:
             smoothing=style.smoothing,
             notes=[*notes, *[INDEPENDENT_CLASSES] * page.independent],
         )
-        content = b"".join(chunk.encode(errors="replace") for chunk in chunks)
-        write_all_or_none({self.folder / name: content})
+        return b"".join(chunk.encode(errors="replace") for chunk in chunks)
 
 
 @dataclass(frozen=True)
