@@ -113,7 +113,8 @@ def _digest(name: str, value: Any) -> str:
 
 def _file_name(name: str, value: Any) -> str:
     """Return the last part of a file's name, which may come from any system."""
-    return re.split(r"[/\\]", _text(name, value))[-1].strip() or "photo"
+    _text(name, value)
+    return printable(re.split(r"[/\\]", value)[-1].strip()) or "photo"
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

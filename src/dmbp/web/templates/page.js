@@ -25,7 +25,8 @@ let photos = []; // {digest, name, record, file}: those of the strip
 let photo = null; // the one that is shown
 let shown = null; // its explanation, decoded
 let running = null; // the AbortController of what the status line is about
-let methodsRun = null; // that of the methods
+let methodsRun = null; // that of all methods that run, and how many do
+let methodsLeft = 0;
 
 // ---------------------------------------------------------------- asking
 
@@ -150,7 +151,7 @@ async function add(files) {
 async function show(item, target = item.record.target ?? null, others = []) {
   photo = item;
   drawStrip();
-  $("verdict").textContent = `It is ${item.record.size[0]} × ${item.record.size[1]} pixels. The model: ${item.record.verdict}.`;
+  $("verdict").textContent = `The model looked at “${item.name}” (${item.record.size[0]} × ${item.record.size[1]} pixels) and ${item.record.verdict}.`;
   $("independent").hidden = !item.record.independent;
   drawClasses(target, others);
   await explain(target, others);
@@ -204,7 +205,7 @@ const question = () => ({ photo: photo.digest, name: photo.name, target: shown.t
 
 async function explain(target, others) {
   const item = photo;
-  methodsRun?.abort();
+  stopMethods();
   drawClasses(target, others);
   const values = { kind: "explain", photo: item.digest, name: item.name, target, rather_than: others };
   const answer = await busy("asking the server", options => ask(values, { ...options, file: item.file }));
@@ -308,6 +309,7 @@ for (const id of ["mix", "threshold", "red", "blue"]) $(id).addEventListener("in
 for (const choice of document.querySelectorAll("[name=mode]")) {
   choice.addEventListener("change", () => {
     for (const part of document.querySelectorAll("[data-mode]")) part.hidden = part.dataset.mode !== mode();
+    $("picture").classList.toggle("painting", mode() === "paint");
     draw();
     drawCurve();
   });
@@ -460,7 +462,7 @@ $("sanity").addEventListener("click", async () => {
 });
 
 function drawMethods() {
-  methodsRun?.abort();
+  stopMethods();
   $("methods").replaceChildren(...model.methods.map(method => {
     const run = made("button", { type: "button", textContent: "Run", ariaLabel: `run ${method.title}`, onclick: () => runMethods([method.name]) });
     const card = made("li", {}, made("h3", { textContent: method.title }), made("div", { className: "blank" }, run), made("p", { className: "fine", textContent: "not run yet" }));
@@ -469,19 +471,28 @@ function drawMethods() {
   }));
 }
 
+function stopMethods() {
+  methodsRun?.abort();
+  methodsRun = null;
+  methodsLeft = 0;
+  $("stop-all").hidden = true;
+  $("run-all").disabled = false;
+}
+
 async function runMethods(names) {
   if (!shown) return;
-  methodsRun?.abort();
-  const control = (methodsRun = new AbortController());
+  const control = (methodsRun ??= new AbortController());
+  methodsLeft += names.length;
   const asked = question(), file = photo.file;
   $("stop-all").hidden = false;
   $("run-all").disabled = true;
   const cards = names.map(name => [name, $("methods").querySelector(`[data-method="${name}"]`)]);
   const say = (card, text) => { card.querySelector("p").textContent = text; };
-  for (const [, card] of cards) say(card, "waiting");
+  for (const [, card] of cards) if (!card.querySelector("img")) say(card, "waiting");
   for (const [name, card] of cards) {
     if (control.signal.aborted) { say(card, "not run"); continue; }
     try {
+      if (card.querySelector("img")) continue;
       const tell = data => say(card, data.doing.startsWith("waiting") || data.doing.includes("busy") ? data.doing : "running …");
       const answer = await ask({ kind: "method", ...asked, method: name }, { signal: control.signal, tell, file });
       card.querySelector(".blank, img").replaceWith(made("img", { src: answer.picture, alt: `map of ${answer.title}` }));
@@ -489,17 +500,14 @@ async function runMethods(names) {
       say(card, `insertion ${answer.score.toFixed(3)}, ${answer.seconds.toFixed(2)} s${answer.blank ? "; the map is blank" : ""}`);
     } catch (error) {
       say(card, error.name === "AbortError" ? "stopped" : error instanceof Failure ? error.message : "the server cannot be reached");
+    } finally {
+      if (methodsRun === control && --methodsLeft === 0) stopMethods();
     }
-  }
-  if (methodsRun === control) {
-    methodsRun = null;
-    $("stop-all").hidden = true;
-    $("run-all").disabled = false;
   }
 }
 
 $("run-all").addEventListener("click", () => runMethods(model.methods.map(method => method.name)));
-$("stop-all").addEventListener("click", () => methodsRun?.abort());
+$("stop-all").addEventListener("click", stopMethods);
 
 for (const button of document.querySelectorAll("[data-file]")) {
   button.addEventListener("click", async () => {
