@@ -1,11 +1,16 @@
 """One server with the built-in model, and one browser, for all tests of the page."""
 
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
+import numpy
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
 from dmbp.web.app import PageOptions
 from tests.web.serving import Running, running
@@ -30,9 +35,12 @@ def server() -> Iterator[Running]:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium."""
+    """Debian's Chromium.
+
+    Playwright leaves an event loop in this thread, so it has to end with its module.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
@@ -62,12 +70,11 @@ class Visit:
     def text(self, selector: str) -> str:
         return self.tab.inner_text(selector)
 
-    def picture(self) -> list[int]:
-        """The canvas' pixels."""
-        return self.tab.evaluate(
-            "() => { const c = document.querySelector('#picture');"
-            " return [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]; }"
-        )
+    def picture(self) -> NDArray[numpy.int16]:
+        """The canvas' pixels, (height, width, 3)."""
+        url = self.tab.evaluate("() => document.querySelector('#picture').toDataURL()")
+        image = Image.open(BytesIO(b64decode(url.partition(",")[2]))).convert("RGB")
+        return numpy.asarray(image).astype(numpy.int16)
 
 
 @pytest.fixture
@@ -80,9 +87,7 @@ def visit(browser: Any, server: Running) -> Iterator[Any]:
         visit = Visit(context.new_page())
         visits.append(visit)
         tab = visit.tab
-        tab.on(
-            "console", lambda m: m.type in ("error", "warning") and visit.complaints.append(m.text)
-        )
+        tab.on("console", lambda said: visit.complaints.append(said.text))
         tab.on("pageerror", lambda error: visit.complaints.append(str(error)))
 
         def note(request: Any) -> None:

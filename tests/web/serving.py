@@ -11,11 +11,10 @@ from io import BytesIO
 from threading import Event, Thread
 from typing import Any
 
-import uvicorn
 from PIL import Image
 
 from dmbp.web.app import Page, PageOptions, make_app, page_of
-from dmbp.web.server import server_config
+from dmbp.web.server import AnnouncedServer, server_config
 
 
 @dataclass
@@ -71,15 +70,12 @@ def running(options: PageOptions) -> Generator[Running]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     app = make_app(options)
-    server = uvicorn.Server(server_config(app))
-    failed: list[BaseException] = []
     ready = Event()
+    server = AnnouncedServer(server_config(app), ready.set)
+    failed: list[BaseException] = []
 
     async def serve() -> None:
-        try:
-            await page_of(app).start()
-        finally:
-            ready.set()
+        await page_of(app).start()
         await server.serve(sockets=[bound])
 
     def run() -> None:
@@ -87,6 +83,8 @@ def running(options: PageOptions) -> Generator[Running]:
             asyncio.run(serve())
         except BaseException as error:
             failed.append(error)
+        finally:
+            ready.set()
 
     thread = Thread(target=run, daemon=True)
     thread.start()

@@ -179,7 +179,11 @@ class Page:
         """
         if self._first is not None:
             return
-        await asyncio.gather(self.decoder.start(), self.model.start())
+        try:
+            await asyncio.gather(self.decoder.start(), self.model.start())
+        except BaseException:
+            await self.stop()
+            raise
         facts: Facts = self.model.facts
         self.model.together = facts.together
         self._samples = facts.samples

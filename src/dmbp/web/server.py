@@ -2,7 +2,9 @@
 
 import asyncio
 import secrets
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -74,6 +76,9 @@ def serve(options: PageOptions, *, host: str, port: int, on_ready: Callable[[str
         WorkerError: If the model cannot be loaded.
     """
     bound = _bind(host, port)
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn raises the signal again at the end, which should let this process clean up, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(options, bound, host, on_ready))
 
@@ -84,11 +89,25 @@ async def _serve(
     app = make_app(options)
     # Before uvicorn does: it would print a traceback if the model cannot be loaded.
     await page_of(app).start()
-    server = uvicorn.Server(server_config(app))
     name = "127.0.0.1" if host in ANY_ADDRESS else host
     address = f"http://{f'[{name}]' if ':' in name else name}:{bound.getsockname()[1]}/"
-    on_ready(address + (f"?token={options.token}" if options.token else ""))
+    shown = address + (f"?token={options.token}" if options.token else "")
+    server = AnnouncedServer(server_config(app), lambda: on_ready(shown))
     await server.serve(sockets=[bound])
+
+
+class AnnouncedServer(uvicorn.Server):
+    """A server that calls `on_ready` once it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
 
 
 def server_config(app: ASGIApp) -> uvicorn.Config:

@@ -331,7 +331,9 @@ class _Process:
     def __init__(self, service: str, arguments: bytes, wake: asyncio.Event) -> None:
         context = get_context("spawn")  # a forked process cannot use CUDA
         self._pipe, child_pipe = context.Pipe()
-        self._process = context.Process(target=main, args=(child_pipe, service, arguments))
+        self._process = context.Process(
+            target=main, args=(child_pipe, service, arguments), daemon=True
+        )
         self._process.start()
         child_pipe.close()
         self.mailbox: asyncio.Queue[Any] = asyncio.Queue()
