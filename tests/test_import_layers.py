@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "files",
+    "display",
     "validation",
     "process",
     "precision",

@@ -26,12 +26,18 @@ PUBLIC = [
     "Pieces",
     "Settings",
     "__version__",
+    "compare",
+    "doctor",
+    "explain",
     "explain_func",
     "linearize",
     "load",
     "methods",
     "metrics",
+    "models",
     "rather_than",
+    "render",
+    "sanity",
     "targets",
 ]
 

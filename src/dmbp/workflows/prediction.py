@@ -33,6 +33,7 @@ from dmbp.render.pictures import stretch_bands, to_picture
 from dmbp.targets import TargetContext, output_kind
 from dmbp.targets.boxes import LAYOUT
 from dmbp.workflows.explained_target import (
+    Asked,
     ExplainedTarget,
     NamedClass,
     explained_targets,
@@ -43,7 +44,8 @@ from dmbp.workflows.explained_target import (
 class ModelSpec:
     """Which model to load, from which files, and where to run it.
 
-    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
+    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model. The device
+    "auto" is the best one of the machine.
     With `untrained`, an architecture without a weights file gets random weights.
     With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
     where that differs from what the model says, and `ends` which inputs and outputs are meant.
@@ -94,7 +96,7 @@ class ModelSpec:
         """The device, after a check that it is available."""
         try:
             with silence_output():  # torch warns about kinds of devices that it knows by name only
-                device = torch.device(self.device)
+                device = torch.device(automatic_device() if self.device == "auto" else self.device)
                 torch.zeros(1, device=device)
         except Exception as error:  # torch raises almost anything for a device that it lacks
             reason = first_line(error).partition(". ")[0][:100]
@@ -104,6 +106,13 @@ class ModelSpec:
         if device.type == "meta":
             raise InputError("device 'meta' computes nothing; use cpu or cuda")
         return device
+
+
+def automatic_device() -> str:
+    """Return the best device of this machine: an NVIDIA GPU, an Apple GPU, or the CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -214,7 +223,7 @@ def predict(
     photo: Image.Image,
     name: str,
     classifier: Classifier,
-    targets: Sequence[str],
+    targets: Sequence[Asked],
     *,
     rather_than: Sequence[str] = (),
 ) -> Prediction:
