@@ -90,7 +90,7 @@ class DMBPSettings(TypedDict, total=False):
 
 @overload
 def explain(
-    photo: list[OnePhoto],
+    photo: list[Any],
     model: AnyModel = None,
     target: Any = None,
     *,
@@ -129,7 +129,7 @@ def explain(
 
 
 def explain(
-    photo: OnePhoto | list[OnePhoto],
+    photo: OnePhoto | list[Any],
     model: AnyModel = None,
     target: Any = None,
     *,
