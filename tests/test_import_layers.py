@@ -50,6 +50,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "integrations",
     "cli",
     "__main__",
 )

@@ -10,7 +10,7 @@ CLASSES = torch.tensor([0, 1])
 
 
 def network() -> nn.Sequential:
-    """Has what training changes besides weights: batch norms, of which one is frozen, and dropout."""
+    """Batch norms, one of them frozen, dropout, and a parameter that is not trained."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),

@@ -1,7 +1,8 @@
 """What is written is read back, with the libraries themselves."""
 
+import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,13 @@ NAMES = ["red", "green (2)"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the libraries
 
 
-def log_two_steps(to: Any) -> str:
+def log_two_steps(to: Any, *, each_step: Callable[[int], object] = lambda _: None) -> str:
     """Log maps of a training at steps 0 and 3, and return the summary."""
     maps = MapLogger(
         images(), CLASSES, to=to, every=3, method="gradient", names=NAMES, most_seconds_share=None
     )
     model = network()
-    train(model, 3, after=lambda step: maps.step(model, step))
+    train(model, 3, after=lambda step: (maps.step(model, step), each_step(step)))
     return maps.finish(model, 3)
 
 
@@ -64,36 +65,33 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert text.tensor_proto.string_val[0].decode() == said
 
 
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others_log", [True, False])
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others_log: bool) -> None:
+    """Every row is kept, ours and those that the training logs for steps of its own."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = wandb.init(mode="offline", project="maps", dir=str(tmp_path))
-    run.log({"loss": 1.0}, step=50)  # a step that is beyond ours
-    log_two_steps(run)
+    log_two_steps(run, each_step=lambda k: run.log({"loss": k}, step=k) if others_log else None)
     run.finish()
+    wandb.teardown()  # its process has then written the file
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    records = list(wandb_records(file))
     history = [
         {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-        for record in wandb_records(file)
+        for record in records
         if record.WhichOneof("record_type") == "history"
     ]
-    steps = [row["dmbp/step"] for row in history if "dmbp/score/red" in row]
-    assert steps == ["0", "3"]
-    moved = [float(row["dmbp/moved/red"]) for row in history if "dmbp/moved/red" in row]
-    assert len(moved) == 1
-    assert 0 < moved[0] < 2
-    files = sorted(file.parent.glob("files/media/images/dmbp/maps/red_*.png"))
-    assert len(files) == 2
-    with Image.open(files[1]) as picture:
-        check_picture(numpy.asarray(picture.convert("RGB")))
-    metrics = [
-        record.metric
-        for record in wandb_records(file)
-        if record.WhichOneof("record_type") == "metric"
-    ]
-    assert [(metric.glob_name, metric.step_metric) for metric in metrics if metric.glob_name] == [
-        ("dmbp/*", "dmbp/step")
-    ]
+    assert [k["loss"] for k in history if "loss" in k] == list("0123") * others_log
+    ours = [row for row in history if "dmbp/score/red" in row]
+    assert [row["dmbp/step"] for row in ours] == ["0", "3"]
+    assert "dmbp/moved/red" not in ours[0]
+    assert 0 < float(ours[1]["dmbp/moved/red"]) < 2
+    for row in ours:
+        picture = file.parent / "files" / json.loads(row["dmbp/maps/red/path"])
+        with Image.open(picture) as opened:
+            check_picture(numpy.asarray(opened.convert("RGB")))
+    metrics = [k.metric for k in records if k.WhichOneof("record_type") == "metric"]
+    assert ("dmbp/*", "dmbp/step") in [(k.glob_name, k.step_metric) for k in metrics]
 
 
 BLOCK, HEADER = 32768, 7

@@ -6,7 +6,8 @@
     >>> logged.maps.shape, logged.moved is None            # nothing to compare the first map with
     (torch.Size([1, 8, 8]), True)
 
-    map_logger.py     when maps are made, how far they moved, and what they may cost
+    map_logger.py     when maps are made, and what is logged about them
+    cost.py           what they took so far, and whether more would be too much
     state.py          explains a model in the middle of training, and leaves it as it was
     sinks.py          TensorBoard, Weights & Biases, MLflow: where pictures and numbers go
     lightning.py      `LightningMaps`, a callback for `lightning` and `pytorch_lightning`

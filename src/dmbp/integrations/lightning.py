@@ -20,7 +20,6 @@ from torch import nn
 
 from dmbp.errors import InputError
 from dmbp.integrations.map_logger import MapLogger
-from dmbp.integrations.sinks import sinks_for
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -37,6 +36,7 @@ from torch import Tensor, nn
 
 from dmbp.attribution.settings import check_settings
 from dmbp.errors import DMBPError, InputError, first_line, one_line
+from dmbp.integrations.cost import Cost
 from dmbp.integrations.sinks import Picture, Sink, sinks_for
 from dmbp.integrations.state import TrainedModel
 from dmbp.linear import Target
@@ -122,8 +122,7 @@ class MapLogger:
     ) -> None:
         """See the class."""
         _check_images(images, targets)
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise InputError(f"every must be a whole number of steps, 1 or more, not {every!r}")
+        _check_every(every)
         if most_seconds_share is not None and not 0 < most_seconds_share <= 1:
             raise InputError(
                 f"most_seconds_share is a share between 0 and 1, or None, not {most_seconds_share}"
@@ -205,8 +204,13 @@ class MapLogger:
             self._log_within_budget(model, step, maps_to_come=1)
         said = self.summary
         for sink in self.sinks:
-            self._safely(step, partial(sink.text, "dmbp/summary", said))
+            self._safely(step, partial(sink.write_text, "dmbp/summary", said))
         return said
+
+    @property
+    def last_maps(self) -> Tensor | None:
+        """The maps that were made last, (images, height, width)."""
+        return self._last
 
     @property
     def summary(self) -> str:
@@ -277,8 +281,7 @@ class MapLogger:
                 time.perf_counter() - begin,
             )
             for sink in self.sinks:
-                sink.scalars(self._scalars(logged), step)
-                sink.pictures(pictures, step)
+                sink.log(self._scalars(logged), pictures, step)
         self.logged_steps.append(step)
         return logged
 
@@ -369,69 +372,6 @@ def movement(before: Tensor, after: Tensor) -> tuple[float, ...]:
     return tuple(torch.where(same, 0.0, moved).clamp(0, 2).tolist())
 
 
-class Cost:
-    """Keeps the time that maps take below a share of the training's.
-
-    The training's time runs from the first step on, and does not count what maps took.
-    """
-
-    def __init__(
-        self, most: float | None, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self.most = most
-        self.spent = 0.0
-        self._clock = clock
-        self._started: float | None = None
-        self._typical: float | None = None
-
-    def start(self) -> None:
-        """Start the training's time, if it does not run yet."""
-        if self._started is None:
-            self._started = self._clock()
-
-    @property
-    def training_seconds(self) -> float:
-        """How long the training took so far, without the maps."""
-        return 0.0 if self._started is None else self._clock() - self._started - self.spent
-
-    @property
-    def share(self) -> float:
-        """What maps took so far, as a share of the training's time."""
-        return self.spent / max(self.training_seconds, 1e-9)
-
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether maps took more than they may."""
-        return self.most is not None and self.share > self.most
-
-    def allows(self, times: int) -> bool:
-        """Return whether so many more maps would be within the budget, at the last ones' cost."""
-        if self.most is None or self._typical is None:
-            return True
-        return self.spent + times * self._typical <= self.most * self.training_seconds
-
-    @contextmanager
-    def counted(self, *, is_typical: bool = True) -> Generator[None]:
-        """Count what is done inside; `is_typical` says that the next maps will cost as much."""
-        _wait_for_gpu()
-        begin, is_done = self._clock(), False
-        try:
-            yield
-            is_done = True
-        finally:
-            _wait_for_gpu()
-            seconds = self._clock() - begin
-            self.spent += seconds
-            if is_typical or not is_done:  # what failed is tried again and costs as much
-                self._typical = seconds
-
-
-def _wait_for_gpu() -> None:
-    """Let a GPU finish what it was given, so that its time is counted where it belongs."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 def is_first_process() -> bool:
     """Return whether this is the first process of a distributed training, or the only one."""
     distributed = torch.distributed
@@ -449,7 +389,12 @@ def side_by_side(photo: Array, attribution: Array) -> Picture:
     return (255 * pixels.clip(0, 1)).round().astype(numpy.uint8)
 
 
-def _check_images(images: Tensor, targets: Any) -> None:
+def _check_every(every: Any) -> None:
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise InputError(f"every must be a whole number of steps, 1 or more, not {every!r}")
+
+
+def _check_images(images: Any, targets: Any) -> None:
     if not isinstance(images, Tensor) or images.dim() != 4 or not len(images):
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         raise InputError(

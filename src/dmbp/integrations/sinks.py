@@ -24,18 +24,18 @@ from dmbp.errors import InputError
 Picture = NDArray[numpy.uint8]
 """A picture (height, width, 3)."""
 
+Scalars = Mapping[str, float]
+Pictures = Mapping[str, Picture]
+
 
 @runtime_checkable
 class Sink(Protocol):
     """What a destination has to do; an object of your own with these methods will do as well."""
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write numbers by their tags, such as `dmbp/moved/cat`."""
+    def log(self, scalars: Scalars, pictures: Pictures, step: int) -> None:
+        """Write numbers and pictures by their tags, such as `dmbp/moved/cat`."""
 
-    def pictures(self, pictures: Mapping[str, Picture], step: int) -> None:
-        """Write pictures by their tags, such as `dmbp/maps/cat`."""
-
-    def text(self, tag: str, text: str) -> None:
+    def write_text(self, tag: str, text: str) -> None:
         """Write a text about the whole training."""
 
 
@@ -45,16 +45,14 @@ class TensorBoardSink:
     def __init__(self, writer: Any) -> None:
         self.writer = writer
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        for tag, value in values.items():
+    def log(self, scalars: Scalars, pictures: Pictures, step: int) -> None:
+        for tag, value in scalars.items():
             self.writer.add_scalar(tag, value, step)
-
-    def pictures(self, pictures: Mapping[str, Picture], step: int) -> None:
         for tag, picture in pictures.items():
             self.writer.add_image(tag, picture, step, dataformats="HWC")
         self.writer.flush()
 
-    def text(self, tag: str, text: str) -> None:
+    def write_text(self, tag: str, text: str) -> None:
         self.writer.add_text(tag, text)
         self.writer.flush()
 
@@ -62,23 +60,26 @@ class TensorBoardSink:
 class WandbSink:
     """A run of Weights & Biases.
 
-    The step is logged as a number of its own, which is the horizontal axis of everything below
-    `dmbp/`: a run drops what is logged for a step before its own last one.
+    A run drops what is logged for a step before its last one, and whoever logs a row moves it on.
+    So maps are added to the row that is being filled, which whoever logs next completes, and they
+    have a step of their own, the horizontal axis of everything below `dmbp/`. Only if nothing else
+    was logged since the last maps, their row is completed here.
     """
 
     def __init__(self, run: Any) -> None:
         self.run = run
+        self._row: int | None = None
         run.define_metric("dmbp/*", step_metric="dmbp/step")
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        self.run.log({**values, "dmbp/step": step})
-
-    def pictures(self, pictures: Mapping[str, Picture], step: int) -> None:
+    def log(self, scalars: Scalars, pictures: Pictures, step: int) -> None:
+        if self._row == self.run.step:
+            self.run.log({}, commit=True)
+        self._row = self.run.step
         make = sys.modules["wandb"].Image
         images = {tag: make(picture) for tag, picture in pictures.items()}
-        self.run.log({**images, "dmbp/step": step})
+        self.run.log({**scalars, **images, "dmbp/step": step}, commit=False)
 
-    def text(self, tag: str, text: str) -> None:
+    def write_text(self, tag: str, text: str) -> None:
         self.run.summary[tag] = text
 
 
@@ -89,15 +90,13 @@ class MlflowSink:
         self.client = client
         self.run_id = run_id
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        for tag, value in values.items():
+    def log(self, scalars: Scalars, pictures: Pictures, step: int) -> None:
+        for tag, value in scalars.items():
             self.client.log_metric(self.run_id, _mlflow_name(tag), value, step=step)
-
-    def pictures(self, pictures: Mapping[str, Picture], step: int) -> None:
         for tag, picture in pictures.items():
             self.client.log_image(self.run_id, picture, key=_mlflow_name(tag), step=step)
 
-    def text(self, tag: str, text: str) -> None:
+    def write_text(self, tag: str, text: str) -> None:
         self.client.set_tag(self.run_id, _mlflow_name(tag), text)
 
 
@@ -107,13 +106,10 @@ class NumbersSink:
     def __init__(self, logger: Any) -> None:
         self.logger = logger
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        self.logger.log_metrics(dict(values), step)
+    def log(self, scalars: Scalars, pictures: Pictures, step: int) -> None:  # noqa: ARG002
+        self.logger.log_metrics(dict(scalars), step)
 
-    def pictures(self, pictures: Mapping[str, Picture], step: int) -> None:
-        """Leave pictures out."""
-
-    def text(self, tag: str, text: str) -> None:
+    def write_text(self, tag: str, text: str) -> None:
         """Leave texts out."""
 
 
@@ -139,16 +135,17 @@ def sinks_for(destination: Any) -> list[Sink]:
     if found is None:
         raise InputError(
             f"maps cannot be logged to {destination!r:.60}: pass a SummaryWriter, a run of Weights "
-            "& Biases or MLflow, a logger of Lightning, or an object with the methods scalars, "
-            "pictures and text"
+            "& Biases or MLflow, a logger of Lightning, or an object with the methods log and "
+            "write_text"
         )
     return [found]
 
 
 def _readings(destination: Any) -> Iterator[Sink]:
     """Yield a sink for each kind of destination that this can be, the most specific kind first."""
-    if isinstance(destination, Sink):
-        yield destination
+    own: object = destination
+    if isinstance(own, Sink):
+        yield own
     yield from _known(destination)
     if hasattr(destination, "log_metrics") and hasattr(destination, "experiment"):
         inner = destination.experiment  # what a logger of Lightning writes to

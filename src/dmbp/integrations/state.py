@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from dmbp.attribution import DMBP, METHODS, Method
 from dmbp.errors import ModelError
 from dmbp.linear import Linearizer, Target
-from dmbp.linear.model.wrappers import Model, unwrapped
+from dmbp.linear.model.wrappers import unwrapped
 
 
 class TrainedModel:
@@ -85,10 +85,10 @@ class TrainedModel:
             raise ModelError("the maps are not finite; are the model's weights?")
         return maps, scores
 
-    def _explainer(self, model: Model) -> Method:
+    def _explainer(self, model: nn.Module) -> Method:
         """Return a new explainer that shares nothing but the graph with those before."""
         explainer = METHODS[self.method](model, **self._settings)
-        parts = [*model.modules(), *_tensors(model)]
+        parts: list[object] = [*model.modules(), *_tensors(model)]
         same = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
         if self._captured is not None and same:
             explainer.linearizer.share_captures(self._captured)
@@ -96,7 +96,7 @@ class TrainedModel:
             self._captured, self._parts = explainer.linearizer, parts
         return explainer
 
-    def _inputs(self, model: Model) -> tuple[Tensor, Any]:
+    def _inputs(self, model: nn.Module) -> tuple[Tensor, Any]:
         """Return the images and the other inputs where the model is and in its precision."""
         like = next((t for t in _tensors(model) if t.is_floating_point()), self.images)
 
@@ -112,13 +112,13 @@ class TrainedModel:
         return {**self.__dict__, "_captured": None, "_parts": []}
 
 
-def _tensors(model: Model) -> list[Tensor]:
+def _tensors(model: nn.Module) -> list[Tensor]:
     """Return the model's parameters and buffers."""
     return [*model.parameters(), *model.buffers()]
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Generator[Model]:
+def _untouched(model: nn.Module) -> Generator[nn.Module]:
     """Yield the model without its wrappers, and restore on exit what explaining may change.
 
     These are random numbers, autocast, warnings that are for those who explain a model once, and
