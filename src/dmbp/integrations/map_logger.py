@@ -1,10 +1,10 @@
 """Logs maps of fixed images while a model is trained, and how far they moved.
 
-    >>> maps = MapLogger(images, [3], every=2, method="gradient", names=["cat"])
+    >>> maps = MapLogger(images, [3], every=2, method="gradient", most_seconds_share=None)
     >>> [logged.step for step in range(4) if (logged := maps.step(model, step)) is not None]
     [0, 2]
-    >>> print(maps.finish(model, 3))
-    maps of 1 image were logged 3 times, at steps 0 to 3...
+    >>> maps.finish(model, 3).partition(", in")[0]         # the rest says what it cost
+    'maps of 1 image were logged 3 times, at steps 0 to 3'
 
 At a due step the model is explained as it is, and these are logged, for each image by its name:
 
