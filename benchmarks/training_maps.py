@@ -1,10 +1,10 @@
-"""Do maps move onto the shapes while a network learns to tell them apart, and what does it cost?
+"""Whether maps move onto the shapes while a network learns to tell them apart, and what they cost.
 
     python -m benchmarks.training_maps                      # two minutes of training on two cores
     python -m benchmarks.training_maps --seconds 600 --share 0.05
 
-A small network is trained with Lightning on drawn discs, squares and crosses. `LightningMaps` logs
-maps of four images to TensorBoard. The event file is then read back: one line for each step with
+A small network is trained with Lightning on drawn discs, squares and crosses, each beside a bar
+that is as bright and means nothing. `LightningMaps` logs maps of four images to TensorBoard. The event file is then read back: one line for each step with
 maps gives the accuracy on other images, how much of the red evidence lies on the shape (beside the
 share of the image that the shape takes), and how far the maps moved. `pictures.png` in the folder
 shows what TensorBoard does. The last lines say what the maps cost.
@@ -22,7 +22,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests.shapes import CLASSES, draw
+from tests.shapes import CLASSES, SIDE, draw
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,12 +30,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from dmbp.integrations import LightningMaps, MapLogger
 
 SHOWN = 4
+BAR = (6, 30)
 AROUND = 5
 """Evidence within two pixels of a shape counts as on it: an edge is seen from both sides."""
 
 
 def drawn(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return images of one shape each, its class, and where it is, (images, height, width)."""
+    """Return images, their classes, and where their shapes are, (images, height, width).
+
+    Each has one shape, and a bar that is as bright and has nothing to do with the class.
+    """
     generator = torch.Generator().manual_seed(seed)
     images: list[Tensor] = []
     places: list[Tensor] = []
@@ -43,6 +47,11 @@ def drawn(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     for kind in kinds.tolist():
         x, y, radius = (torch.rand(3, generator=generator) * torch.tensor([36.0, 36, 4])).tolist()
         image, labels = draw([(kind, 14 + x, 14 + y, 8 + radius)], generator)
+        is_bar = torch.zeros_like(labels, dtype=torch.bool)
+        top, left = torch.randint(0, SIDE - BAR[1], (2,), generator=generator).tolist()
+        is_bar[top : top + BAR[0], left : left + BAR[1]] = True
+        is_bar &= labels == 0
+        image[:, is_bar] = 0.5 + 0.5 * torch.rand(3, 1, generator=generator)
         images.append(image)
         places.append(labels > 0)
     return torch.stack(images), kinds - 1, torch.stack(places)
@@ -115,7 +124,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--method", default="dmbp")
-    parser.add_argument("--learning-rate", type=float, default=0.002)
+    parser.add_argument("--learning-rate", type=float, default=0.005)
     parser.add_argument("--folder", type=Path, default=Path("training-maps"))
     options = parser.parse_args()
     torch.manual_seed(0)
