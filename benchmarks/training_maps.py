@@ -4,10 +4,11 @@
     python -m benchmarks.training_maps --seconds 600 --share 0.05
 
 A small network is trained with Lightning on drawn discs, squares and crosses, each beside a bar
-that is as bright and means nothing. `LightningMaps` logs maps of four images to TensorBoard. The event file is then read back: one line for each step with
-maps gives the accuracy on other images, how much of the red evidence lies on the shape (beside the
-share of the image that the shape takes), and how far the maps moved. `pictures.png` in the folder
-shows what TensorBoard does. The last lines say what the maps cost.
+that is as bright and means nothing. `LightningMaps` logs maps of four images to TensorBoard. The
+event file is then read back: a line for each step with maps gives the accuracy on other images,
+the mean score, how much of the red evidence lies on the shape (the title says how much of the image
+the shape takes), and how far the maps moved. `pictures.png` in the folder shows what TensorBoard
+does. The last lines say what the maps cost.
 
 Needs `pip install lightning tensorboard`.
 """

@@ -121,9 +121,9 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 def _untouched(model: nn.Module) -> Generator[nn.Module]:
     """Yield the model without its wrappers, and restore on exit what explaining may change.
 
-    These are random numbers, autocast, warnings that are for those who explain a model once, and
-    what `accelerate` or `compile()` put in the place of `forward()`. The mode of every module is
-    restored by the explainer.
+    These are random numbers, warnings that are for those who explain a model once, and what
+    `accelerate` or `compile()` put in the place of `forward()`. The explainer itself disables
+    autocast and restores the mode of every module.
     """
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -132,8 +132,6 @@ def _untouched(model: nn.Module) -> Generator[nn.Module]:
         assert isinstance(inner, nn.Module), "only modules are trained"
         _refuse_sharded(inner)
         stack.enter_context(_same_random_numbers())
-        device = next((tensor.device.type for tensor in _tensors(inner)), "cpu")
-        stack.enter_context(torch.autocast(device, enabled=False))
         for module in inner.modules():
             stack.enter_context(_plain_forward(module))
         yield inner
