@@ -51,6 +51,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "integrations",
     "cli",
     "__main__",
 )

@@ -28,6 +28,7 @@ Public names:
     metrics             insertion, deletion, the pointing game, the re-initialisation check
     models              classifiers by name, from files and from your own modules
     render              pictures of any method's maps: show() and grid()
+    integrations        maps of fixed images while a model is trained
     linearize()         a model frozen at its inputs, as a LinearNetwork
     Pieces              an option of linearize() and DMBP: smooth activations as k straight lines
     DMBPError           base class of every error raised on purpose; dmbp.errors has the others
@@ -43,6 +44,7 @@ The code, lowest layer first; each folder imports only from those listed before 
     models, data        classifiers, photographs and data sets
     render              pictures and reports
     workflows           what the commands do; `bench` runs many methods on many photographs
+    integrations        maps while a model is trained, with Lightning or a Trainer of Hugging Face
     cli                 the command `dmbp`
 
 An implementation of "Generating Attribution Maps with Disentangled Masked Backpropagation"
@@ -109,6 +111,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in ("errors", "linear", "metrics", "models", "render", "targets"):
+    if name in ("errors", "integrations", "linear", "metrics", "models", "render", "targets"):
         return import_module(f"dmbp.{name}")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")
