@@ -19,6 +19,7 @@ LAYERS = (
     "files",
     "validation",
     "process",
+    "devices",
     "precision",
     "baseline",
     "probabilities",
