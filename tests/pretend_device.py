@@ -12,7 +12,9 @@ generator of the CPU.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +59,9 @@ class Marks:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is a tensor with numbers, and not one that `torch.export` traces with."""
-    return type(value) in (Tensor, nn.Parameter, nn.Buffer) and value.device.type == "cpu"
+    return type(value) in (Tensor, nn.Parameter, nn.Buffer) and (
+        value.device.type == "cpu" and value.layout == torch.strided
+    )
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -122,7 +126,8 @@ class _Calls(TorchFunctionMode):
                 result = func(*args, **kwargs)
                 self.marks.add(result)
                 return result
-            if any(is_device(value) for value in (*args, *kwargs.values())):
+            names_device = any(is_device(value) for value in (*args, *kwargs.values()))
+            if names_device and func not in (torch._C._nn._parse_to, torch.device):
                 return self._created(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -170,7 +175,9 @@ def in_backward() -> bool:
 
 
 def is_device(value: Any) -> bool:
-    return isinstance(value, torch.device) and value == DEVICE
+    if isinstance(value, torch.device):
+        return value.type == DEVICE.type
+    return isinstance(value, str) and value in (DEVICE.type, str(DEVICE))
 
 
 def _on_cpu(value: Any) -> Any:
@@ -183,22 +190,20 @@ class PretendDevice:
     marks = Marks()  # one for all contexts: dmbp keeps some constants of a device between calls
 
     def __init__(self) -> None:
-        self._modes = [_Calls(self.marks), _Operations(self.marks)]
+        self._stack = ExitStack()
 
     def __enter__(self) -> "PretendDevice":
-        for mode in self._modes:
-            mode.__enter__()
+        self._stack.enter_context(_Calls(self.marks))
+        self._stack.enter_context(_Operations(self.marks))
+        for name in ("synchronize", "empty_cache"):
+            self._stack.enter_context(patch.object(torch.mps, name, lambda: None))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
+        self._stack.__exit__(*error)
 
     def move(self, moved: Moved) -> Moved:
         """Put a model or a tensor on the device."""
-        if isinstance(moved, nn.Module):
-            self.marks.add([*moved.parameters(), *moved.buffers()])
-            return moved
         return moved.to(DEVICE)
 
     def __contains__(self, tensor: Tensor) -> bool:

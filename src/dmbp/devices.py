@@ -71,3 +71,19 @@ def on_device(values: Tensor, device: torch.device) -> Tensor:
     """Return values on a device, in float32 if they are in float64 and the device has none."""
     is_wide = values.dtype == torch.float64
     return values.to(device, widest_dtype(device)) if is_wide else values.to(device)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done all that it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def release_memory(device: torch.device) -> None:
+    """Give the memory that PyTorch keeps for later back to a GPU."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()

@@ -16,7 +16,7 @@ from torch import Tensor, backends
 from dmbp.devices import in_float64
 from dmbp.process import temporarily_set
 
-AUTOCAST_DEVICES = ("cpu", "cuda")
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps")
 
 RUN_PRECISIONS = ("float32", "tf32", "bfloat16")
 """Precisions that a float32 model may be run in when thousands of its outputs are averaged."""

@@ -92,7 +92,7 @@ def probability_curve(
     check_activation(options.get("activation", "softmax"))
     require_count("steps", steps)
     require_count("internal_batch_size", batch)
-    rank = pixel_ranks(attribution, inputs)
+    rank = pixel_ranks(attribution, inputs).to(inputs.device)
     runner = ModelRunner(model, output=options.get("output"))
     activation = runner.activation(options.get("activation", "softmax"))
     extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
