@@ -118,6 +118,15 @@ class Method(Attribution, ABC):
         self.linearizer = linearizer
         self._generator = generator
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave Captum's reference to the model out of pickles; the linearizer has the model."""
+        return {**self.__dict__, "forward_func": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the linearizer's model for Captum's."""
+        vars(self).update(state)
+        self.forward_func = cast("Any", self.linearizer.model)
+
     @wrapped_like_captum
     def attribute(
         self,
