@@ -20,6 +20,7 @@ LAYERS = (
     "display",
     "validation",
     "process",
+    "devices",
     "precision",
     "baseline",
     "probabilities",

@@ -23,6 +23,7 @@ from captum.attr import Attribution
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
+from dmbp.devices import release_memory
 from dmbp.errors import InputError, suggestion
 from dmbp.linear import Linearizer, Question, Target
 from dmbp.linear.model.checks import check_batch
@@ -54,6 +55,13 @@ class Layer:
     def __str__(self) -> str:
         return f"{self.name} ({'×'.join(map(str, self.size))})"
 
+
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+"""Parts of the messages of plain `RuntimeError`s that mean that memory ran out."""
 
 ROWS_TOGETHER = 32
 """How many rows a method runs at once unless it says otherwise."""
@@ -133,6 +141,15 @@ class Method(Attribution, ABC):
         Attribution.__init__(self, cast("Any", model))
         self.linearizer = linearizer
         self._generator = generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave Captum's reference to the model out of pickles; the linearizer has the model."""
+        return {**self.__dict__, "forward_func": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the linearizer's model for Captum's."""
+        vars(self).update(state)
+        self.forward_func = cast("Any", self.linearizer.model)
 
     @wrapped_like_captum
     def attribute(
@@ -389,10 +406,9 @@ def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error)
-    return "can't allocate memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text
+    return any(words in text for words in OUT_OF_MEMORY)
 
 
 def _release(like: Tensor) -> None:
     gc.collect()
-    if like.is_cuda:
-        torch.cuda.empty_cache()
+    release_memory(like.device)

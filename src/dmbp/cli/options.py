@@ -310,7 +310,12 @@ ClassesOption = Annotated[
     Path | None,
     typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: cpu, cuda, cuda:1, mps, or auto for the best that there is."
+    ),
+]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 SmoothOption = Annotated[
     str | None,

@@ -23,6 +23,7 @@ from dmbp.attribution.base import Layer
 from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
+from dmbp.devices import synchronise
 from dmbp.display import Shown, encode_figure
 from dmbp.errors import DMBPError, SiteError
 from dmbp.files import write_all_or_none
@@ -258,8 +259,7 @@ def method_settings(
 def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:
     started = time.perf_counter()
     attribution = method.attribute(prediction.inputs, target=prediction.targets[0].target)
-    if attribution.is_cuda:
-        torch.cuda.synchronize()
+    synchronise(attribution.device)
     return attribution, time.perf_counter() - started
 
 

@@ -20,14 +20,13 @@ from torch import Tensor
 
 from dmbp import __version__
 from dmbp.data import read_photo
-from dmbp.errors import InputError, TargetError, first_line
-from dmbp.files import shown
+from dmbp.devices import find_device, in_float64
+from dmbp.errors import InputError, TargetError
 from dmbp.linear.targets import read_target
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import Frame, Preprocessing, move_module, run_model
 from dmbp.models.exported_program import Ends
 from dmbp.models.input_settings import InputSettings
-from dmbp.process import silence_output
 from dmbp.render.colour import Array
 from dmbp.render.pictures import stretch_bands, to_picture
 from dmbp.targets import TargetContext, output_kind
@@ -93,26 +92,8 @@ class ModelSpec:
 
     @cached_property
     def torch_device(self) -> torch.device:
-        """The device, after a check that it is available."""
-        try:
-            with silence_output():  # torch warns about kinds of devices that it knows by name only
-                device = torch.device(automatic_device() if self.device == "auto" else self.device)
-                torch.zeros(1, device=device)
-        except Exception as error:  # torch raises almost anything for a device that it lacks
-            reason = first_line(error).partition(". ")[0][:100]
-            is_plain = isinstance(error, AssertionError | RuntimeError) and "ASSERT" not in reason
-            why = reason if is_plain else "this PyTorch was built without it"
-            raise InputError(f"device {shown(self.device)!r} is not available: {why}") from error
-        if device.type == "meta":
-            raise InputError("device 'meta' computes nothing; use cpu or cuda")
-        return device
-
-
-def automatic_device() -> str:
-    """Return the best device of this machine: an NVIDIA GPU, an Apple GPU, or the CPU."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+        """The device, after a check that it is available; "auto" is the best one."""
+        return find_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -216,7 +197,7 @@ class Prediction(InputPrediction):
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
-        return to_picture(self.classifier.preprocessing.denormalise(image.detach().double()))
+        return to_picture(self.classifier.preprocessing.denormalise(in_float64(image.detach())))
 
 
 def predict(
