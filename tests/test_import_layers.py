@@ -17,8 +17,10 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "files",
+    "display",
     "validation",
     "process",
+    "devices",
     "precision",
     "baseline",
     "probabilities",
@@ -51,6 +53,7 @@ LAYERS = (
     "workflows",
     "bench",
     "web",
+    "integrations",
     "cli",
     "__main__",
 )

@@ -96,7 +96,7 @@ def test_the_answer_is_that_of_the_printed_python_and_command(
     expected = numpy.load(BytesIO(array))
     found: dict[str, Any] = {}
     exec(answer["python"], found)
-    assert numpy.allclose(found["maps"].numpy(), expected, atol=1e-5)
+    assert numpy.allclose(found["explanation"].attribution.numpy(), expected, atol=1e-5)
     assert answer["command"] == (
         "dmbp explain 'odd name.png' --target dog --rather-than cat --preset fast --iterations 2"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dmbp.data.photo import decode_upload
+from dmbp.data.photo import photo_of
 from dmbp.errors import PhotoError
 from dmbp.web.decoding import FORMATS, MAX_PIXELS, Decoder, Pixels, Upload
 from dmbp.web.store import Store
@@ -23,7 +23,7 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 
 def decode(content: bytes) -> Image.Image:
-    return decode_upload(content, "x.jpg", formats=FORMATS, max_pixels=MAX_PIXELS)
+    return photo_of(content, "x.jpg", formats=FORMATS, max_pixels=MAX_PIXELS)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
@@ -65,8 +65,9 @@ def test_exif_data_turns_the_photo_and_is_dropped() -> None:
     assert b"a camera" in content
     image = decode(content)
     assert image.size == (30, 40)
-    assert not image.info
-    assert not image.getexif()
+    assert Pixels.of(image).content == image.tobytes()
+    assert not Pixels.of(image).image().getexif()
+    assert not Pixels.of(image).image().info
 
 
 def in_decoder(use: Callable[[WorkQueue], Awaitable[None]]) -> None:

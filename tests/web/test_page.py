@@ -257,7 +257,7 @@ def test_files_are_taken_away(visit: Any, tmp_path: Path) -> None:
         download.value.save_as(tmp_path / ending)
         assert (tmp_path / ending).read_bytes().startswith(start)
     assert page.text("#command").startswith("dmbp explain collage --target cat")
-    assert "explainer.attribute(images, target=7)" in page.text("#python")
+    assert "dmbp.explain(\n    'collage',\n    target='cat'" in page.text("#python")
 
 
 def test_the_report_works_offline(browser: Any, tmp_path: Path) -> None:

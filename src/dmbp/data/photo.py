@@ -125,39 +125,36 @@ def decode_photo(path: Path, *, deep: bool = False) -> Image.Image:
     whole process, and threads that each set and restore them may leave some set.
     """
     with open_picture(path) as image:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
+        return photo_of(image, shown(path), deep=deep)
 
 
-def decode_upload(
-    content: bytes,
+def photo_of(
+    source: bytes | Image.Image,
     name: str,
     *,
+    deep: bool = False,
     formats: Sequence[str] = FORMATS,
     max_pixels: int = MAX_PIXELS,
-    deep: bool = False,
 ) -> Image.Image:
-    """Read a photo like `decode_photo`, from bytes that did not come from a file.
+    """Return a photo in memory as `read_photo` returns one in a file.
 
     Args:
-        content: The bytes.
+        source: The content of a file, or a Pillow image.
         name: What messages call the photo.
+        deep: As for `read_photo`.
         formats: Pillow's names of the formats that are read.
         max_pixels: The most pixels.
-        deep: As for `read_photo`.
-
-    Returns:
-        An upright RGB image without metadata.
 
     Raises:
         PhotoError: As for `read_photo`.
     """
-    with _opened(BytesIO(content), shown(name), formats, max_pixels) as image:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        pixels = _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
-    return Image.frombytes(pixels.mode, pixels.size, pixels.tobytes())
+    if isinstance(source, bytes):
+        with without_size_warnings(), _opened(BytesIO(source), name, formats, max_pixels) as image:
+            return photo_of(image, name, deep=deep, max_pixels=max_pixels)
+    _check_size(name, *source.size, max_pixels=max_pixels)
+    source.load()
+    upright = ImageOps.exif_transpose(source)
+    return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
 
 
 def count_pixels(path: Path) -> int:
@@ -182,18 +179,21 @@ def check_photo(path: Path) -> None:
 def open_picture(path: Path) -> Generator[Image.Image]:
     """Open a picture and check its size; errors, also inside, are raised as a `PhotoError`."""
     check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
-    with _opened(path, shown(path), FORMATS, MAX_PIXELS) as image:
+    with _opened(path, shown(path)) as image:
         yield image
 
 
 @contextmanager
 def _opened(
-    source: Path | BytesIO, name: str, formats: Sequence[str], max_pixels: int
+    file: Path | BytesIO,
+    name: str,
+    formats: Sequence[str] = FORMATS,
+    max_pixels: int = MAX_PIXELS,
 ) -> Generator[Image.Image]:
-    """Open a picture of one of these formats and check its size; `name` is for messages."""
+    """Open a picture on disk or in memory; `name` is what messages call it."""
     _silence_libtiff()
     try:
-        with Image.open(source, formats=tuple(formats)) as image:
+        with Image.open(file, formats=tuple(formats)) as image:
             _check_size(name, *image.size, max_pixels=max_pixels)
             yield image
     except PhotoError:

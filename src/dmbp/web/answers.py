@@ -26,14 +26,16 @@ from dmbp.baseline import baseline_for
 from dmbp.data import sample_photos
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import moved_elsewhere
+from dmbp.display import encode_figure
 from dmbp.errors import DMBPError, InputError, ModelError, PhotoError, require_known
 from dmbp.linear import Linearizer
 from dmbp.linear.targets import read_target
 from dmbp.metrics import area
-from dmbp.models import DEFAULT, Classifier
+from dmbp.models import Classifier
 from dmbp.models.classifier import run_model
-from dmbp.render import PanelStyle, ReportHeading, ReportWriter
+from dmbp.render import PanelStyle
 from dmbp.render.colour import Array
+from dmbp.render.report import report_page
 from dmbp.web.asks import Ask
 from dmbp.web.decoding import Pixels
 from dmbp.web.store import OpenedPhoto, SeenPhoto
@@ -41,7 +43,7 @@ from dmbp.web.worker_process import Report, refusal_of
 from dmbp.workflows.compare import compare
 from dmbp.workflows.explain import Photo, explain_photo, result_stem
 from dmbp.workflows.explained_target import ClassTarget, NamedClass, explained_targets
-from dmbp.workflows.explanation import PhotoExplanation
+from dmbp.workflows.explanation import PhotoExplanation, report_heading
 from dmbp.workflows.prediction import ModelSpec, Prediction, run_on_view
 from dmbp.workflows.sanity import check_sanity
 
@@ -347,7 +349,7 @@ class ModelService:
             "exactness": d.exactness,
             "seconds": round(explanation.seconds["explaining"], 2),
             "command": self._command(asked),
-            "python": self._python(asked, target.target),
+            "python": self._python(asked),
         }
 
     def _region(self, asked: Asked, report: Report) -> dict[str, Any]:
@@ -422,15 +424,7 @@ class ModelService:
         """Return a file about an explanation."""
         explanation = self._explanation(asked, _Steps(self._explainer, report))
         stem = f"{result_stem(Path(asked.photo.name))}-{explanation.prediction.targets[0].slug()}"
-        return _FILES[asked.ask.file or ""](explanation, stem, self._heading)
-
-    @property
-    def _heading(self) -> ReportHeading:
-        return ReportHeading(
-            self._classifier.name,
-            settings=self._explainer.described(),
-            versions={"dmbp": __version__, "torch": torch.__version__},
-        )
+        return _FILES[asked.ask.file or ""](explanation, stem)
 
     def _command(self, asked: Asked) -> str:
         """Return the command that explains the same photo on the command line."""
@@ -465,23 +459,25 @@ class ModelService:
             words += ["--prompt", prompt]
         return words + ["--trust-model-file"] * spec.trust_model_file
 
-    def _python(self, asked: Asked, target: Any) -> str:
+    def _python(self, asked: Asked) -> str:
         """Return the Python code that makes the same map."""
-        spec = self._spec
-        extra = "".join(
-            f", {name}={str(value)!r}"
-            for name, value in (("weights", spec.weights), ("classes", spec.classes))
-            if value is not None
-        )
-        settings = "".join(f", {name}={value!r}" for name, value in self._settings.items())
-        shown = dict(target) if isinstance(target, Mapping) else target
+        spec, ask = self._spec, asked.ask
+        inputs = {name: getattr(spec.inputs, name) for name in spec.inputs.given}
+        options = {
+            "model": spec.model,
+            "target": ask.target,
+            "rather_than": list(ask.rather_than),
+            "weights": None if spec.weights is None else str(spec.weights),
+            "classes": None if spec.classes is None else str(spec.classes),
+            "preprocessing": inputs,
+            "prompts": list(spec.prompts),
+            "device": spec.device,
+            **{k: v for k, v in self._settings.items() if (k, v) != ("preset", "tested")},
+        }
+        given = [f"{name}={value!r}" for name, value in options.items() if value]
+        arguments = "".join(f"    {line},\n" for line in (repr(asked.photo.name), *given))
         return (
-            "from pathlib import Path\n\nimport dmbp\nfrom dmbp.data import read_photo\n\n"
-            f"classifier = dmbp.models.load_model({spec.model or DEFAULT!r}{extra})\n"
-            f"photo = read_photo(Path({asked.photo.name!r}))\n"
-            "images = classifier.preprocessing.tensor(classifier.preprocessing.view(photo))\n"
-            f"explainer = dmbp.DMBP(classifier.module{settings})\n"
-            f"maps = explainer.attribute(images, target={shown!r})\n"
+            f"import dmbp\n\nexplanation = dmbp.explain(\n{arguments})\nexplanation.attribution\n"
         )
 
 
@@ -579,21 +575,27 @@ def _jpeg(picture: Array) -> str:
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 
-def _array_file(explanation: PhotoExplanation, stem: str) -> bytes:
-    return explanation.raw_files(Path(), stem)[Path(f"{stem}.npy")]
+def _array_file(explanation: PhotoExplanation, stem: str) -> Content:
+    files = explanation.raw_files(Path(), stem)
+    content = files[Path(f"{stem}.npy")]
+    return Content(f"{stem}.npy", "application/octet-stream", content)
 
 
-def _report(explanation: PhotoExplanation, heading: ReportHeading) -> bytes:
-    return ReportWriter(Path(), heading).page(explanation.report_photo())
+def _picture_file(explanation: PhotoExplanation, stem: str, kind: str, suffix: str) -> Content:
+    return Content(f"{stem}{suffix}", kind, encode_figure(explanation.figure(), suffix))
 
 
-_FILES: Mapping[str, Callable[[PhotoExplanation, str, ReportHeading], Content]] = {
-    "png": lambda e, stem, _: Content(f"{stem}.png", "image/png", e.picture()),
-    "svg": lambda e, stem, _: Content(f"{stem}.svg", "image/svg+xml", e.picture(suffix=".svg")),
-    "json": lambda e, stem, _: Content(f"{stem}.json", "application/json", e.record()),
-    "npy": lambda e, stem, _: Content(
-        f"{stem}.npy", "application/octet-stream", _array_file(e, stem)
-    ),
-    "html": lambda e, stem, h: Content(f"{stem}.html", "text/html", _report(e, h)),
+def _report_file(explanation: PhotoExplanation, stem: str) -> Content:
+    heading = report_heading(explanation.prediction.classifier, explanation.settings)
+    page = report_page(explanation.report_photo(), heading)
+    return Content(f"{stem}.html", "text/html", page)
+
+
+_FILES: Mapping[str, Callable[[PhotoExplanation, str], Content]] = {
+    "png": lambda e, stem: _picture_file(e, stem, "image/png", ".png"),
+    "svg": lambda e, stem: _picture_file(e, stem, "image/svg+xml", ".svg"),
+    "json": lambda e, stem: Content(f"{stem}.json", "application/json", e.record()),
+    "npy": _array_file,
+    "html": _report_file,
 }
 """The files to take away, by their ending."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from dmbp.data.photo import decode_upload, without_size_warnings
+from dmbp.data.photo import photo_of, without_size_warnings
 from dmbp.errors import DMBPError
 from dmbp.web.worker_process import Refusal, Report, refusal_of
 
@@ -69,7 +69,7 @@ class Decoder:
 
     def _decode(self, upload: Upload) -> Pixels | Refusal:
         try:
-            image = decode_upload(
+            image = photo_of(
                 upload.content,
                 upload.name,
                 formats=FORMATS,
