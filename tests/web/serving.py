@@ -89,9 +89,9 @@ def running(options: PageOptions) -> Generator[Running]:
     thread = Thread(target=run, daemon=True)
     thread.start()
     ready.wait(120)
-    if failed:
-        raise failed[0]
     try:
+        if failed:
+            raise failed[0]
         yield Running(bound.getsockname()[1], page_of(app))
     finally:
         server.should_exit = True
