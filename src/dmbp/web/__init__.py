@@ -1,5 +1,6 @@
 """`dmbp serve`: a page on which one drops a photo and sees what the network saw.
 
+    ray_serve       the app as replicas on a Ray cluster
     server          binds a port and runs the app (`dmbp serve`)
     app             the routes: the page and its files, asks, events and answers
     guard           who may ask: hosts, origins, a token, and how large a request may be
