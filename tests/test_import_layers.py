@@ -17,8 +17,10 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "files",
+    "display",
     "validation",
     "process",
+    "devices",
     "precision",
     "baseline",
     "probabilities",

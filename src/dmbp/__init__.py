@@ -5,10 +5,18 @@
     >>> maps.shape == images.shape
     True
     >>> d = explainer.explain(images, target=3)            # everything: terms, maps, history
-    >>> d.plot("class3.png")
+    >>> figure = d.plot("class3.png")
+    >>> e = dmbp.explain(images, model, target=3)          # the same, and it shows itself
+    >>> e.targets
+    ['class 3']
 
 Public names:
 
+    explain()           explains a photo in any form with a model in any form; the result shows
+                        itself in a notebook, in a window and in files
+    compare()           several methods side by side on one photo, with their scores
+    sanity()            whether maps change when the model's last layer is random
+    doctor()            whether a model can be explained, how exactly, at what cost
     DMBP                the method, a Captum `Attribution`: attribute() returns maps, and explain()
                         a Decomposition
     load()              reads a Decomposition that was saved to a file
@@ -18,6 +26,8 @@ Public names:
     methods()           every attribution method by name, with the same interface as DMBP
     explain_func()      one of these methods as a function for Quantus
     metrics             insertion, deletion, the pointing game, the re-initialisation check
+    models              classifiers by name, from files and from your own modules
+    render              pictures of any method's maps: show() and grid()
     integrations        maps of fixed images while a model is trained
     linearize()         a model frozen at its inputs, as a LinearNetwork
     Pieces              an option of linearize() and DMBP: smooth activations as k straight lines
@@ -45,11 +55,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmbp import metrics, targets
+    from dmbp import metrics, models, render, targets
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
     from dmbp.linear import LinearNetwork, Pieces, linearize, rather_than
+    from dmbp.workflows.api import compare, doctor, explain, sanity
 
 __version__ = "0.1.0"
 
@@ -61,12 +72,18 @@ __all__ = [
     "Pieces",
     "Settings",
     "__version__",
+    "compare",
+    "doctor",
+    "explain",
     "explain_func",
     "linearize",
     "load",
     "methods",
     "metrics",
+    "models",
     "rather_than",
+    "render",
+    "sanity",
     "targets",
 ]
 
@@ -79,11 +96,15 @@ _HOMES = {
     "LinearNetwork": "dmbp.linear",
     "Pieces": "dmbp.linear",
     "Settings": "dmbp.decompose",
+    "compare": "dmbp.workflows.api",
+    "doctor": "dmbp.workflows.api",
+    "explain": "dmbp.workflows.api",
     "explain_func": "dmbp.attribution",
     "linearize": "dmbp.linear",
     "load": "dmbp.decompose",
     "methods": "dmbp.attribution",
     "rather_than": "dmbp.linear",
+    "sanity": "dmbp.workflows.api",
 }
 
 
