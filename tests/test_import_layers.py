@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "files",
+    "display",
     "validation",
     "process",
     "devices",
@@ -51,6 +52,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "integrations",
     "cli",
     "__main__",
 )

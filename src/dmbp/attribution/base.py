@@ -8,6 +8,7 @@ done here, once for all methods.
 from __future__ import annotations
 
 import gc
+import inspect
 import operator
 import warnings
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.devices import release_memory
-from dmbp.errors import InputError
+from dmbp.errors import InputError, suggestion
 from dmbp.linear import Linearizer, Question, Target
 from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.signature import Output
@@ -76,6 +77,22 @@ def wrapped_like_captum(function: Callable[Parameters, Result]) -> Callable[Para
     return call
 
 
+def with_known_keywords(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor so that a misspelt keyword is an error that suggests the right one."""
+    parameters = inspect.signature(constructor).parameters
+
+    @wraps(constructor)
+    def construct(self: Any, *arguments: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in parameters:
+                known = [key for key in parameters if key not in ("self", "model")]
+                hint = suggestion(name, known)
+                raise InputError(f"{type(self).__name__} takes no setting {name!r}; {hint}")
+        constructor(self, *arguments, **keywords)
+
+    return construct
+
+
 class Method(Attribution, ABC):
     """An attribution method, which is also a Captum `Attribution`.
 
@@ -101,6 +118,13 @@ class Method(Attribution, ABC):
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Have the subclass explain misspelt keywords."""
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = with_known_keywords(cls.__init__)
+
+    @with_known_keywords
     def __init__(
         self,
         model: Model,

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from dmbp.display import draw_names_literally
 from dmbp.render.colour import CURVES, GRID, INK, MARKER, OTHER_CURVES, Array
 from dmbp.render.panel import (
     NOTE_LINE,
@@ -31,7 +32,6 @@ from dmbp.render.panel import (
     title_height,
     write_note,
 )
-from dmbp.render.pictures import draw_names_literally
 
 
 @dataclass(frozen=True)

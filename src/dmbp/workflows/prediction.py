@@ -32,6 +32,7 @@ from dmbp.render.pictures import stretch_bands, to_picture
 from dmbp.targets import TargetContext, output_kind
 from dmbp.targets.boxes import LAYOUT
 from dmbp.workflows.explained_target import (
+    Asked,
     ExplainedTarget,
     NamedClass,
     explained_targets,
@@ -42,7 +43,8 @@ from dmbp.workflows.explained_target import (
 class ModelSpec:
     """Which model to load, from which files, and where to run it.
 
-    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
+    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model. The device
+    "auto" is the best one of the machine.
     With `untrained`, an architecture without a weights file gets random weights.
     With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
     where that differs from what the model says, and `ends` which inputs and outputs are meant.
@@ -202,7 +204,7 @@ def predict(
     photo: Image.Image,
     name: str,
     classifier: Classifier,
-    targets: Sequence[str],
+    targets: Sequence[Asked],
     *,
     rather_than: Sequence[str] = (),
 ) -> Prediction:
