@@ -19,7 +19,6 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
-from captum.attr import Attribution
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
@@ -30,6 +29,11 @@ from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, OneAtATime, evaluating
 from dmbp.precision import full_precision
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, importing Captum warns about the look of progress bars.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from captum.attr import Attribution
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 Parameters = ParamSpec("Parameters")

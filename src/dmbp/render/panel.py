@@ -48,6 +48,7 @@ from dmbp.render.colour_test import (
     InputWords,
     Sign,
 )
+from dmbp.render.pictures import Picture
 from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
@@ -254,7 +255,7 @@ def draw_panel(
         titles += 0.4 * (1 + style.terms) + title_height(*above)
     legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
     size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(len(heights) + 2, 4, height_ratios=[*heights, *legend])
     line = 0
     for row, photos, sentence in zip(rows, changed, sentences, strict=True):
@@ -318,7 +319,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     )
     # 0.91: pictures are about square, and the rest of a row's height is its title.
     size = style.row_height * 0.91 * sum(columns), height
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
         len(columns),

@@ -4,11 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from dmbp.display import encode_figure
 from dmbp.errors import InputError
 from dmbp.render.colour import Array
+
+
+class Picture(Figure):
+    """A matplotlib figure that shows itself below the cell of a notebook."""
+
+    def _repr_png_(self) -> bytes:
+        return encode_figure(self, ".png")
 
 
 def check_drawable(inputs: Tensor) -> None:
