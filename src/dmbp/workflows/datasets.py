@@ -1,8 +1,9 @@
 """Explains all items of a dataset, one after another, in constant memory.
 
-    >>> data = TensorDataset(images, labels)
-    >>> for item in explain_dataset(data, model, folder="maps"):
-    ...     print(item.index, item.target, item.worth_for)
+    >>> data = torch.utils.data.TensorDataset(images, torch.tensor([3]))
+    >>> for item in explain_dataset(data, model, folder="maps", progress=False):
+    ...     print(item.index, item.target, item.attribution.shape)
+    0 3 torch.Size([3, 8, 8])
 
 Datasets and `DataLoader`s are read as a stream of items, and explained in groups of a fixed size.
 With a folder, each group is written as soon as it is done (`dataset_folder.py`), so a run that is
