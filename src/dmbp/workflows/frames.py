@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, Literal, cast
 
 from dmbp.errors import InputError, require_known
-from dmbp.workflows.dataset_folder import read_records
+from dmbp.workflows.datasets.folder import read_records
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
