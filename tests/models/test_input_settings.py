@@ -133,7 +133,7 @@ def test_options_go_before_the_toml_beside_the_file(tmp_path: Path) -> None:
         ("siz = 16", r"net\.toml takes no setting 'siz'; did you mean 'size'"),
         ("clases = []", r"takes no setting 'clases'; did you mean 'classes'"),
         ("size = 0", "'size' of .*net.toml must be a number of pixels, or height and width"),
-        ("size = [16, 5000]", "each at most 4096, not"),
+        ("size = [16, 5000]", "each at most 4096, not 16×5000"),
         ("size = true", "must be a number of pixels"),
         ("mean = [1, 2]", "'mean' of .* must be one number, or three numbers"),
         ('std = ["a", 1, 1]', "'std' of .* must be one number, or three numbers"),

@@ -218,8 +218,9 @@ SizeOption = Annotated[
     typer.Option(
         "--size",
         metavar="PIXELS",
-        help="Size of the model's input in pixels: 224, or 48x192 for height and width. Default, "
-        "here and for the next six: what the model or a file beside it says, else ImageNet's.",
+        help="Size of the model's input in pixels: 224, or 48x192 for height and width; or the "
+        "sizes that an ONNX file leaves open. Default, here and for the next six: what the model "
+        "or a file beside it says, else ImageNet's.",
     ),
 ]
 FitOption = Annotated[
@@ -285,8 +286,8 @@ HoldOption = Annotated[
     typer.Option(
         "--hold",
         metavar="NAME=VALUE",
-        help="Value of another input of an ONNX file, a number or an .npy file; may be repeated. "
-        "Default: zero, if it is of floating point.",
+        help="Value of another input of an ONNX file: a number, numbers such as 48,192, or an .npy "
+        "file; may be repeated. Default: zero, if it is of floating point.",
     ),
 ]
 InputNameOption = Annotated[
@@ -445,10 +446,13 @@ def _parse_held(text: str) -> tuple[str, Any]:
     if value.endswith(".npy"):
         return name, _read_array(Path(value))
     try:
-        number = float(value)
+        numbers = [float(number) for number in value.split(",")]
     except ValueError as error:
-        raise InputError(f"--hold {name} takes a number or an .npy file, not {value!r}") from error
-    return name, int(number) if number.is_integer() else number
+        raise InputError(
+            f"--hold {name} takes a number, numbers such as 48,192, or an .npy file, not {value!r}"
+        ) from error
+    given = [int(number) if number.is_integer() else number for number in numbers]
+    return name, given if "," in value else given[0]
 
 
 def _read_array(path: Path) -> Any:

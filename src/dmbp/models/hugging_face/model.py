@@ -12,7 +12,13 @@ from torch import nn
 
 from dmbp.errors import ModelError
 from dmbp.files import shown
-from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Preprocessing
+from dmbp.models.classifier import (
+    ASSUMED_ORIGINS,
+    Classifier,
+    Preprocessing,
+    is_photo_size,
+    photo_size,
+)
 from dmbp.models.hugging_face.folder import (
     PREFIX,
     SETTINGS,
@@ -82,7 +88,9 @@ def _preprocessing(
         )
     assumed = Preprocessing.for_channels(getattr(config, "num_channels", None))
     size = as_size(getattr(config, "image_size", None))
-    return assumed if size is None else assumed.with_size(size), dict(ASSUMED_ORIGINS)
+    if size is not None and is_photo_size(size):
+        assumed = assumed.with_size(photo_size(size))
+    return assumed, dict(ASSUMED_ORIGINS)
 
 
 def folder_preprocessing(folder: Path) -> Preprocessing:
