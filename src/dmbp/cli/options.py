@@ -454,9 +454,12 @@ def _read_array(path: Path) -> Any:
 
     check_file(path, what="file of numbers", error=InputError, most_bytes=2**28)
     try:
-        found = numpy.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            found: Any = numpy.load(file, allow_pickle=False)
     except Exception as error:  # numpy raises almost anything for a damaged file
         raise InputError(f"{shown(path)} is not an array that numpy saved") from error
+    if not isinstance(found, numpy.ndarray):
+        raise InputError(f"{shown(path)} has several arrays: save one with numpy.save")
     if found.dtype.kind not in "fiub":
         raise InputError(f"{shown(path)} has {found.dtype}, not numbers")
     return found
