@@ -61,6 +61,7 @@ SENTENCES: dict[str, tuple[list[str], str]] = {
         "the model's '0.weight' is on the meta device and has no data",
     ),
     "many digits": (["photo.jpg", "--target", "9" * 5000], "is out of range: the model has cla"),
+    "long target": (["photo.jpg", "--target", "margin:" + "x" * 9000], "xxx…xxx"),
     "learning rate": (
         ["photo.jpg", "--learning-rate", "1e308"],
         "learning_rate must be above 0 and at most 1,000, not 1e+308",

@@ -129,11 +129,19 @@ def _issue_tracker() -> str:
     return ""
 
 
+LONGEST_SENTENCE = 2000
+"""The most characters of an error."""
+
+
 def _exit_with(sentence: str, code: int) -> typer.Exit:
     """Print a sentence, after the traceback if the user asked for it, and return an exit."""
     if _debugging:
         traceback.print_exc()
-    stderr.print(Text("dmbp: ", "red") + Text(printable(sentence)))
+    sentence = printable(sentence)
+    if len(sentence) > LONGEST_SENTENCE:  # it quotes what the user gave, which may be anything
+        half = LONGEST_SENTENCE // 2
+        sentence = f"{sentence[:half]}…{sentence[-half:]}"
+    stderr.print(Text("dmbp: ", "red") + Text(sentence))
     return typer.Exit(code)
 
 
