@@ -197,7 +197,7 @@ def _table(rng: Random, path: Path, network: str) -> str:
 
 def _many_commas(rng: Random, path: Path, _: str) -> str:
     """Megabytes that become hundreds of megabytes as Python's numbers."""
-    count = rng.choice((2**18, 2**20, 2**25))
+    count = rng.choice((2**18, 2**20, 2**22, 2**25))
     path.write_bytes(rng.choice((b"1,", b"1\n", b",", b"\n")) * count + b"1\n")
     return str(count)
 

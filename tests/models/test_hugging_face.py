@@ -305,6 +305,9 @@ def test_folders_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPat
     change(folder, hidden_size=32)
     refused("the weights of ./a-folder do not fit its config.json", WeightsError)
     (folder / "config.json").write_text(config)
+    change(folder, architectures=[["ViTForImageClassification"]])
+    assert load_model("hf:./a-folder").classes == LABELS
+    (folder / "config.json").write_text(config)
     weights = load_file(folder / "model.safetensors")
     save_file(
         {key: tensor for key, tensor in weights.items() if "classifier" not in key},
@@ -314,6 +317,10 @@ def test_folders_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPat
     refused("lack 2 parameters of an image classifier, first 'classifier.bias'", WeightsError)
     (folder / "model.safetensors").unlink()
     refused("has no weights of PyTorch: there is neither model.safetensors", WeightsError)
+    index = folder / "model.safetensors.index.json"
+    for shard in ("", "../a.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"weight": shard}}))
+        refused("index.json does not list files beside it", WeightsError)
     (folder / "config.json").write_text("[]")
     refused("config.json is not a JSON file with settings")
     (folder / "config.json").unlink()

@@ -23,6 +23,7 @@ import math
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
@@ -48,8 +49,8 @@ network of two channels: 2.6 GB for 160³. Images of many bands take less."""
 MAX_BYTES = 2**29
 """The largest file; a number takes at most 16 bytes, and there may be something else beside it."""
 
-MAX_TEXT_BYTES = 2**26
-"""The largest table; reading it takes half a minute and 2 GB."""
+MAX_TEXT_BYTES = 2**25
+"""The largest table; reading it takes seconds, and a gigabyte if its cells are short."""
 
 MAX_AXES = 6
 """An input's axes: at most four in space and time, channels, and a batch of one."""
@@ -170,11 +171,15 @@ def _read_table(path: Path) -> ArrayFile:
     names: tuple[str, ...] | None = None
     numbers, width = array("d"), 0
     for line, cells in enumerate(lines, 1):
+        if len(numbers) + len(cells) > MAX_VALUES:
+            raise PhotoError(f"{shown(path)} has more than {MAX_VALUES:,} numbers")
+        if numbers and len(cells) == width:  # nearly always, and there may be millions of rows
+            with suppress(ValueError):
+                numbers.extend(map(float, cells))
+                continue
         if not any(cell.strip() for cell in cells):
             continue
         width = width or len(cells)
-        if len(numbers) + len(cells) > MAX_VALUES:
-            raise PhotoError(f"{shown(path)} has more than {MAX_VALUES:,} numbers")
         if not numbers and names is None and not any(map(_is_number, cells)):
             names = tuple(cell.strip() for cell in cells)
             continue

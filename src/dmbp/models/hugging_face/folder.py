@@ -260,7 +260,7 @@ def _shards(index: Path) -> list[Path]:
     """Return the files among which weights are divided, which must be beside their index."""
     names: Any = read_json(index).get("weight_map")
     files = sorted({str(name) for name in names.values()}) if isinstance(names, dict) else []
-    if not files or any(Path(file).name != file for file in files):
+    if not all(files) or not files or any(Path(file).name != file for file in files):
         raise WeightsError(f"{shown(index)} does not list files beside it")
     return [index.with_name(file) for file in files]
 
