@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dmbp.devices import in_float64
 from dmbp.errors import InputError
 
 Baseline = Tensor | Literal["blur", "mean", "zero"] | None
@@ -95,12 +96,12 @@ MOST_SUMMED = 2**22
 def _box_mean(lines: Tensor, half: int) -> Tensor:
     """Return the mean of up to `half` neighbours on each side, of lines (lines, 1, length)."""
     length = lines.shape[-1]
-    place = torch.arange(length, device=lines.device)
+    place = torch.arange(length, device=in_float64(lines[:1]).device)
     first, last = (place - half).clamp(min=0), (place + half + 1).clamp(max=length)
     means: list[Tensor] = []
     for some in lines.split(max(1, MOST_SUMMED // length)):
-        total = functional.pad(some.double().cumsum(-1), (1, 0))
-        means.append(((total[..., last] - total[..., first]) / (last - first)).to(lines.dtype))
+        total = functional.pad(in_float64(some).cumsum(-1), (1, 0))
+        means.append(((total[..., last] - total[..., first]) / (last - first)).to(lines))
     return means[0] if len(means) == 1 else torch.cat(means)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from dmbp.decompose.details import expand_rows, mean_of_rows, smooth_edges
 from dmbp.decompose.removal import ChangedImages, WindowWorths
 from dmbp.decompose.windows import WindowRun, Windows, windows_over
+from dmbp.devices import in_float64
 
 SIGNIFICANT = 0.15
 """Places worth less than this share of the largest worth have no colour."""
@@ -70,7 +71,7 @@ def window_for(region: Tensor | None) -> float | None:
     """Return the window for a target that looks at a region of the image; None is the default."""
     if region is None or not region.any():
         return None
-    side = float(region.double().mean()) ** (1 / region.dim())
+    side = float(in_float64(region).mean()) ** (1 / region.dim())
     return SMALL_WINDOW if side <= SMALL_REGION else None
 
 

@@ -48,6 +48,7 @@ from dmbp.render.colour_test import (
     InputWords,
     Sign,
 )
+from dmbp.render.pictures import Picture
 from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
@@ -254,7 +255,7 @@ def draw_panel(
         titles += 0.4 * (1 + style.terms) + title_height(*above)
     legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
     size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(len(heights) + 2, 4, height_ratios=[*heights, *legend])
     line = 0
     for row, photos, sentence in zip(rows, changed, sentences, strict=True):
@@ -284,16 +285,13 @@ def _draw_tested_row(
     """Draw photo, evidence, and the photo without the pixels of each colour."""
     axes = [figure.add_subplot(grid[line, column]) for column in range(2 + len(changed))]
     show_image(axes[0], row.photo, row.photo_caption)
-    show_image(
-        axes[1], style.evidence_image(row.attribution, row.photo, row.views), row.target_caption
-    )
-    for axis in axes[:2]:
-        draw_region(axis, row)
+    draw_region(axes[0], row)
+    draw_evidence(axes[1], row, row.target_caption, style)
     for axis, photo in zip(axes[2:], changed, strict=True):
         show_image(axis, photo.picture, photo.title)
         for points in photo.outlines:
             axis.plot(*points.T, color=photo.colour, linewidth=1.6)
-    for axis in axes:
+    for axis in (axes[0], *axes[2:]):
         label_views(axis, row.views)
 
 
@@ -321,7 +319,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     )
     # 0.91: pictures are about square, and the rest of a row's height is its title.
     size = style.row_height * 0.91 * sum(columns), height
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
         len(columns),
@@ -432,6 +430,14 @@ def show_image(axis: Axes, picture: Array, title: str) -> None:
     axis.set_yticks([])
     for spine in axis.spines.values():
         spine.set_edgecolor(FRAME)
+
+
+def draw_evidence(axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None) -> None:
+    """Draw a row's map over its photo, with a line around its region, under a title."""
+    style = style or PanelStyle()
+    show_image(axis, style.evidence_image(row.attribution, row.photo, row.views), title)
+    label_views(axis, row.views)
+    draw_region(axis, row)
 
 
 def label_views(axis: Axes, views: Sequence[View]) -> None:
