@@ -19,7 +19,7 @@ from tests.fuzz.judge import Ended, judge, listed
 from tests.fuzz.pool import KINDS, Fuzzer, draw_kind, make_case
 
 SEED = 11
-TRIES = 40
+TRIES = 30
 
 
 @pytest.fixture(scope="module")
