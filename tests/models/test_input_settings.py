@@ -146,6 +146,7 @@ def test_options_go_before_the_toml_beside_the_file(tmp_path: Path) -> None:
         ("fit = 1", "'fit' of .* must be 'crop', 'squeeze', 'squeeze-crop' or 'whole', not 1"),
         ('interpolation = "cubic"', "there is no interpolation 'cubic'; did you mean 'bicubic'"),
         ("classes = 3", "'classes' of .* must be a list of names, or the name of a text file"),
+        ('classes = ""', "must be the name of a file beside it"),
         ('classes = "../names.txt"', "must be the name of a file beside it"),
         ('classes = "none.txt"', "there is no file of classes"),
         (f'classes = ["{"x" * 1001}"]', "item 1 of 'classes' of .* has 1,001 characters"),

@@ -119,6 +119,11 @@ class Method(Attribution, ABC):
     runs_many_points: bool = False
     """Whether the model is run on many images for each row."""
 
+    @property
+    def run_count(self) -> int:
+        """On how many images the model is run for each row, for methods with thousands, else 0."""
+        return 0
+
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""
 

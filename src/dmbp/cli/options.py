@@ -129,11 +129,19 @@ def _issue_tracker() -> str:
     return ""
 
 
+LONGEST_SENTENCE = 2000
+"""The most characters of an error."""
+
+
 def _exit_with(sentence: str, code: int) -> typer.Exit:
     """Print a sentence, after the traceback if the user asked for it, and return an exit."""
     if _debugging:
         traceback.print_exc()
-    stderr.print(Text("dmbp: ", "red") + Text(printable(sentence)))
+    sentence = printable(sentence)
+    if len(sentence) > LONGEST_SENTENCE:  # it quotes what the user gave, which may be anything
+        half = LONGEST_SENTENCE // 2
+        sentence = f"{sentence[:half]}…{sentence[-half:]}"
+    stderr.print(Text("dmbp: ", "red") + Text(sentence))
     return typer.Exit(code)
 
 
@@ -463,9 +471,12 @@ def _read_array(path: Path) -> Any:
 
     check_file(path, what="file of numbers", error=InputError, most_bytes=2**28)
     try:
-        found = numpy.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            found: Any = numpy.load(file, allow_pickle=False)
     except Exception as error:  # numpy raises almost anything for a damaged file
         raise InputError(f"{shown(path)} is not an array that numpy saved") from error
+    if not isinstance(found, numpy.ndarray):
+        raise InputError(f"{shown(path)} has several arrays: save one with numpy.save")
     if found.dtype.kind not in "fiub":
         raise InputError(f"{shown(path)} has {found.dtype}, not numbers")
     return found

@@ -110,7 +110,7 @@ def _class_names(classes: list[str] | str | None, path: Path) -> tuple[str, ...]
         return None
     if isinstance(classes, list):
         return check_class_names(classes, f"'classes' of {shown(path)}")
-    if Path(classes).name != classes:
+    if not classes or Path(classes).name != classes:
         raise ModelError(
             f"'classes' of {shown(path)} must be the name of a file beside it, not "
             f"{shown(classes)!r}"
