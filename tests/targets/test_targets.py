@@ -143,7 +143,7 @@ def test_a_probability_is_read_along_the_classes() -> None:
 
 def test_characters_are_counted_as_they_are_read() -> None:
     names = [bind(Step(character=k), READ).name for k in range(3)]
-    assert names == ["cat at character 0", "sea lion at character 1", "cat at character 2"]
+    assert names == ["cat as 1st character", "sea lion as 2nd character", "cat as 3rd character"]
     assert float(bind(Step(character=0), READ)(READ)) == 9  # the step with the highest score
     assert float(bind(Step(1, "sky"), READ)(READ)) == 0
     assert bind(Step(2), READ).name == "sky at step 2"
