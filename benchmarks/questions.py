@@ -32,7 +32,7 @@ from dmbp.attribution import DMBP
 from dmbp.models import InputSettings, load_model
 from dmbp.models.classifier import Classifier, Frame, Preprocessing
 from dmbp.models.torchvision_models import import_torchvision
-from dmbp.targets import boxes_in
+from dmbp.targets import Region, boxes_in
 from dmbp.workflows.explain import Photo, explain_photo
 from dmbp.workflows.prediction import run_on_photo
 
@@ -45,7 +45,7 @@ Drawn = tuple[Image.Image, list[Corners]]
 FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
 LETTERS = "ABDEGHKMRSXY47"
 SIGNS = ("EXIT", "PLATFORM", "TAXI", "CAFE", "MUSEUM", "BAKERY", "STATION", "PARKING")
-WORDS = ("HOUSE", "PLANTS", "RIVERS", "MARKET", "GARDEN", "WINTER")
+WORDS = ("PLANTS", "RIVERS", "MARKET", "GARDEN", "BRIDGE", "FOREST")
 
 FACE: Corners = (177, 57, 269, 178)
 """Where MTCNN's last network puts the face of the astronaut."""
@@ -100,14 +100,14 @@ def captcha(generator: numpy.random.Generator, side: int = 416) -> Drawn:
 
 def signs(generator: numpy.random.Generator) -> Drawn:
     """Draw two signs with a word each, and return where the words are."""
-    image = Image.new("RGB", (640, 448), colour(generator, 120, 190))
+    image = Image.new("RGB", (448, 320), colour(generator, 120, 190))
     pen = ImageDraw.Draw(image)
     places: list[Corners] = []
     for line, word in enumerate(generator.choice(list(SIGNS), 2, replace=False)):
-        middle = int(generator.integers(220, 420)), 110 + 210 * line + int(generator.integers(20))
-        own = font(int(generator.integers(44, 60)))
+        middle = int(generator.integers(180, 270)), 80 + 150 * line + int(generator.integers(15))
+        own = font(int(generator.integers(32, 42)))
         left, top, right, bottom = pen.textbbox(middle, word, font=own, anchor="mm")
-        board = (left - 30, top - 24, right + 30, bottom + 24)
+        board = (left - 20, top - 16, right + 20, bottom + 16)
         pen.rectangle(board, fill=colour(generator, 0, 90))
         pen.text(middle, word, font=own, fill="white", anchor="mm")
         places.append((left, top, right, bottom))
@@ -157,7 +157,8 @@ def faces(models: Path, count: int) -> Iterator[Question]:  # noqa: ARG001
     sys.path.insert(0, str(models))
     import_torchvision()
     mtcnn = importlib.import_module("facenet_pytorch.models.mtcnn")
-    first, last = mtcnn.PNet(), mtcnn.ONet()
+    # The first network has no padding: with it, its map covers the image.
+    first, last = nn.Sequential(nn.ZeroPad2d(5), mtcnn.PNet()), mtcnn.ONet()
     photo = Image.fromarray(astronaut())
     for name, network, output, side, seen, target in (
         ("P-Net", first, 1, 52, WHOLE, "region:face"),
@@ -184,26 +185,29 @@ class OneOutput(nn.Module):
 
 
 def regions(models: Path, count: int) -> Iterator[Question]:
-    """The second of two signs, for PP-OCR's detector of text."""
-    settings = InputSettings(mean=(0.5,), std=(0.5,), size=(448, 640))
+    """What PP-OCR's detector of text marks on the second of two signs, and the sign's word."""
+    settings = InputSettings(mean=(0.5,), std=(0.5,), size=(320, 448))
     detector = load_model(str(models / "ch_PP-OCRv4_det_infer.onnx"), inputs=settings)
     for seed in range(count):
         photo, places = signs(numpy.random.default_rng(seed))
-        box = ",".join(f"{side:g}" for side in places[1])
-        place = grown(places[1], 0.5)
-        yield Question(f"signs {seed}, the lower", photo, detector, f"region:@box={box}", place)
+        found = run_on_photo(photo, "signs", detector)
+        marked = (found.outputs[0] > 0) & inside(places[1], found.frame)
+        target, place = Region(mask=marked).text, grown(places[1], 0.5)
+        yield Question(f"signs {seed}, the lower", photo, detector, target, place)
 
 
 def characters(models: Path, count: int) -> Iterator[Question]:
-    """The third character of a word, for PP-OCR's reader."""
+    """The columns of the third character of a word, for PP-OCR's reader."""
     settings = InputSettings(mean=(0.5,), std=(0.5,), size=(48, 320))
     reader = load_model(str(models / "ch_PP-OCRv4_rec_infer.onnx"), inputs=settings)
     for text in WORDS[:count]:
         photo, places = word(text)
-        yield Question(f"{text}, third character", photo, reader, "step:#2", places[2])
+        left, _, right, _ = places[2]
+        columns = (left - 2, 0, right + 2, photo.height)
+        yield Question(f"{text}, third character", photo, reader, "step:#2", columns)
 
 
-QUESTIONS: Sequence[Callable[[Path, int], Iterator[Question]]] = (boxes, faces, regions, characters)
+QUESTIONS: Sequence[Callable[[Path, int], Iterator[Question]]] = (faces, characters, regions, boxes)
 
 
 def grown(place: Corners, share: float) -> Corners:

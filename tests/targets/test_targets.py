@@ -239,7 +239,7 @@ def test_what_cannot_be_a_target_is_refused_when_it_is_made() -> None:
 @pytest.mark.parametrize(
     ("outputs", "size", "kind", "default", "verdict"),
     [
-        (MAPS, (8, 8), "map", "region:", "predicted cat on 50%, sea lion on 50% of the image"),
+        (MAPS, (8, 8), "map", "region:", "predicted areas: cat 50%, sea lion 50%"),
         (READ, (32, 320), "steps", "step:#0", "read cat, sea lion, cat"),
     ],
 )
