@@ -52,6 +52,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "web",
     "integrations",
     "cli",
     "__main__",

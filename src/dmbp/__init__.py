@@ -31,6 +31,7 @@ Public names:
     metrics             insertion, deletion, the pointing game, the re-initialisation check
     models              classifiers by name, from files and from your own modules
     render              pictures of any method's maps: show() and grid()
+    web                 the page of `dmbp serve`
     integrations        maps of fixed images while a model is trained
     linearize()         a model frozen at its inputs, as a LinearNetwork
     Pieces              an option of linearize() and DMBP: smooth activations as k straight lines

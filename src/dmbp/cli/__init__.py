@@ -27,6 +27,7 @@ from dmbp.cli.doctor import doctor
 from dmbp.cli.explain import explain
 from dmbp.cli.options import CommandGroup, set_debugging, stderr, stdout
 from dmbp.cli.sanity import sanity
+from dmbp.cli.serve import serve
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,  # usage errors as plain lines, not in a box
 )
-for command in (explain, boxes, compare, sanity, demo, doctor):
+for command in (explain, boxes, compare, sanity, serve, demo, doctor):
     app.command()(command)
 app.add_typer(bench_app, name="bench")
 

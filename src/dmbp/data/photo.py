@@ -128,21 +128,30 @@ def decode_photo(path: Path, *, deep: bool = False) -> Image.Image:
         return photo_of(image, shown(path), deep=deep)
 
 
-def photo_of(source: bytes | Image.Image, name: str, *, deep: bool = False) -> Image.Image:
+def photo_of(
+    source: bytes | Image.Image,
+    name: str,
+    *,
+    deep: bool = False,
+    formats: Sequence[str] = FORMATS,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
     """Return a photo in memory as `read_photo` returns one in a file.
 
     Args:
         source: The content of a file, or a Pillow image.
         name: What messages call the photo.
         deep: As for `read_photo`.
+        formats: Pillow's names of the formats that are read.
+        max_pixels: The most pixels.
 
     Raises:
         PhotoError: As for `read_photo`.
     """
     if isinstance(source, bytes):
-        with without_size_warnings(), _opened(BytesIO(source), name) as image:
-            return photo_of(image, name, deep=deep)
-    _check_size(name, *source.size)
+        with without_size_warnings(), _opened(BytesIO(source), name, formats, max_pixels) as image:
+            return photo_of(image, name, deep=deep, max_pixels=max_pixels)
+    _check_size(name, *source.size, max_pixels=max_pixels)
     source.load()
     upright = ImageOps.exif_transpose(source)
     return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
@@ -175,23 +184,28 @@ def open_picture(path: Path) -> Generator[Image.Image]:
 
 
 @contextmanager
-def _opened(file: Path | BytesIO, name: str) -> Generator[Image.Image]:
+def _opened(
+    file: Path | BytesIO,
+    name: str,
+    formats: Sequence[str] = FORMATS,
+    max_pixels: int = MAX_PIXELS,
+) -> Generator[Image.Image]:
     """Open a picture on disk or in memory; `name` is what messages call it."""
     _silence_libtiff()
     try:
-        with Image.open(file, formats=FORMATS) as image:
-            _check_size(name, *image.size)
+        with Image.open(file, formats=tuple(formats)) as image:
+            _check_size(name, *image.size, max_pixels=max_pixels)
             yield image
     except PhotoError:
         raise
     except UnidentifiedImageError as error:
-        *names, last = FORMATS
+        *names, last = formats
         raise PhotoError(
             f"{name} is not an image that can be read: its content is not "
             f"{', '.join(names)} or {last}"
         ) from error
     except Image.DecompressionBombError as error:
-        raise PhotoError(_too_large(name)) from error
+        raise PhotoError(_too_large(name, max_pixels)) from error
     except OSError as error:
         why = reason(error) if error.errno else first_line(error)
         raise PhotoError(f"{name} cannot be read: {why}") from error
@@ -214,7 +228,7 @@ def _silence_libtiff() -> None:
         set_handler(None)
 
 
-def _check_size(name: str, width: int, height: int) -> None:
+def _check_size(name: str, width: int, height: int, *, max_pixels: int) -> None:
     if min(width, height) < MIN_SIDE:
         raise PhotoError(
             f"{name} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
@@ -224,12 +238,12 @@ def _check_size(name: str, width: int, height: int) -> None:
             f"{name} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
             "as long as the other: crop it first"
         )
-    if width * height > MAX_PIXELS:
-        raise PhotoError(_too_large(name))
+    if width * height > max_pixels:
+        raise PhotoError(_too_large(name, max_pixels))
 
 
-def _too_large(name: str) -> str:
-    return f"{name} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
+def _too_large(name: str, max_pixels: int) -> str:
+    return f"{name} has more than {max_pixels // 1_000_000} megapixels; make it smaller first"
 
 
 def _is_deep(image: Image.Image) -> bool:

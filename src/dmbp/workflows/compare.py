@@ -171,6 +171,7 @@ def compare(
     *,
     settings: MethodSettings | None = None,
     console: Console | None = None,
+    linearizer: Linearizer | None = None,
 ) -> Comparison:
     """Run methods on a photo for its first target, and score each map.
 
@@ -179,6 +180,7 @@ def compare(
         names: Names of `dmbp.methods()`.
         settings: Settings by method.
         console: Where to print scores, and why a method was left out.
+        linearizer: Captures of the model that earlier calls have made, to be used again.
 
     Returns:
         The maps and scores, and the methods that could not be run on the model.
@@ -198,7 +200,7 @@ def compare(
         for name in names
     }
     # All methods share one capture, so that its time is not counted as the first method's.
-    shared = Linearizer(classifier.module)
+    shared = linearizer or Linearizer(classifier.module)
     started = time.perf_counter()
     with suppress(DMBPError):
         shared.linearize(prediction.inputs, target=prediction.targets[0].target)

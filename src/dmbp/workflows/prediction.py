@@ -226,7 +226,13 @@ def run_on_photo(photo: Image.Image, name: str, classifier: Classifier) -> Predi
             f"{classifier.name} takes inputs of shape {classifier.input_shape}, not photos: give "
             "an array (.npy), a table or a signal (.csv) or a scan (.nii, .dcm) of that shape"
         )
-    view = classifier.preprocessing.view(photo)
+    return run_on_view(classifier.preprocessing.view(photo), photo, name, classifier)
+
+
+def run_on_view(
+    view: Image.Image, photo: Image.Image, name: str, classifier: Classifier
+) -> Prediction:
+    """Run the model on what it sees of a photo, of which only the size is used."""
     inputs = classifier.move_inputs(classifier.preprocessing.tensor(view))
     batch_outputs, classifier = run_model(classifier, inputs)
     outputs = batch_outputs[0]

@@ -1,0 +1,283 @@
+"""The page in a real browser, with the built-in model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.render.reports import page as report_page
+from tests.web.serving import photo
+
+HARMLESS = ("minor", "moderate")
+"""The impacts of axe's findings that are no obstacle."""
+
+
+def set_slider(tab: Any, selector: str, value: int) -> None:
+    tab.locator(selector).fill(str(value))
+
+
+def file(name: str, content: bytes) -> dict[str, Any]:
+    return {"name": name, "mimeType": "image/png", "buffer": content}
+
+
+def choose_mode(tab: Any, mode: str) -> None:
+    tab.check(f"[name=mode][value={mode}]", force=True)
+
+
+def test_a_sample_is_explained_on_opening(visit: Any) -> None:
+    page = visit()
+    assert "For and against: cat (98%)" in page.text("#picture-title")
+    assert page.tab.locator("#strip button").count() == 4
+    assert page.text("#top li:first-child").startswith("cat")
+    assert page.tab.locator("#top li").count() == 5
+    assert "Without the tenth of the photo that is marked strongest in red" in page.text(
+        "#sentence"
+    )
+    assert page.tab.locator("#changed figure").count() == 2
+    assert page.tab.locator("#curve polyline").count() == 1
+    assert "insertion score" in page.text("#curve").lower()
+
+
+def test_the_picture_follows_slider_colours_and_threshold(visit: Any) -> None:
+    page = visit()
+    tab = page.tab
+    evidence = page.picture()
+    leaning = evidence[..., 0] - evidence[..., 2]
+    reddish, bluish = leaning > 60, leaning < -60
+    assert reddish.any()
+    assert bluish.any()
+    tab.uncheck("#red")
+    without_red = page.picture()
+    assert (abs(without_red[..., 0] - without_red[..., 2])[reddish] <= 5).all()
+    assert (without_red == evidence)[bluish].all()
+    tab.check("#red")
+    tab.uncheck("#blue")
+    without_blue = page.picture()
+    assert (abs(without_blue[..., 0] - without_blue[..., 2])[bluish] <= 5).all()
+    tab.check("#blue")
+    assert (page.picture() == evidence).all()
+    set_slider(tab, "#threshold", 90)
+    strongest = page.picture()
+    kept = (strongest[..., 0] - strongest[..., 2] > 60) & reddish
+    assert 0 < kept.sum() < reddish.sum() / 2
+    set_slider(tab, "#threshold", 0)
+    set_slider(tab, "#mix", 0)
+    original = page.picture()
+    choose_mode(tab, "film")
+    assert (page.picture() == original).all()  # all pixels are filled in
+    set_slider(tab, "#scrub", 0)
+    assert (page.picture() != original).any()
+    assert page.text("#frame").startswith("0% filled: ")
+    assert tab.locator("#curve .mark").count() == 1
+
+
+def test_an_upload_a_class_and_rather_than(visit: Any) -> None:
+    page = visit()
+    tab = page.tab
+    name = "<img src=x onerror=alert(1)>.png"
+    tab.set_input_files("#choose", file(name, photo((10, 140, 60))))
+    tab.wait_for_selector("#strip li:nth-child(5) [aria-pressed=true]")
+    page.wait_until_idle()
+    assert page.text("#strip li:nth-child(5) span") == name
+    assert name in page.text("#verdict")
+    assert "96 × 96" in page.text("#verdict")
+    second = page.text("#top li:nth-child(2) button span:first-child")
+    tab.click("#top li:nth-child(2) button")
+    page.wait_until_shown(second)
+    assert tab.get_attribute("#top li:nth-child(2) button", "aria-pressed") == "true"
+    tab.fill("#target", "cat")
+    tab.fill("#other", "rivals")
+    tab.press("#other", "Enter")
+    page.wait_until_shown("cat rather than rivals")
+    assert "rather than rivals" in page.text("#picture-title")
+    tab.fill("#other", "no such class")
+    tab.press("#other", "Enter")
+    tab.wait_for_selector("#error:not([hidden])")
+    assert "no such class" in page.text("#error")
+    # The link opens the same explanation in another window.
+    other = visit(tab.evaluate("() => location.hash"), shown="cat rather than rivals")
+    assert other.text("#picture-title") == page.text("#picture-title")
+
+
+def test_what_is_no_photo_is_refused_in_words(visit: Any) -> None:
+    page = visit()
+    page.tab.set_input_files("#choose", file("x.png", b"%PDF-1.7 not a photo"))
+    page.tab.wait_for_selector("#error:not([hidden])")
+    assert "its content is not JPEG, PNG or WEBP" in page.text("#error")
+    assert page.complaints.pop().startswith("Failed to load resource")  # the status 422
+    assert page.text("#picture-title").startswith("For and against: cat")
+
+
+def test_a_dropped_and_a_pasted_photo_are_opened(visit: Any) -> None:
+    page = visit()
+    for number, kind in enumerate(("drop", "paste"), 5):
+        page.tab.evaluate(
+            """async ([kind, values]) => {
+                const transfer = new DataTransfer(), options = { bubbles: true, cancelable: true };
+                const type = "image/png", bytes = new Uint8Array(values);
+                transfer.items.add(new File([bytes], kind + ".png", { type }));
+                document.body.dispatchEvent(kind === "paste"
+                    ? new ClipboardEvent("paste", { clipboardData: transfer, ...options })
+                    : new DragEvent("drop", { dataTransfer: transfer, ...options }));
+            }""",
+            [kind, list(photo((90, 20 * number, 30)))],
+        )
+        page.tab.wait_for_selector(f"#strip li:nth-child({number}) [aria-pressed=true]")
+        page.wait_until_idle()
+        assert page.text(f"#strip li:nth-child({number}) span") == f"{kind}.png"
+
+
+def test_a_painted_region_is_asked_about(visit: Any) -> None:
+    page = visit()
+    tab = page.tab
+    choose_mode(tab, "paint")
+    assert tab.is_disabled("#ask")
+    tab.locator("#picture").scroll_into_view_if_needed()
+    box = tab.locator("#picture").bounding_box()
+    set_slider(tab, "#brush", 30)
+    tab.mouse.move(box["x"] + 0.15 * box["width"], box["y"] + 0.3 * box["height"])
+    assert re.match(r"Pixel 2\d, 4\d: ", page.text("#readout"))
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 0.35 * box["width"], box["y"] + 0.7 * box["height"], steps=6)
+    tab.mouse.up()
+    share = int(re.findall(r"(\d+)% painted", page.text("#painted"))[0])
+    assert 10 < share < 50
+    tab.click("#ask")
+    tab.wait_for_selector("#region:has-text('The same pattern elsewhere')")
+    said = page.text("#region")
+    before, after = (float(k) for k in re.findall(r"([\d.]+)% \(score", said)[:2])
+    assert before > 97
+    assert after < before - 5
+    tab.click("#clear")
+    assert page.text("#painted") == "nothing painted"
+
+
+def test_methods_appear_as_they_are_done_and_can_be_stopped(visit: Any) -> None:
+    page = visit()
+    tab = page.tab
+    tab.click("#tab-methods")
+    tab.click("[data-method=gradient] button")
+    tab.click("[data-method=rise] button")  # takes long
+    tab.wait_for_selector("[data-method=gradient] img")
+    assert re.search(r"insertion 0\.\d{3}, \d+\.\d\d s", page.text("[data-method=gradient]"))
+    tab.wait_for_selector("[data-method=rise] p:has-text('running')")
+    tab.click("#stop-all")
+    tab.wait_for_selector("[data-method=rise] p:has-text('stopped')")
+    tab.click("[data-method=random] button")  # the process is free again
+    tab.wait_for_selector("[data-method=random] img", timeout=20_000)
+    assert tab.is_hidden("#stop-all")
+
+
+def test_a_cancelled_sanity_check_frees_the_process_for_the_next(visit: Any) -> None:
+    page = visit()
+    page.tab.click("#sanity")
+    page.tab.wait_for_selector("#doing:has-text('last layer')")
+    page.tab.click("#cancel")
+    page.wait_until_idle()
+    assert page.tab.is_hidden("#error")
+    page.tab.click("#top li:nth-child(2) button")
+    page.wait_until_shown("person")
+    page.tab.click("#sanity")
+    page.tab.wait_for_selector("#sanity-result img", timeout=60_000)
+    assert "Rank correlation" in page.text("#sanity-result")
+
+
+def test_two_tabs_ask_at_once(visit: Any) -> None:
+    first, second = visit(), visit()
+    wanted = {"horse": first, "sofa": second}
+    for name, page in wanted.items():
+        page.tab.fill("#target", name)
+        page.tab.press("#target", "Enter")
+    for name, page in wanted.items():
+        page.wait_until_shown(name)
+        assert f"For and against: {name}" in page.text("#picture-title")
+
+
+def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
+    page = visit()
+    tab = page.tab
+    reached: list[str] = []
+    for _ in range(40):
+        tab.keyboard.press("Tab")
+        reached.append(tab.evaluate("() => document.activeElement.id"))
+        if reached[-1] == "sanity":
+            break
+    wanted = ["choose", "tab-picture", "picture", "mix", "threshold", "red", "blue", "target"]
+    assert [name for name in reached if name in wanted] == wanted
+    tab.focus("#picture")
+    tab.keyboard.press("ArrowRight")
+    assert page.text("#readout").startswith("Pixel 84, 80")
+    assert tab.get_attribute("#readout", "aria-live") == "polite"
+    tab.focus("[name=mode][value=evidence]")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    assert tab.is_visible("#brush")
+    tab.focus("#picture")
+    tab.keyboard.press(" ")
+    assert "% painted" in page.text("#painted")
+    tab.focus("#tab-picture")
+    tab.keyboard.press("ArrowRight")
+    assert tab.is_visible("#panel-methods")
+    tab.keyboard.press("ArrowLeft")
+    tab.focus("#top li:nth-child(2) button")
+    tab.keyboard.press("Enter")
+    page.wait_until_shown("person")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(visit: Any, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = visit(color_scheme=scheme)
+    for tab in ("picture", "methods", "away"):
+        page.tab.click(f"#tab-{tab}")
+        found = axe.Axe().run(page.tab).response["violations"]
+        serious = [f"{k['id']}: {k['help']}" for k in found if k["impact"] not in HARMLESS]
+        assert serious == [], tab
+
+
+def test_a_phone_shows_all_without_scrolling_sideways(visit: Any) -> None:
+    page = visit(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+    tab = page.tab
+    assert tab.is_visible("text=Take a photo")
+    for name in ("picture", "methods", "away"):
+        tab.tap(f"#tab-{name}")
+        width = tab.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= 360, name
+
+
+def test_files_are_taken_away(visit: Any, tmp_path: Path) -> None:
+    page = visit()
+    page.tab.click("#tab-away")
+    starts = {"png": b"\x89PNG", "json": b"{", "npy": b"\x93NUMPY", "html": b"<!doctype html>"}
+    for ending, start in starts.items():
+        with page.tab.expect_download() as download:
+            page.tab.click(f"[data-file={ending}]")
+        assert download.value.suggested_filename == f"collage-7-cat.{ending}"
+        download.value.save_as(tmp_path / ending)
+        assert (tmp_path / ending).read_bytes().startswith(start)
+    assert page.text("#command").startswith("dmbp explain collage --target cat")
+    assert "dmbp.explain(\n    'collage',\n    target='cat'" in page.text("#python")
+
+
+def test_the_report_works_offline(browser: Any, tmp_path: Path) -> None:
+    """The script of `report.html` runs under its own policy, and asks for nothing."""
+    path = tmp_path / "report.html"
+    path.write_text(report_page())
+    tab = browser.new_page()
+    complaints: list[str] = []
+    requests: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(path.as_uri())
+    assert tab.locator("[data-target]:visible").count() == 2  # one of each photo
+    tab.locator("[data-slider]:visible").first.fill("25")
+    opacity = "element => getComputedStyle(element).opacity"
+    assert tab.locator("[data-evidence]:visible").first.evaluate(opacity) == "0.25"
+    tab.locator("[data-chooser]").first.select_option("1")
+    assert tab.locator("[data-photo] [data-target='1']").first.is_visible()
+    assert not tab.locator("[data-photo] [data-target='0']").first.is_visible()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith(("data:", "file:"))] == []
+    tab.close()
