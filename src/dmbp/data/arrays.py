@@ -44,7 +44,7 @@ MAX_VALUES = 2**24
 
 MOST_MEMORY = 640
 """Bytes that explaining a volume takes for each of its numbers, with the default preset and a
-network of two channels: 2.6 GB for 160³. Images of many bands take less."""
+network of two channels, beside PyTorch itself: a process of 2.8 GB for 160³."""
 
 MAX_BYTES = 2**29
 """The largest file; a number takes at most 16 bytes, and there may be something else beside it."""
