@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import walk_packages
 from types import ModuleType
@@ -17,12 +18,16 @@ from torch import nn
 
 import dmbp
 
+OF_LIBRARIES = ("dmbp.integrations.lightning", "dmbp.integrations.trainer")
+"""Modules that import a library which takes seconds to import; they have no examples."""
+
 MODULES = [
     "dmbp",
     *(
         module.name
         for module in walk_packages(dmbp.__path__, "dmbp.")
         if find_spec("triton") is not None or "triton" not in module.name
+        if not module.name.startswith(OF_LIBRARIES)
     ),
 ]
 
@@ -50,6 +55,7 @@ OF_CLASSES = {
     "DMBP": ["attribute", "explain"],
     "Decomposition": ["plot", "save"],
     "LinearNetwork": ["value", "pullback"],
+    "integrations.MapLogger": ["step", "finish", "use"],
 }
 """The methods that users call."""
 
@@ -65,9 +71,11 @@ def public_names() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield f"{module.__name__}.{name}", found
     for owner, names in OF_CLASSES.items():
         for name in names:
-            yield f"dmbp.{owner}.{name}", getattr(getattr(dmbp, owner), name)
+            yield f"dmbp.{owner}.{name}", attrgetter(f"{owner}.{name}")(dmbp)
     for name, row in dmbp.methods().items():
         yield f"dmbp.methods()[{name!r}]", row.method
+    for name in ("MapLogger", "log_maps", "movement"):
+        yield f"dmbp.integrations.{name}", getattr(dmbp.integrations, name)
     yield "dmbp.models.Classifier", dmbp.models.Classifier
     yield "dmbp.render.PanelStyle", dmbp.render.PanelStyle
     yield "dmbp.errors.UnsupportedOperation", dmbp.errors.UnsupportedOperation

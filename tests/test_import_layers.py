@@ -17,8 +17,10 @@ SOURCE = ROOT / "src" / "dmbp"
 LAYERS = (
     "errors",
     "files",
+    "display",
     "validation",
     "process",
+    "devices",
     "precision",
     "baseline",
     "probabilities",
@@ -50,6 +52,7 @@ LAYERS = (
     "render",
     "workflows",
     "bench",
+    "integrations",
     "cli",
     "__main__",
 )

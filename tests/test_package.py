@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import numpy
 import pytest
@@ -13,6 +14,8 @@ import torch
 from PIL import Image
 
 import dmbp
+from dmbp.data import sample_photos
+from dmbp.models.torchvision_models import import_torchvision
 from tests.conftest import ROOT
 
 SOURCE = ROOT / "src" / "dmbp"
@@ -26,12 +29,21 @@ PUBLIC = [
     "Pieces",
     "Settings",
     "__version__",
+    "bench",
+    "compare",
+    "doctor",
+    "explain",
+    "explain_dataset",
     "explain_func",
+    "frame",
     "linearize",
     "load",
     "methods",
     "metrics",
+    "models",
     "rather_than",
+    "render",
+    "sanity",
     "targets",
 ]
 
@@ -118,11 +130,45 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ).eval()
     images = torch.randn(1, 3, 16, 16)
     model(images)
+    import_torchvision()
+    sample_photos()["cat"][0].save("photo.jpg")
     names = {"model": model, "images": images, "mask": torch.rand(len(images), 1, 1, 1)}
     names |= {"two_heads": TwoHeads(model).eval(), "masked": Masked(model).eval()}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "cat.png").exists()
+
+
+def test_the_python_about_datasets_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample_photos()["cat"][0].resize((200, 133)).save("photo.jpg")
+    page = (ROOT / "docs/datasets.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/datasets.md", "exec"), names)
+    assert names["maps"].shape == (12, 3, 16, 16)
+    assert list(names["frame"].target) == ["cat", "dog"]
+
+
+def test_the_python_about_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line but `show()`, which would open a window."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Image.Image, "show", lambda _: None)
+    import_torchvision()
+    sample_photos()["cat"][0].resize((200, 133)).save("photo.jpg")
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(16, 2),
+    ).eval()  # fmt: skip
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    assert len(blocks) == 5
+    names: dict[str, Any] = {"network": network, "images": torch.randn(1, 3, 32, 32)}
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), names)
+    assert names["again"] == names["explanation"].decomposition
+    for file in ("cat.png", "cat.svg", "cat.html", "methods.png", "gradcam.png"):
+        assert (tmp_path / file).stat().st_size > 1000, file
 
 
 def test_the_inputs_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dmbp.devices import in_float64
 from dmbp.errors import InputError
 
 Baseline = Tensor | Literal["blur", "mean", "zero"] | None
@@ -91,10 +92,10 @@ def _blur_along_all(inputs: Tensor, weights: Tensor) -> Tensor:
 def _box_mean(lines: Tensor, half: int) -> Tensor:
     """Return the mean of up to `half` neighbours on each side, of lines (…, length)."""
     length = lines.shape[-1]
-    total = functional.pad(lines.double().cumsum(-1), (1, 0))
-    place = torch.arange(length, device=lines.device)
+    total = functional.pad(in_float64(lines).cumsum(-1), (1, 0))
+    place = torch.arange(length, device=total.device)
     first, last = (place - half).clamp(min=0), (place + half + 1).clamp(max=length)
-    return ((total[..., last] - total[..., first]) / (last - first)).to(lines.dtype)
+    return ((total[..., last] - total[..., first]) / (last - first)).to(lines)
 
 
 def noise(inputs: Tensor) -> Tensor:

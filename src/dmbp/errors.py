@@ -3,7 +3,8 @@
     DMBPError
     ├── TargetError             the target class does not exist or does not fit the batch
     ├── InputError              the input tensor or an option cannot be used
-    │   └── SiteError           no activation has the given name
+    │   ├── SiteError           no activation has the given name
+    │   └── UnknownMethod       no attribution method has the given name
     ├── ModelError              the model cannot be built, loaded or run
     │   ├── WeightsError        its weights cannot be read or do not fit
     │   └── CaptureError        it cannot be turned into a linear network
@@ -38,6 +39,14 @@ class InputError(DMBPError, ValueError):
 
 class SiteError(InputError):
     """No activation of the network has the given name."""
+
+
+class UnknownMethod(InputError, KeyError):
+    """No attribution method has the given name."""
+
+    def __str__(self) -> str:
+        """Return the message; a `KeyError` would quote it."""
+        return str(self.args[0])
 
 
 class ModelError(DMBPError):

@@ -1,4 +1,4 @@
-"""Checks the files that a user names before they are read, and words for what is wrong with them.
+"""Checks files before they are read, says what is wrong with them, and writes files all or none.
 
 Only regular files of a bounded size are read: reading a pipe waits forever, and a device such as
 `/dev/zero` never ends.
@@ -14,9 +14,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
-from dmbp.errors import DMBPError
+from dmbp.errors import DMBPError, OutputError
 
 LONGEST_SHOWN = 120
 """Longer paths are shortened in messages."""
@@ -144,3 +146,37 @@ def printable(name: str) -> str:
     """Return a name with bytes that are not UTF-8, and control characters, as escapes."""
     escaped = name.encode(errors="backslashreplace").decode()
     return CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], escaped)
+
+
+def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
+    """Write files under temporary names, and rename them once all are complete.
+
+    Raises:
+        OutputError: If a file cannot be written.
+    """
+    for path in contents:
+        if is_folder(path):
+            raise OutputError(f"cannot write {shown(path)}: a folder has that name")
+        if len(os.fsencode(path.name)) > LONGEST_NAME:
+            raise OutputError(f"cannot write {shown(path)}: {NAME_TOO_LONG}")
+    parts = {path: _temporary_name(path) for path in contents}
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parts[path].write_bytes(content)
+        for path, part in parts.items():
+            os.replace(part, path)
+    except OSError as error:
+        for part in parts.values():
+            with suppress(OSError):
+                part.unlink()
+        where = next(iter(contents)).parent
+        raise OutputError(f"cannot write to {shown(where)}: {reason(error)}") from error
+
+
+def _temporary_name(path: Path) -> Path:
+    """Return a hidden file beside the path; it differs from those of other paths."""
+    name = f".{path.name}.part"
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        name = f".{sha256(os.fsencode(path.name)).hexdigest()}.part"
+    return path.with_name(name)

@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 import torch
 from torch import Tensor, backends
 
+from dmbp.devices import in_float64
 from dmbp.process import temporarily_set
 
-AUTOCAST_DEVICES = ("cpu", "cuda")
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps")
 
 RUN_PRECISIONS = ("float32", "tf32", "bfloat16")
 """Precisions that a float32 model may be run in when thousands of its outputs are averaged."""
@@ -78,7 +79,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     if actual.shape != expected.shape:
         return float("inf")
     rows = expected.shape[0] if expected.dim() else 1
-    actual, expected = (part.double().reshape(rows, -1) for part in (actual, expected))
+    actual, expected = (in_float64(part).reshape(rows, -1) for part in (actual, expected))
     largest = expected.abs().amax(1)
     error = (actual - expected).abs().amax(1)
     relative = torch.where(largest > 0, error / largest.clamp(min=1e-300), error)

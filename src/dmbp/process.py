@@ -20,6 +20,7 @@ import ctypes
 import gc
 import io
 import logging
+import os
 import signal
 import threading
 import warnings
@@ -33,6 +34,60 @@ from typing import Any
 import torch
 
 PROCESS_LOCK = RLock()
+
+TASKS = Path("/proc/self/task")
+
+
+class Fork:
+    """Makes a forked process usable: it has the memory of its parent, but only one of its threads.
+
+    A fork waits until no other thread explains, because the child would inherit switches that
+    nobody restores. Threads of PyTorch's that the parent had are missing in the child, where
+    parallel operations would wait for them forever; `use_own_threads` lets it do without.
+    """
+
+    has_lost_threads = False
+    has_native_threads = True
+
+    @classmethod
+    def before(cls) -> None:
+        """Wait for other threads, and see whether there are any that Python does not know."""
+        PROCESS_LOCK.acquire()
+        with suppress(OSError):
+            cls.has_native_threads = len(list(TASKS.iterdir())) > threading.active_count()
+
+    @classmethod
+    def in_parent(cls) -> None:
+        """Let other threads continue."""
+        PROCESS_LOCK.release()
+
+    @classmethod
+    def in_child(cls) -> None:
+        """Remember that the parent's threads are missing."""
+        cls.has_lost_threads = cls.has_native_threads
+        PROCESS_LOCK.release()
+
+    @classmethod
+    def use_own_threads(cls) -> None:
+        """In a forked process, compute in one thread, as PyTorch's `DataLoader` has it."""
+        if not cls.has_lost_threads:
+            return
+        cls.has_lost_threads = False
+        if torch.get_num_threads() > 1:
+            torch.set_num_threads(1)
+            warnings.warn(
+                "this process was forked, and PyTorch's threads do not survive that: it explains "
+                "in one thread; start processes with the method 'spawn' to have several",
+                stacklevel=2,
+            )
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(
+        before=Fork.before,
+        after_in_parent=Fork.in_parent,
+        after_in_child=Fork.in_child,
+    )
 
 
 @contextmanager

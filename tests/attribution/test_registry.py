@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import get_args
 
 import numpy
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import dmbp
 from dmbp.attribution import METHODS, parse_method_names
+from dmbp.attribution.registry import MethodName
 from dmbp.attribution.settings import check_settings
 from dmbp.errors import InputError
 from tests import nets
@@ -32,6 +34,10 @@ def test_the_public_table_is_a_copy_that_cannot_be_changed() -> None:
     assert dict(table) == dict(METHODS)
     with pytest.raises(TypeError, match="does not support item assignment"):
         table["mine"] = METHODS["dmbp"]  # type: ignore[index]
+
+
+def test_the_names_for_editors_are_those_of_the_table() -> None:
+    assert list(get_args(MethodName)) == list(METHODS)
 
 
 def test_a_rows_settings_can_be_overridden() -> None:

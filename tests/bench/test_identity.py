@@ -9,13 +9,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dmbp.bench.identity import DIGESTED_NAMES, TaskModel, load_task_model, weights_digest
+from dmbp.bench.identity import TaskModel, load_task_model, weights_digest
 from dmbp.bench.plan import read_plan
 from dmbp.bench.run.driver import RunOptions, run_plan
 from dmbp.bench.store import Store
 from dmbp.bench.units import SkippedTasks, _seen, missing_units
 from dmbp.errors import InputError, TargetError
 from dmbp.models import Classifier, Preprocessing, load_model
+from dmbp.models.digest import DIGESTED_NAMES
 from tests.bench.tiny import Tiny, make_plan, tiny
 
 MODULES_WITH_NETWORKS = ("exported_program", "onnx.graph", "voc160")

@@ -12,8 +12,8 @@ from dmbp.attribution import METHODS
 from dmbp.cli.options import Objective, PaletteName, PictureFormat, Preset
 from dmbp.decompose import PRESETS
 from dmbp.decompose.settings import OBJECTIVES
+from dmbp.display import FORMATS
 from dmbp.render import PALETTES
-from dmbp.render.pictures import FORMATS
 from tests.cli.commands import run, run_explain
 
 

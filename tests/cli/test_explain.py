@@ -354,7 +354,7 @@ def test_photos_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded.append(path)
         return read_photo(path, **options)
 
-    monkeypatch.setattr("dmbp.workflows.explain.read_photo", count)
+    monkeypatch.setattr("dmbp.workflows.sources.read_photo", count)
     assert run_explain("photo.jpg", "photo.png").exit_code == 0
     assert decoded == [Path("photo.jpg"), Path("photo.png")]
 

@@ -8,8 +8,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from dmbp.display import encode_figure
 from dmbp.errors import OutputError
-from dmbp.render.pictures import encode_figure, parse_photo, write_all_or_none
+from dmbp.files import write_all_or_none
+from dmbp.render.pictures import parse_photo
 
 
 def test_photos_as_they_come() -> None:

@@ -8,6 +8,7 @@ done here, once for all methods.
 from __future__ import annotations
 
 import gc
+import inspect
 import operator
 import warnings
 from abc import ABC, abstractmethod
@@ -18,16 +19,21 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
-from captum.attr import Attribution
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
-from dmbp.errors import InputError
+from dmbp.devices import release_memory
+from dmbp.errors import InputError, suggestion
 from dmbp.linear import Linearizer, Question, Target
 from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, OneAtATime, evaluating
 from dmbp.precision import full_precision
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, importing Captum warns about the look of progress bars.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from captum.attr import Attribution
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 Parameters = ParamSpec("Parameters")
@@ -54,6 +60,13 @@ class Layer:
         return f"{self.name} ({'×'.join(map(str, self.size))})"
 
 
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+"""Parts of the messages of plain `RuntimeError`s that mean that memory ran out."""
+
 ROWS_TOGETHER = 32
 """How many rows a method runs at once unless it says otherwise."""
 
@@ -66,6 +79,22 @@ def wrapped_like_captum(function: Callable[Parameters, Result]) -> Callable[Para
         return function(*arguments, **keywords)
 
     return call
+
+
+def with_known_keywords(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a constructor so that a misspelt keyword is an error that suggests the right one."""
+    parameters = inspect.signature(constructor).parameters
+
+    @wraps(constructor)
+    def construct(self: Any, *arguments: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in parameters:
+                known = [key for key in parameters if key not in ("self", "model")]
+                hint = suggestion(name, known)
+                raise InputError(f"{type(self).__name__} takes no setting {name!r}; {hint}")
+        constructor(self, *arguments, **keywords)
+
+    return construct
 
 
 class Method(Attribution, ABC):
@@ -93,6 +122,13 @@ class Method(Attribution, ABC):
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Have the subclass explain misspelt keywords."""
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__init__ = with_known_keywords(cls.__init__)
+
+    @with_known_keywords
     def __init__(
         self,
         model: Model,
@@ -109,6 +145,15 @@ class Method(Attribution, ABC):
         Attribution.__init__(self, cast("Any", model))
         self.linearizer = linearizer
         self._generator = generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave Captum's reference to the model out of pickles; the linearizer has the model."""
+        return {**self.__dict__, "forward_func": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the linearizer's model for Captum's."""
+        vars(self).update(state)
+        self.forward_func = cast("Any", self.linearizer.model)
 
     @wrapped_like_captum
     def attribute(
@@ -365,10 +410,9 @@ def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error)
-    return "can't allocate memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text
+    return any(words in text for words in OUT_OF_MEMORY)
 
 
 def _release(like: Tensor) -> None:
     gc.collect()
-    if like.is_cuda:
-        torch.cuda.empty_cache()
+    release_memory(like.device)

@@ -65,6 +65,8 @@ ROWS_TOGETHER_ON_CPU = 4
 ROWS_TOGETHER_ON_GPU = 128
 """The most rows at once; larger batches cost the same per image."""
 
+PresetName = Literal["tested", "fast", "paper"]
+
 OVERRIDES = ("objective", "iterations", "learning_rate", "combine", "precision",
              "window", "stride", "contexts", "floor", "removal", "mixtures")  # fmt: skip
 """The arguments that override a preset's settings."""
@@ -130,7 +132,7 @@ class DMBP(Method):
         self,
         model: Model,
         *,
-        preset: str = DEFAULT_PRESET,
+        preset: PresetName = DEFAULT_PRESET,
         objective: Literal["all", "posneg", "pos"] | None = None,
         iterations: int | None = None,
         learning_rate: float | None = None,
@@ -202,7 +204,7 @@ class DMBP(Method):
     def prepare(
         like: Tensor,
         *,
-        preset: str = DEFAULT_PRESET,
+        preset: PresetName = DEFAULT_PRESET,
         objective: str | None = None,
         precision: Precision | None = None,
     ) -> None:

@@ -15,10 +15,9 @@ function that Quantus can call:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy
 import torch
@@ -37,7 +36,7 @@ from dmbp.attribution.integrated_gradients import IntegratedGradients
 from dmbp.attribution.lpr import LPR
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.smoothgrad import SmoothGrad
-from dmbp.errors import InputError, require_known
+from dmbp.errors import InputError, UnknownMethod, require_known, suggestion
 from dmbp.linear import Question
 from dmbp.linear.model.wrappers import Model
 
@@ -95,6 +94,61 @@ class MethodSpec:
         return make(model, **{**self.settings, **settings})
 
 
+MethodName = Literal[
+    "gradient",
+    "integrated_gradients",
+    "smoothgrad",
+    "blur_ig",
+    "deeplift",
+    "guided_backprop",
+    "guided_gradcam",
+    "lpr",
+    "rise",
+    "fullgrad",
+    "gradcam",
+    "dmbp",
+    "dmbp_fast",
+    "dmbp_paper",
+    "dmbp_posneg",
+    "dmbp_pos",
+    "random",
+]
+"""The names of `METHODS`, for editors that complete them."""
+
+
+class MethodTable(Mapping[str, MethodSpec]):
+    """Methods by name; a name that does not exist is an error that suggests one that does.
+
+    Args:
+        rows: A row for each name.
+    """
+
+    def __init__(self, rows: Mapping[str, MethodSpec]) -> None:
+        self._rows = dict(rows)
+
+    @overload
+    def __getitem__(self, name: MethodName) -> MethodSpec: ...
+    @overload
+    def __getitem__(self, name: str) -> MethodSpec: ...
+    def __getitem__(self, name: str) -> MethodSpec:
+        """Return a row, or raise an `UnknownMethod` that suggests similar names."""
+        if name not in self._rows:
+            raise UnknownMethod(f"there is no method {name!r}; {suggestion(name, [*self._rows])}")
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __repr__(self) -> str:
+        return f"<methods: {', '.join(self._rows)}>"
+
+
 METHODS: Mapping[str, MethodSpec] = {
     "gradient": MethodSpec(Gradient, "Gradient", "Grad"),
     "integrated_gradients": MethodSpec(IntegratedGradients, "Integrated gradients", "IG"),
@@ -118,14 +172,14 @@ METHODS: Mapping[str, MethodSpec] = {
 }
 
 
-def methods() -> Mapping[str, MethodSpec]:
+def methods() -> MethodTable:
     """Return every attribution method by name.
 
     Returns:
         A read-only mapping to `MethodSpec`. Calling one with a model returns a method, whose
         `attribute` returns maps: `dmbp.methods()["gradcam"](model).attribute(images, target=3)`.
     """
-    return MappingProxyType(dict(METHODS))
+    return MethodTable(METHODS)
 
 
 def parse_method_names(text: str) -> list[str]:

@@ -12,9 +12,21 @@ A *part* is the share of a unit that one method under given settings computes to
 - `scoring`: a function for each metric;
 - `store`: rows in one SQLite file;
 - `paper`: the paper's figures, to be printed with ours;
-- `run/`: computes a plan; `report/`: shows its results.
+- `run/`: computes a plan; `report/`: shows its results. `read` returns them as data frames.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dmbp.bench.store import Cell, ResultRow, Store
 
-__all__ = ["Cell", "ResultRow", "Store"]
+if TYPE_CHECKING:
+    from dmbp.bench.report.frames import read
+
+__all__ = ["Cell", "ResultRow", "Store", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "read":  # imported on first use, because it takes torch to import
+        return import_module("dmbp.bench.report.frames").read
+    raise AttributeError(f"module 'dmbp.bench' has no attribute {name!r}")

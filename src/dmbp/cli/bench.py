@@ -43,7 +43,9 @@ MAX_FAILURES = 20
 def run(
     plan: PlanFile,
     store: StoreFile = STORE,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or several as cuda:0,cuda:1.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, mps, auto, or several as cuda:0,cuda:1.")
+    ] = "cpu",
     workers: Annotated[int, typer.Option(min=1, help="Worker processes for each device.")] = 1,
     ray: Annotated[
         str | None,

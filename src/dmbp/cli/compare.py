@@ -18,8 +18,9 @@ from dmbp.cli.options import (
     SitesOption,
     SmoothOption,
     TargetOption,
+    announced,
     given_options,
-    predict_photo,
+    open_photo,
     report_errors,
     stdout,
     takes_model,
@@ -60,21 +61,20 @@ def compare(
     """
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import parse_settings, with_dmbp_settings
-    from dmbp.workflows.compare import compare as compare_methods
+    from dmbp.workflows.api import compare as compare_methods
     from dmbp.workflows.explain import result_stem
 
-    console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods)
         freezing = given_options(smooth=smooth, sites=sites)
-        settings = with_dmbp_settings(parse_settings(setting or [], names), names, freezing)
-        prediction = predict_photo(
-            photo,
-            spec,
-            target,
-            rather_than,
-            out=out,
-            quiet=quiet,
+        comparison = compare_methods(
+            open_photo(photo, target, out=out),
+            announced(spec, quiet),
+            target or None,
+            methods=names,
+            settings=with_dmbp_settings(parse_settings(setting or [], names), names, freezing),
+            rather_than=rather_than or [],
+            name=str(photo),
+            console=None if quiet else stdout,
         )
-        comparison = compare_methods(prediction, names, settings=settings, console=console)
         write_result(comparison, out / result_stem(photo), picture, colours, quiet)

@@ -43,11 +43,11 @@ def doctor(
     model is reproduced, and what an explanation costs in time and memory. For an unsupported model
     it lists each blocking operation, its module and a fix; the exit code is then 2.
     """
-    from dmbp.workflows.doctor import diagnose
+    from dmbp.workflows.api import doctor as diagnose
 
     with report_errors():
         spec = replace(spec, model=model, untrained=True)
-        diagnosis = diagnose(spec, freezing=given_options(smooth=smooth, sites=sites))
+        diagnosis = diagnose(spec, **given_options(smooth=smooth, sites=sites))
     if as_json:
         stdout.print(diagnosis.json())
     else:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from dmbp.workflows.boxes import BoxList
     from dmbp.workflows.compare import Comparison
-    from dmbp.workflows.prediction import ModelSpec, Prediction
+    from dmbp.workflows.prediction import ModelSpec
     from dmbp.workflows.sanity import SanityCheck
 
 stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -310,7 +310,12 @@ ClassesOption = Annotated[
     Path | None,
     typer.Option(readable=False, help="A text file with the names of the classes, one per line."),
 ]
-DeviceOption = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1 and so on.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: cpu, cuda, cuda:1, mps, or auto for the best that there is."
+    ),
+]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 SmoothOption = Annotated[
     str | None,
@@ -477,30 +482,13 @@ def given_options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
-def predict_photo(
-    photo: Path,
-    model: "ModelSpec",
-    targets: list[str] | None,
-    rather_than: list[str] | None,
-    *,
-    out: Path,
-    quiet: bool,
-) -> "Prediction":
-    """Run a model on a photo, after checking the photo, the target and the folder."""
-    from dmbp.workflows.prediction import predict
-
-    if len(targets or []) > 1:
-        raise TargetError("this command is about one target: give --target once")
-    image = open_photo(photo, out=out)
-    print_default_model(model.model, quiet)
-    return predict(image, str(photo), model.load(), targets or [], rather_than=rather_than or [])
-
-
-def open_photo(photo: Path, *, out: Path) -> "Image.Image":
-    """Read the one photo of a command, and check the folder for its results."""
+def open_photo(photo: Path, targets: list[str] | None = None, *, out: Path) -> "Image.Image":
+    """Read the one photo of a command, and check its one target and the folder for its results."""
     from dmbp.data import is_array_file, read_photo
     from dmbp.workflows.explain import check_folder
 
+    if len(targets or []) > 1:
+        raise TargetError("this command is about one target: give --target once")
     if is_folder(photo):
         raise PhotoError(f"{shown(photo)} is a folder; this command takes one photo")
     if is_array_file(photo):
@@ -511,6 +499,12 @@ def open_photo(photo: Path, *, out: Path) -> "Image.Image":
     image = read_photo(photo)
     check_folder(out)
     return image
+
+
+def announced(spec: "ModelSpec", quiet: bool) -> "ModelSpec":
+    """Return the model of a command, after printing which it is if the user did not say."""
+    print_default_model(spec.model, quiet)
+    return spec
 
 
 def print_default_model(model: str | None, quiet: bool) -> None:

@@ -18,8 +18,9 @@ from dmbp.cli.options import (
     SitesOption,
     SmoothOption,
     TargetOption,
+    announced,
     given_options,
-    predict_photo,
+    open_photo,
     report_errors,
     stdout,
     takes_model,
@@ -58,20 +59,21 @@ def sanity(
     """
     from dmbp.attribution import parse_method_names
     from dmbp.attribution.settings import with_dmbp_settings
+    from dmbp.workflows.api import sanity as check_sanity
     from dmbp.workflows.explain import result_stem
-    from dmbp.workflows.sanity import DEFAULT_METHODS, check_sanity
+    from dmbp.workflows.sanity import DEFAULT_METHODS
 
-    console = None if quiet else stdout
     with report_errors():
         names = parse_method_names(methods or DEFAULT_METHODS)
-        settings = with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites))
-        prediction = predict_photo(
-            photo,
-            spec,
-            target,
-            rather_than,
-            out=out,
-            quiet=quiet,
+        check = check_sanity(
+            open_photo(photo, target, out=out),
+            announced(spec, quiet),
+            target or None,
+            methods=names,
+            draws=draws,
+            settings=with_dmbp_settings({}, names, given_options(smooth=smooth, sites=sites)),
+            rather_than=rather_than or [],
+            name=str(photo),
+            console=None if quiet else stdout,
         )
-        check = check_sanity(prediction, names, settings=settings, draws=draws, console=console)
         write_result(check, out / result_stem(photo), picture, colours, quiet)

@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,27 @@ def decode_photo(path: Path, *, deep: bool = False) -> Image.Image:
     whole process, and threads that each set and restore them may leave some set.
     """
     with open_picture(path) as image:
-        image.load()
-        upright = ImageOps.exif_transpose(image)
-        return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
+        return photo_of(image, shown(path), deep=deep)
+
+
+def photo_of(source: bytes | Image.Image, name: str, *, deep: bool = False) -> Image.Image:
+    """Return a photo in memory as `read_photo` returns one in a file.
+
+    Args:
+        source: The content of a file, or a Pillow image.
+        name: What messages call the photo.
+        deep: As for `read_photo`.
+
+    Raises:
+        PhotoError: As for `read_photo`.
+    """
+    if isinstance(source, bytes):
+        with without_size_warnings(), _opened(BytesIO(source), name) as image:
+            return photo_of(image, name, deep=deep)
+    _check_size(name, *source.size)
+    source.load()
+    upright = ImageOps.exif_transpose(source)
+    return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
 
 
 def count_pixels(path: Path) -> int:
@@ -151,27 +170,34 @@ def check_photo(path: Path) -> None:
 def open_picture(path: Path) -> Generator[Image.Image]:
     """Open a picture and check its size; errors, also inside, are raised as a `PhotoError`."""
     check_file(path, what="file", error=PhotoError, most_bytes=MAX_BYTES)
+    with _opened(path, shown(path)) as image:
+        yield image
+
+
+@contextmanager
+def _opened(file: Path | BytesIO, name: str) -> Generator[Image.Image]:
+    """Open a picture on disk or in memory; `name` is what messages call it."""
     _silence_libtiff()
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            _check_size(path, *image.size)
+        with Image.open(file, formats=FORMATS) as image:
+            _check_size(name, *image.size)
             yield image
     except PhotoError:
         raise
     except UnidentifiedImageError as error:
         *names, last = FORMATS
         raise PhotoError(
-            f"{shown(path)} is not an image that can be read: its content is not "
+            f"{name} is not an image that can be read: its content is not "
             f"{', '.join(names)} or {last}"
         ) from error
     except Image.DecompressionBombError as error:
-        raise PhotoError(_too_large(path)) from error
+        raise PhotoError(_too_large(name)) from error
     except OSError as error:
         why = reason(error) if error.errno else first_line(error)
-        raise PhotoError(f"{shown(path)} cannot be read: {why}") from error
+        raise PhotoError(f"{name} cannot be read: {why}") from error
     except Exception as error:  # decoders raise almost anything for a damaged file
         why = "there is not enough memory" if isinstance(error, MemoryError) else first_line(error)
-        raise PhotoError(f"{shown(path)} cannot be read: {printable(why)}") from error
+        raise PhotoError(f"{name} cannot be read: {printable(why)}") from error
 
 
 @cache
@@ -188,24 +214,22 @@ def _silence_libtiff() -> None:
         set_handler(None)
 
 
-def _check_size(path: Path, width: int, height: int) -> None:
+def _check_size(name: str, width: int, height: int) -> None:
     if min(width, height) < MIN_SIDE:
         raise PhotoError(
-            f"{shown(path)} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
+            f"{name} is {width}×{height} pixels; a photo needs at least {MIN_SIDE} per side"
         )
     if max(width, height) > MAX_RATIO * min(width, height):
         raise PhotoError(
-            f"{shown(path)} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
+            f"{name} is {width}×{height} pixels; one side may be at most {MAX_RATIO} times "
             "as long as the other: crop it first"
         )
     if width * height > MAX_PIXELS:
-        raise PhotoError(_too_large(path))
+        raise PhotoError(_too_large(name))
 
 
-def _too_large(path: Path) -> str:
-    return (
-        f"{shown(path)} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
-    )
+def _too_large(name: str) -> str:
+    return f"{name} has more than {MAX_PIXELS // 1_000_000} megapixels; make it smaller first"
 
 
 def _is_deep(image: Image.Image) -> bool:

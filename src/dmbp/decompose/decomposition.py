@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -31,10 +31,15 @@ from dmbp.decompose.settings import (
     WindowTest,
 )
 from dmbp.decompose.tested import Tested
+from dmbp.display import Shown
 from dmbp.errors import InputError, OutputError, TargetError
 from dmbp.linear.named_target import BoundTarget, NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
 from dmbp.targets import target_from_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TEXT = "target"
 """The key of a target with a name, as text, in a saved file."""
@@ -52,11 +57,50 @@ class History:
     nuisance: Tensor
 
 
-@dataclass(frozen=True)
-class Decomposition:
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """What pictures of a decomposition show beside its numbers, and files keep.
+
+    Attributes:
+        photo: The photo as the model saw it, (height, width, 3) of whole numbers to 255.
+        photo_caption: What is written above it.
+        targets: What each row is about, such as a class's name.
+        captions: What is written above each row's map; by default its target.
+        activation: What turns outputs into probabilities; None if scores are shown.
+        names: The names of channels or features.
+        bands: The channels that are shown, from 1.
+    """
+
+    photo: Tensor | None = None
+    photo_caption: str | None = None
+    targets: tuple[str, ...] | None = None
+    captions: tuple[str, ...] | None = None
+    activation: str | None = None
+    names: tuple[str, ...] | None = None
+    bands: tuple[int, ...] | None = None
+
+    def options(self, rows: int) -> dict[str, Any]:
+        """Return them as options of `decomposition_figure`, which has a photo for each row."""
+        caption = self.photo_caption
+        found = {
+            "photos": None if self.photo is None else [self.photo.numpy()] * rows,
+            "photo_captions": None if caption is None else [caption] * rows,
+            "target_names": self.targets,
+            "target_captions": self.captions or self.targets,
+            "activation": self.activation,
+            "names": self.names,
+            "bands": self.bands,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition(Shown):
     """DMBP's result for a batch of rows; a row is one target of one image.
 
-    Terms have shape (rows,); maps and attributions are shaped like the inputs.
+    Terms have shape (rows,); maps and attributions are shaped like the inputs. It shows itself: in
+    a notebook, by `show()`, and by `plot("cat.png")`. Two decompositions are equal if all their
+    numbers are.
 
     Attributes:
         inputs: The image of each row.
@@ -74,6 +118,7 @@ class Decomposition:
         settings: How the masks were learned.
         approximation_error: The relative error that such pieces introduce.
         tested: What the model said about the map's colours; None if they were not tested.
+        labels: The photo and the names that pictures show; None if only the inputs are known.
     """
 
     inputs: Tensor
@@ -90,6 +135,13 @@ class Decomposition:
     settings: Settings
     approximation_error: float = 0.0
     tested: Tested | None = None
+    labels: Labels | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether everything but the labels is the same in another, on any device."""
+        if not isinstance(other, Decomposition):
+            return NotImplemented
+        return _is_same(replace(self, labels=None), replace(other, labels=None))
 
     def __repr__(self) -> str:
         """Describe the decomposition in one line, without its tensors."""
@@ -209,22 +261,47 @@ class Decomposition:
         """
         save(self, path)
 
-    def plot(self, path: str | Path, **options: Any) -> None:
-        """Draw a picture of every row: the photo, its colours, and the photo without them.
+    def figure(self, **options: Any) -> Figure:
+        """Return a picture of every row: the photo, its colours, and the photo without them.
 
         A map that was not tested is drawn with the linear maps and the three terms. Signals (batch,
         channels, length) are drawn as lines, vectors (batch, features) as bars.
 
         Args:
-            path: The picture to write: PNG, SVG or PDF by its suffix.
-            options: Those of `dmbp.render.plot_decomposition`: `photos` to show in place of the
+            **options: Those of `dmbp.render.decomposition_figure`: `photos` to show in place of the
                 inputs, `target_captions` such as class names, `activation` to show
                 probabilities in place of scores, `names` of channels or features, and `style`, such
                 as `dmbp.render.PanelStyle(smoothing=0)`.
-        """
-        from dmbp.render import plot_decomposition
 
-        plot_decomposition(self, path, **options)
+        Returns:
+            A matplotlib figure. `plot` also writes it to a file.
+
+        Raises:
+            InputError: If the inputs cannot be drawn, or the options do not fit them.
+        """
+        from dmbp.render import decomposition_figure
+
+        known = {} if self.labels is None else self.labels.options(len(self.targets))
+        return decomposition_figure(self, **known | options)
+
+    def draw_on(self, axes: Axes, *, row: int | None = None, **options: Any) -> None:
+        """Draw the map of one row over its image into axes of matplotlib.
+
+        Args:
+            axes: The axes.
+            row: Which row; it may be left out if there is only one.
+            **options: Those of `dmbp.render.draw_row`: `photo`, `caption` and `style`.
+
+        Raises:
+            InputError: If the row has to be said, or the inputs are not images.
+        """
+        from dmbp.render import draw_row
+
+        if row is None and len(self.targets) > 1:
+            raise InputError(
+                f"there are {len(self.targets)} rows, and axes show one: say which with row=0"
+            )
+        draw_row(self, row or 0, axes, **options)
 
     def _test_result(self) -> Tested:
         if self.tested is None:
@@ -255,6 +332,7 @@ def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
     return replace(
         parts[0],
         **joined,
+        labels=None,
         tested=tested,
         history=History(**histories),
         targets=tuple(target for part in parts for target in part.targets),
@@ -262,6 +340,28 @@ def concatenate(parts: Sequence[Decomposition]) -> Decomposition:
         exactness=max(part.exactness for part in parts),
         approximation_error=max(part.approximation_error for part in parts),
     )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values, and all that is in them, are equal."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same_kind = one.shape == other.shape and one.dtype == other.dtype
+        return same_kind and torch.equal(one.cpu(), other.cpu())
+    if is_dataclass(one) and not isinstance(one, type | NamedTarget | BoundTarget):
+        names = [field.name for field in fields(one)]
+        return type(one) is type(other) and all(
+            _is_same(getattr(one, name), getattr(other, name)) for name in names
+        )
+    if isinstance(one, tuple | list):
+        parts, others = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
+        return (
+            type(one) is type(other)
+            and len(parts) == len(others)
+            and all(map(_is_same, parts, others))
+        )
+    if isinstance(one, NamedTarget | BoundTarget):
+        return isinstance(other, NamedTarget | BoundTarget) and one.text == other.text
+    return type(one) is type(other) and bool(one == other)
 
 
 def _joined_tensors(parts: Sequence[Any]) -> dict[str, Any]:
@@ -288,6 +388,7 @@ def save(decomposition: Decomposition, path: str | Path) -> None:
         "approximation_error": decomposition.approximation_error,
         "settings": decomposition.settings.described(),
         "removals": None if decomposition.tested is None else decomposition.tested.removals,
+        "labels": _labels_to_json(decomposition.labels),
     }
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -333,7 +434,22 @@ def _tensors(decomposition: Decomposition) -> dict[str, Tensor]:
         for field in fields(Tested):
             if field.name != "removals":
                 tensors[f"tested.{field.name}"] = getattr(decomposition.tested, field.name)
+    if decomposition.labels is not None and decomposition.labels.photo is not None:
+        tensors["labels.photo"] = decomposition.labels.photo
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _labels_to_json(labels: Labels | None) -> dict[str, Any] | None:
+    if labels is None:
+        return None
+    return {name: value for name, value in vars(labels).items() if name != "photo"}
+
+
+def _labels_from_json(found: Mapping[str, Any] | None, photo: Tensor | None) -> Labels | None:
+    if found is None:
+        return None
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    return Labels(photo, **values)
 
 
 def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decomposition:
@@ -349,6 +465,7 @@ def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decompos
     settings["reference"] = {"zero": None, "blur": "blur"}.get(
         settings["reference"], tensors["reference"]
     )
+    labels = _labels_from_json(metadata.get("labels"), tensors.pop("labels.photo", None))
     test = {name: settings.pop(name) for name in WindowTest.__annotations__ if name in settings}
     if test:
         settings["test"] = _window_test(test)
@@ -361,6 +478,7 @@ def _from_file(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> Decompos
         approximation_error=metadata.get("approximation_error", 0.0),
         settings=Settings(**settings),
         tested=Tested(**tested, removals=tuple(metadata["removals"])) if tested else None,
+        labels=labels,
     )
 
 

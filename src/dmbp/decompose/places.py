@@ -17,6 +17,7 @@ from torch import Tensor
 from dmbp.decompose.details import expand_rows, mean_of_rows, smooth_edges
 from dmbp.decompose.removal import ChangedImages, WindowWorths
 from dmbp.decompose.windows import Shares, WindowRun, Windows, windows_over
+from dmbp.devices import in_float64
 from dmbp.linear.named_target import BoundTarget
 
 SIGNIFICANT = 0.15
@@ -87,7 +88,7 @@ def window_for(target: object, size: Sequence[int]) -> tuple[float, ...] | None:
         return None
     region, is_local = target.region, target.is_local
     if region is not None and region.any():
-        is_local = float(region.double().mean()) ** (1 / region.dim()) <= SMALL_REGION
+        is_local = float(in_float64(region).mean()) ** (1 / region.dim()) <= SMALL_REGION
     if not is_local:
         return None
     if max(size) >= STRIP * min(size):

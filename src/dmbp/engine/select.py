@@ -76,7 +76,9 @@ def engine_for(
     device, own = plan.net.inputs.device.type, plan.net.inputs.dtype
     is_own = precision == "auto" or (device, precision, own) == ("cpu", "float32", torch.float32)
     if not is_own and (own != torch.float32 or device != "cuda"):
-        why = f"GPUs, not {device}" if device != "cuda" else f"models in float32, not {own}"
+        why = (
+            f"GPUs with CUDA, not {device}" if device != "cuda" else f"models in float32, not {own}"
+        )
         raise InputError(f"precision {precision!r} is for {why}: leave it at 'auto'")
     if has_gpu_engine(plan):
         return GpuEngine(

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for, default_substrate
+from dmbp.devices import in_float64, widest_dtype
 from dmbp.errors import InputError, TargetError, require_known
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
@@ -91,7 +92,7 @@ def probability_curve(
     check_activation(options.get("activation", "softmax"))
     require_count("steps", steps)
     require_count("internal_batch_size", batch)
-    rank = pixel_ranks(attribution, inputs)
+    rank = pixel_ranks(attribution, inputs).to(inputs.device)
     runner = ModelRunner(model, output=options.get("output"))
     activation = runner.activation(options.get("activation", "softmax"))
     extra_inputs = ExtraInputs.of(options.get("additional_forward_args"), images=len(inputs))
@@ -108,8 +109,7 @@ def probability_curve(
         for indices in repeated.batches(batch):
             part = repeated.pick(indices)
             image = list(part.image)
-            fraction = fractions[indices].to(inputs.device)
-            mixed = replace_pixels(front[image], back[image], rank[image], fraction)
+            mixed = replace_pixels(front[image], back[image], rank[image], fractions[indices])
             outputs = runner.with_extra_inputs(extra_inputs.pick(image)).run(mixed)
             scores.append(part.scores(outputs, activation))
     return torch.cat(scores).view(len(inputs), steps + 1)
@@ -139,7 +139,7 @@ def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) 
     Returns:
         The mixed images.
     """
-    count = torch.round(fraction.to(torch.float64) * rank[0].numel())
+    count = torch.round(in_float64(fraction) * rank[0].numel()).long().to(rank.device)
     return torch.where(rank < count.view(-1, *(1,) * (rank.dim() - 1)), front, back)
 
 
@@ -168,6 +168,13 @@ def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:
 def sum_of_channels(attribution: Tensor) -> Tensor:
     """Return the sum over channels, which become one; a vector has none."""
     return attribution.sum(1, keepdim=True) if attribution.dim() > 2 else attribution
+
+
+def as_floating(attribution: Tensor) -> Tensor:
+    """Return a map that has opposites: unsigned integers and truth values have none."""
+    if attribution.is_floating_point():
+        return attribution
+    return attribution.to(widest_dtype(attribution.device))
 
 
 def check_maps(attribution: Tensor, inputs: Tensor) -> None:
@@ -349,7 +356,7 @@ def complementary_insertion(
             "complementary insertion needs at least one other class for every image; leave out "
             "images that show only one class"
         )
-    signed = attribution if attribution.is_floating_point() else attribution.double()
+    signed = as_floating(attribution)
     # The mean of the areas is the area under the mean curve.
     mean = [{index: 1 / len(classes) for index in classes} for classes in distinct]
     return area(probability_curve(model, inputs, mean, -signed, removing=False, options=options))

@@ -68,7 +68,7 @@ def pointing_game(
 
 def _points(index: Tensor, size: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return where pixels with these flat indices are, the last dimension first."""
-    along = torch.unravel_index(index, size)
+    along = torch.unravel_index(index.cpu(), size)
     return [tuple(point) for point in torch.stack(along[::-1], 1).tolist()]
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from dmbp.devices import in_float64
 from dmbp.errors import InputError, ModelError, first_line, suggestion
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
@@ -279,7 +280,8 @@ def _pixels(maps: Tensor) -> Tensor:
 
 def _mean_ranks(values: Tensor) -> Tensor:
     """Return ranks (images, pixels) in double precision; equal values share their mean rank."""
-    ranks = torch.empty(values.shape, dtype=torch.float64, device=values.device)
+    values = in_float64(values)
+    ranks = torch.empty_like(values)
     for k, row in enumerate(values):
         _, inverse, count = row.unique(return_inverse=True, return_counts=True)
         last = count.cumsum(0).double()

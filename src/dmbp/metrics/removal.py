@@ -33,12 +33,14 @@ from dmbp.baseline import (
     replaced_by,
 )
 from dmbp.decompose.tested import SHARE, strongest
+from dmbp.devices import in_float64, on_device
 from dmbp.errors import InputError
 from dmbp.linear import Target
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.metrics.insertion import (
+    as_floating,
     check_maps,
     check_one_target_each,
     require_count,
@@ -85,12 +87,12 @@ class Removal:
     @property
     def red_true(self) -> Tensor:
         """1 where the score falls without the positive pixels, else 0; average with `mean`."""
-        return (self.score_without_positive < self.score).double()
+        return in_float64(self.score_without_positive < self.score)
 
     @property
     def claims_blue(self) -> Tensor:
         """1 where negative pixels hold more than 5 % of the map's absolute mass, else 0."""
-        return (self.negative_share > CLAIM).double()
+        return in_float64(self.negative_share > CLAIM)
 
     @property
     def blue_true(self) -> Tensor:
@@ -98,7 +100,7 @@ class Removal:
 
         It is NaN for maps that do not claim blue.
         """
-        rises = (self.score_without_negative > self.score).double()
+        rises = in_float64(self.score_without_negative > self.score)
         return torch.where(self.claims_blue > 0, rises, torch.nan)
 
 
@@ -174,8 +176,8 @@ def removal(
             return scores, likely
 
         positive, negative = (without(mask.to(inputs.device)) for mask in masks)
-    shares = [mass_share(attribution, sign).to(inputs.device) for sign in (1, -1)]
-    removed = [mask.flatten(1).double().mean(1).to(inputs.device) for mask in masks]
+    shares = [on_device(mass_share(attribution, sign), inputs.device) for sign in (1, -1)]
+    removed = [on_device(in_float64(k.flatten(1)).mean(1), inputs.device) for k in masks]
     return Removal(score, probability, *positive, *negative, *shares, *removed)
 
 
@@ -209,7 +211,7 @@ def mass_share(attribution: Tensor, sign: int) -> Tensor:
 
     It is 0 for a map of zeros.
     """
-    pixels = sum_of_channels(_as_floating(attribution)).flatten(1).double()
+    pixels = in_float64(sum_of_channels(_as_floating(attribution)).flatten(1))
     mass = pixels.abs().sum(1)
     own = (sign * pixels).clamp(min=0).sum(1)
     return torch.where(mass > 0, own / mass, 0.0)
@@ -219,7 +221,7 @@ def _as_floating(attribution: Tensor) -> Tensor:
     """Return a map that has opposites: unsigned integers and truth values have none."""
     if not isinstance(attribution, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"attribution must be a tensor, not {type(attribution).__name__}")
-    return attribution if attribution.is_floating_point() else attribution.double()
+    return as_floating(attribution)
 
 
 def _used_substrate(substrate: Substrate | Literal["auto"], inputs: Tensor) -> Substrate:

@@ -15,6 +15,8 @@
     torchvision_tasks.py   its detectors and segmentations
     hugging_face/          models of `transformers`, `hf:NAME` or a folder
     factory.py             a user's model, `package.module:factory`
+    modules.py             a module that the user made: what its architecture tells
+    transforms.py          reads a preprocessing from the transform that a network was trained with
     input_settings.py      `InputSettings`: how photos are prepared, where a model does not say
     settings_files.py      reads such settings from files beside a model, `net.toml` and others
     json_files.py          reads JSON files beside a model
@@ -29,6 +31,7 @@ from dmbp.models.classifier import Classifier, Preprocessing
 from dmbp.models.exported_program import Ends
 from dmbp.models.hugging_face import hugging_face_classifier
 from dmbp.models.input_settings import InputSettings
+from dmbp.models.modules import as_classifier, is_preparation_known
 from dmbp.models.open_clip_models import open_clip_classifier
 from dmbp.models.registry import (
     DEFAULT,
@@ -46,8 +49,10 @@ __all__ = [
     "Ends",
     "InputSettings",
     "Preprocessing",
+    "as_classifier",
     "hugging_face_classifier",
     "is_architecture",
+    "is_preparation_known",
     "load_model",
     "model_names",
     "open_clip_classifier",

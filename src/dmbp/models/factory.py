@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,10 @@ from torch.export import ExportedProgram
 
 from dmbp.errors import ModelError
 from dmbp.linear.model.wrappers import force_eval
-from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Preprocessing
-from dmbp.models.exported_program import program_classifier
-from dmbp.models.hugging_face import read_labels
+from dmbp.models.classifier import Classifier
+from dmbp.models.modules import as_classifier
 from dmbp.models.state_dict import load_state_dict, read_state_dict
 from dmbp.models.torchvision_models import import_torchvision
-from dmbp.models.torchvision_tasks import adapted
-from dmbp.models.ultralytics_models import adapted_ultralytics
 
 
 def factory_classifier(name: str, weights: Path | None) -> Classifier:
@@ -93,25 +89,11 @@ def _describe(error: BaseException) -> str:
 
 def _as_classifier(model: Any, name: str) -> Classifier:
     module: Any = model.module if isinstance(model, Classifier) else model
-    if isinstance(module, ExportedProgram):
-        program = program_classifier(module, name)
-        return replace(model, module=program.module) if isinstance(model, Classifier) else program
-    if not isinstance(module, nn.Module):
+    if not isinstance(module, nn.Module | ExportedProgram):
         raise ModelError(
             f"{name} returned a {type(model).__name__}, not an nn.Module or a "
             "dmbp.models.Classifier"
         )
-    if isinstance(model, Classifier):
-        return model
-    preprocessing = Preprocessing.for_channels(_input_channels(module))
-    found = Classifier(
-        name, module, preprocessing, classes=read_labels(module), origins=ASSUMED_ORIGINS
+    return (
+        as_classifier(model) if isinstance(model, Classifier) else as_classifier(model, name=name)
     )
-    return adapted_ultralytics(adapted(found))
-
-
-def _input_channels(module: nn.Module) -> int:
-    """Return the input channels of a network's first convolution, or 3 if it has none."""
-    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d))
-    first = next(convolutions, None)
-    return 3 if first is None else first.in_channels

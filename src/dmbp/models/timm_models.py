@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from dmbp.errors import InputError, ModelError, WeightsError, suggestion
-from dmbp.models.classifier import Classifier, Fit, Preprocessing
+from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Fit, Preprocessing
 from dmbp.models.input_settings import SettingsLayer, settings_of
 from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
 from dmbp.models.text_files import check_class_names
@@ -53,6 +53,21 @@ def untrained_timm(name: str) -> Classifier:
     """Return a timm model with random weights."""
     module = _create(_import_timm(name), name).eval()
     return Classifier(f"{PREFIX}:{name}", module, read_preprocessing(module, name))
+
+
+def recognised(module: Any) -> Classifier:
+    """Return a module of timm as a model with the preprocessing of its configuration.
+
+    Raises:
+        ModelError: If timm prepares photos in a way that `Preprocessing` cannot express.
+    """
+    config: Any = getattr(module, "pretrained_cfg", None) or {}
+    name = str(config.get("architecture") or type(module).__name__)
+    origins = dict.fromkeys(ASSUMED_ORIGINS, f"timm's {name}")
+    preprocessing = read_preprocessing(module, name)
+    return Classifier(
+        f"{PREFIX}:{name}", module, preprocessing, _class_names(module), origins=origins
+    )
 
 
 def read_preprocessing(module: nn.Module, name: str) -> Preprocessing:

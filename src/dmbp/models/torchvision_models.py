@@ -9,19 +9,19 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import nn
 
 from dmbp.errors import ModelError, WeightsError, require_known
-from dmbp.models.classifier import Classifier, Preprocessing
+from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Preprocessing
 from dmbp.models.state_dict import StateDict, extract_state_dict, load_state_dict, read_state_dict
 from dmbp.models.torchvision_tasks import adapted, is_detector, refuse_two_stages
+from dmbp.models.transforms import read_preset
 
 _libraries: list[torch.library.Library] = []
 
@@ -146,24 +146,58 @@ def _read_preprocessing(weights: Any) -> Preprocessing:
     preset: Any = weights.transforms()
     if not hasattr(preset, "resize_size"):  # a detector prepares photos itself
         return Preprocessing()
-    resampling: dict[str, Image.Resampling] = {
-        "bilinear": Image.Resampling.BILINEAR,
-        "bicubic": Image.Resampling.BICUBIC,
-    }
-    size = _side(preset.resize_size)
-    is_cropped = hasattr(preset, "crop_size")
-    return Preprocessing(
-        resize=size,
-        crop=_side(preset.crop_size) if is_cropped else size,
-        fit="crop" if is_cropped else "whole",
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        interpolation=resampling[preset.interpolation.value],
+    return read_preset(preset)
+
+
+def recognised(module: nn.Module) -> Classifier | None:
+    """Return a module of torchvision as a model with the preprocessing of its architecture.
+
+    It is that of the architecture's default weights, and ImageNet's class names are taken if there
+    are as many outputs. Returns None if the architecture is not one of torchvision's.
+    """
+    models = import_torchvision().models
+    name = _architecture_of(module, models)
+    if name is None:
+        return None
+    weights = models.get_model_weights(name).DEFAULT
+    categories = tuple(weights.meta["categories"])
+    fits = is_detector(module) or _output_count(module) == len(categories)
+    origins = dict.fromkeys(ASSUMED_ORIGINS, f"torchvision's {name}")
+    preprocessing = _read_preprocessing(weights)
+    return adapted(
+        Classifier(name, module, preprocessing, categories if fits else None, origins=origins)
     )
 
 
-def _side(size: int | Sequence[int]) -> int:
-    return size if isinstance(size, int) else size[0]
+def _architecture_of(module: nn.Module, models: Any) -> str | None:
+    """Return the name of a module's architecture, by the shapes of its weights but the head's."""
+    source = type(module).__module__
+    names = [k for k in _all_names(models) if models.get_model_builder(k).__module__ == source]
+    own = _shapes(module)
+    return next((name for name in names if _shapes_of(name) == own), None)
+
+
+def _all_names(models: Any) -> list[str]:
+    parts = (models, models.segmentation, models.detection)
+    return [name for part in parts for name in models.list_models(module=part)]
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of all weights but those of the head, which a user may have replaced."""
+    shapes = {
+        key: tensor.shape
+        for key, tensor in module.state_dict().items()
+        if not key.startswith(_AUXILIARY)
+    }
+    head = next(reversed(shapes), "").partition(".")[0]
+    return {key: shape for key, shape in shapes.items() if not key.startswith(f"{head}.")}
+
+
+@cache
+def _shapes_of(name: str) -> dict[str, torch.Size]:
+    """Return the same for an architecture by name, which is built without data."""
+    with torch.device("meta"):
+        return _shapes(_build(import_torchvision().models, name, {}))
 
 
 def import_torchvision() -> Any:

@@ -6,12 +6,13 @@
     series.py         the same for inputs that are not images: lines for signals, bars for features
     volume.py         the slices of a volume, laid out as one picture
     decomposition.py  from a `Decomposition`, or any linear map, to one of the two above
+    maps.py           `show` and `grid`: the maps of any method over a photo
     comparison.py     the pictures of `dmbp compare` and `dmbp sanity`; insertion curves and GIFs
     boxes.py          the picture of `dmbp boxes`
     whole_photo.py    the evidence over the whole photo, at the photo's own size
     benchmark.py      the figure of `dmbp bench plot`
     report.py         the HTML pages of `dmbp explain --report`, from `templates/report.html`
-    pictures.py       tensors to pictures, and files that are written all or none
+    pictures.py       tensors to pictures
 
 To change how blue is drawn, edit `PALETTES` in `colour.py`: every map, bar and legend of evidence
 takes its colours from there. The curves of a benchmark and the greys of the HTML page have their
@@ -19,6 +20,8 @@ colours in `benchmark.py` and in `templates/report.css`. To use your own palette
 `style=PanelStyle(palette=Palette(...))` to `Decomposition.plot`.
 """
 
+from dmbp.display import encode_figure
+from dmbp.files import write_all_or_none
 from dmbp.render.boxes import DrawnBox, draw_boxes
 from dmbp.render.colour import PALETTES, Palette
 from dmbp.render.colour_test import ColourTest, Outcome
@@ -34,15 +37,25 @@ from dmbp.render.comparison import (
     insertion_gif,
 )
 from dmbp.render.decomposition import (
+    decomposition_figure,
+    draw_row,
     panel_rows,
     plot_decomposition,
     plot_linear_map,
     series_rows,
     split_by_sign,
 )
+from dmbp.render.maps import grid, show
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
-from dmbp.render.pictures import encode_figure, write_all_or_none
-from dmbp.render.report import REPORT_NAME, ReportHeading, ReportPhoto, ReportTarget, ReportWriter
+from dmbp.render.report import (
+    REPORT_NAME,
+    ReportHeading,
+    ReportPhoto,
+    ReportTarget,
+    ReportWriter,
+    framed,
+    report_page,
+)
 from dmbp.render.series import SeriesRow, draw_charts
 from dmbp.render.whole_photo import draw_whole_photo, spread_over_photo
 
@@ -64,20 +77,26 @@ __all__ = [
     "ReportWriter",
     "SanityRow",
     "SeriesRow",
+    "decomposition_figure",
     "draw_boxes",
     "draw_charts",
     "draw_comparison",
     "draw_insertion",
     "draw_panel",
+    "draw_row",
     "draw_sanity",
     "draw_whole_photo",
     "encode_figure",
     "format_duration",
+    "framed",
+    "grid",
     "insertion_gif",
     "panel_rows",
     "plot_decomposition",
     "plot_linear_map",
+    "report_page",
     "series_rows",
+    "show",
     "split_by_sign",
     "spread_over_photo",
     "write_all_or_none",

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dmbp.decompose import Decomposition
 from dmbp.decompose.tested import SHARE, strongest
+from dmbp.devices import in_float64
 from dmbp.linear.named_target import BoundTarget
 from dmbp.linear.targets import OneTarget
 from dmbp.probabilities import Activation, activation_function
@@ -419,7 +420,7 @@ def marked_share(decomposition: Decomposition, sign: int) -> list[float]:
     """Return which share of each row's pixels is removed for a sign: a tenth, or fewer."""
     attribution = decomposition.attribution
     pixels = attribution.sum(1) if attribution.dim() > 2 else attribution
-    return strongest(sign * pixels).flatten(1).double().mean(1).tolist()
+    return in_float64(strongest(sign * pixels).flatten(1)).mean(1).tolist()
 
 
 def _probability(

@@ -1,11 +1,11 @@
-"""Draw a `Decomposition`, or any method's linear map, into a file.
+"""Draws a `Decomposition`, or any method's linear map.
 
     >>> gradient = dmbp.linearize(model, images, target=3).pullback()
     >>> positive, negative = split_by_sign(images, gradient)
     >>> torch.equal(positive + negative, gradient)
     True
 
-`plot_decomposition` draws a panel for images, lines for signals and bars for features, with what
+`decomposition_figure` draws a panel for images, lines for signals and bars for features, with what
 the model said when their colours were tested. DMBP has a linear map for each sign; for other
 methods `plot_linear_map` splits the one they have "according to the sign of the obtained
 pixel-level attributions", as the paper's supplement does.
@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for, blur
 from dmbp.decompose import Decomposition
 from dmbp.decompose.details import expand_rows
 from dmbp.decompose.tested import moved_elsewhere, strongest
+from dmbp.display import write_figure
 from dmbp.errors import InputError
 from dmbp.linear.named_target import BoundTarget, NamedTarget
 from dmbp.linear.targets import Index, OneTarget, function_name
@@ -38,16 +41,20 @@ from dmbp.render.colour_test import (
     Sign,
     colour_tests,
 )
-from dmbp.render.panel import PanelRow, PanelStyle, TermValues, draw_panel
+from dmbp.render.panel import (
+    PanelRow,
+    PanelStyle,
+    TermValues,
+    draw_evidence,
+    draw_panel,
+)
 from dmbp.render.pictures import (
     check_drawable,
-    encode_figure,
     parse_photo,
     shown_bands,
     stretch_bands,
     stretch_contrast,
     to_picture,
-    write_all_or_none,
 )
 from dmbp.render.series import CHARTS, SeriesRow, draw_charts
 from dmbp.render.volume import Montage
@@ -98,8 +105,7 @@ def plot_linear_map(
         for k in range(len(inputs))
     ]
     rows = [_laid_out(row) if inputs.dim() == 5 else row for row in rows]
-    path = Path(path)
-    write_all_or_none({path: encode_figure(draw_panel(rows, style), path.suffix)})
+    write_figure(draw_panel(rows, style), path)
 
 
 def split_by_sign(
@@ -113,18 +119,18 @@ def split_by_sign(
     return linear_map * (pixels > 0), linear_map * (pixels < 0)
 
 
-def plot_decomposition(
+def decomposition_figure(
     decomposition: Decomposition,
-    path: str | Path,
     *,
     photos: Sequence[Any] | None = None,
     photo_captions: Sequence[str] | None = None,
     target_captions: Sequence[str] | None = None,
+    target_names: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     activation: Activation | None = None,
     bands: Sequence[int] | None = None,
     style: PanelStyle | None = None,
-) -> None:
+) -> Figure:
     """Draw every row of a decomposition into one picture.
 
     Images are drawn as panels, volumes (batch, channels, depth, height, width) as panels of slices,
@@ -132,11 +138,11 @@ def plot_decomposition(
 
     Args:
         decomposition: What `DMBP.explain` returned.
-        path: The picture to write: .png, .svg or .pdf.
         photos: What the model saw for every row: a Pillow image, an array (height, width, 3) in
             [0, 1] or a tensor. Without photos the inputs are shown, with their contrast stretched.
         photo_captions: A caption for each photo.
         target_captions: What each row is about, such as a class's name.
+        target_names: What sentences call it, if that differs from the caption.
         names: Names of the channels or features.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function.
             Without it, the picture says how scores change without the strongest pixels.
@@ -144,28 +150,78 @@ def plot_decomposition(
             three in the order red, green, blue. By default the first three of images.
         style: How the picture looks.
 
+    Returns:
+        A matplotlib figure.
+
     Raises:
         InputError: If the inputs cannot be drawn, or photos, captions or names do not fit them.
-        OutputError: If the picture cannot be written.
     """
     rows = range(len(decomposition.inputs))
     check_labels(decomposition, photos, photo_captions, target_captions)
     captions = [_caption(decomposition, row, target_captions) for row in rows]
-    tests = colour_tests(decomposition, captions, activation=activation)
+    called = captions if target_names is None else list(target_names)
+    tests = colour_tests(decomposition, called, activation=activation)
+    titles = [f"for and against: {caption}" for caption in captions]
     if decomposition.inputs.dim() - 1 in CHARTS:
-        titles = [f"for and against: {caption}" for caption in captions]
-        figure = draw_charts(series_rows(decomposition, titles, tests, names), style)
-    elif names is not None:
+        return draw_charts(series_rows(decomposition, titles, tests, names), style)
+    if names is not None:
         raise InputError("names are for features or channels; name classes with target_captions")
-    else:
-        titles = [f"for and against: {caption}" for caption in captions]
-        panel = panel_rows(decomposition, photos, photo_captions, titles, tests, bands=bands)
-        tested = decomposition.tested
-        several = tested is not None and tested.outputs.shape[1] > 1
-        independent = activation == "sigmoid" and several
-        figure = draw_panel(panel, style, independent=independent)
-    path = Path(path)
-    write_all_or_none({path: encode_figure(figure, path.suffix)})
+    panel = panel_rows(decomposition, photos, photo_captions, titles, tests, bands=bands)
+    tested = decomposition.tested
+    several = tested is not None and tested.outputs.shape[1] > 1
+    return draw_panel(panel, style, independent=activation == "sigmoid" and several)
+
+
+def plot_decomposition(decomposition: Decomposition, path: str | Path, **options: Any) -> None:
+    """Draw every row of a decomposition into a file.
+
+    Args:
+        decomposition: What `DMBP.explain` returned.
+        path: The picture to write: .png, .svg or .pdf.
+        **options: Those of `decomposition_figure`.
+
+    Raises:
+        InputError: If the inputs cannot be drawn, or the options do not fit them.
+        OutputError: If the picture cannot be written.
+    """
+    write_figure(decomposition_figure(decomposition, **options), path)
+
+
+def draw_row(
+    decomposition: Decomposition,
+    row: int,
+    axes: Axes,
+    *,
+    photo: Any = None,
+    caption: str | None = None,
+    style: PanelStyle | None = None,
+) -> None:
+    """Draw the map of one row over its image into axes of matplotlib.
+
+    Args:
+        decomposition: What `DMBP.explain` returned.
+        row: The number of the row.
+        axes: The axes.
+        photo: What the model saw, as in `decomposition_figure`.
+        caption: The title; by default it says what is explained.
+        style: The colours, and how far the map is smoothed.
+
+    Raises:
+        InputError: If there is no such row, or the inputs are not images.
+    """
+    rows = len(decomposition.targets)
+    if not 0 <= row < rows:
+        raise InputError(f"there is no row {row}: the rows are 0 to {rows - 1}")
+    if decomposition.inputs.dim() != 4:
+        raise InputError("axes show the map of an image: draw other inputs with figure()")
+    labels = decomposition.labels
+    if labels is not None:
+        photo = labels.photo if photo is None else photo
+        captions = labels.captions or labels.targets
+        caption = captions[row] if caption is None and captions else caption
+    drawn = panel_rows(decomposition, None if photo is None else [photo] * rows)[row]
+    title = _caption(decomposition, row, None) if caption is None else caption
+    draw_evidence(axes, drawn, f"for and against: {title}", style)
 
 
 def series_rows(

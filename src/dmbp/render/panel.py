@@ -48,6 +48,7 @@ from dmbp.render.colour_test import (
     InputWords,
     Sign,
 )
+from dmbp.render.pictures import Picture
 from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
@@ -259,7 +260,7 @@ def draw_panel(
         titles += lines * (0.4 + title_height(*above, lines=lines)) + 0.4 * style.terms
     legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
     size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(len(heights) + 2, 4, height_ratios=[*heights, *legend])
     line = 0
     for row, photos, sentence in zip(rows, changed, sentences, strict=True):
@@ -302,16 +303,14 @@ def _draw_tested_row(
 ) -> None:
     """Draw photo, evidence, and the photo without the pixels of each colour."""
     axes = [figure.add_subplot(place) for place in places[: 2 + len(changed)]]
-    evidence = style.evidence_image(row.attribution, row.photo, row.views)
     show_image(axes[0], row.photo, row.photo_caption, lines=lines)
-    show_image(axes[1], evidence, row.target_caption, lines=lines)
-    for axis in axes[:2]:
-        draw_region(axis, row)
+    draw_region(axes[0], row)
+    draw_evidence(axes[1], row, row.target_caption, style, lines=lines)
     for axis, photo in zip(axes[2:], changed, strict=True):
         show_image(axis, photo.picture, photo.title, lines=lines)
         for points in photo.outlines:
             axis.plot(*points.T, color=photo.colour, linewidth=1.6)
-    for axis in axes:
+    for axis in (axes[0], *axes[2:]):
         label_views(axis, row.views)
 
 
@@ -339,7 +338,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     )
     # 0.91: pictures are about square, and the rest of a row's height is its title.
     size = style.row_height * 0.91 * sum(columns), height
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
         len(columns),
@@ -454,6 +453,17 @@ def show_image(axis: Axes, picture: Array, title: str, *, lines: int = 1) -> Non
     axis.set_yticks([])
     for spine in axis.spines.values():
         spine.set_edgecolor(FRAME)
+
+
+def draw_evidence(
+    axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None, *, lines: int = 1
+) -> None:
+    """Draw a row's map over its photo, with a line around its region, under a title."""
+    style = style or PanelStyle()
+    evidence = style.evidence_image(row.attribution, row.photo, row.views)
+    show_image(axis, evidence, title, lines=lines)
+    label_views(axis, row.views)
+    draw_region(axis, row)
 
 
 def label_views(axis: Axes, views: Sequence[View]) -> None:

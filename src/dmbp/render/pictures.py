@@ -1,84 +1,23 @@
-"""Turn tensors into pictures and figures into bytes, and write files all or none."""
+"""Turns tensors into pictures: photos, bands of images, and views of volumes."""
 
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from hashlib import sha256
-from io import BytesIO
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from PIL import Image
 from torch import Tensor
 
-from dmbp.errors import InputError, OutputError
-from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, is_folder, reason, shown
+from dmbp.display import encode_figure
+from dmbp.errors import InputError
 from dmbp.render.colour import Array
 
-FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
-DOTS_PER_INCH = 110
 
+class Picture(Figure):
+    """A matplotlib figure that shows itself below the cell of a notebook."""
 
-def encode_figure(figure: Figure, suffix: str) -> bytes:
-    """Return a figure as the content of a file with the ending `suffix`."""
-    if suffix not in FORMATS:
-        raise OutputError(f"pictures are written as {', '.join(FORMATS)}, not {suffix!r}")
-    draw_names_literally(figure)
-    buffer = BytesIO()
-    figure.savefig(buffer, format=FORMATS[suffix], dpi=DOTS_PER_INCH, facecolor="white")
-    return buffer.getvalue()
-
-
-def draw_names_literally(figure: Figure) -> None:
-    """Keep a figure's texts from being read as formulas: a class may be called `$x$`."""
-    axes: list[Any] = [axis for part in figure.axes for axis in (part.xaxis, part.yaxis)]
-    powers = {  # matplotlib writes the powers of ten along a logarithmic axis as formulas
-        label
-        for axis in axes
-        if axis.get_scale() == "log"
-        for label in axis.get_ticklabels(which="both")
-    }
-    texts: list[Any] = figure.findobj(Text)
-    for text in texts:
-        if text not in powers:
-            text.set_parse_math(False)
-
-
-def write_all_or_none(contents: Mapping[Path, bytes]) -> None:
-    """Write files under temporary names, and rename them once all are complete.
-
-    Raises:
-        OutputError: If a file cannot be written.
-    """
-    for path in contents:
-        if is_folder(path):
-            raise OutputError(f"cannot write {shown(path)}: a folder has that name")
-        if len(os.fsencode(path.name)) > LONGEST_NAME:
-            raise OutputError(f"cannot write {shown(path)}: {NAME_TOO_LONG}")
-    parts = {path: _temporary_name(path) for path in contents}
-    try:
-        for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            parts[path].write_bytes(content)
-        for path, part in parts.items():
-            os.replace(part, path)
-    except OSError as error:
-        for part in parts.values():
-            with suppress(OSError):
-                part.unlink()
-        where = next(iter(contents)).parent
-        raise OutputError(f"cannot write to {shown(where)}: {reason(error)}") from error
-
-
-def _temporary_name(path: Path) -> Path:
-    """Return a hidden file beside the path; it differs from those of other paths."""
-    name = f".{path.name}.part"
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        name = f".{sha256(os.fsencode(path.name)).hexdigest()}.part"
-    return path.with_name(name)
+    def _repr_png_(self) -> bytes:
+        return encode_figure(self, ".png")
 
 
 def check_drawable(inputs: Tensor) -> None:

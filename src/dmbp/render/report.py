@@ -21,6 +21,8 @@ import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
+from dmbp.display import encode_figure
+from dmbp.files import write_all_or_none
 from dmbp.render.colour import INK, Array, Palette
 from dmbp.render.colour_test import INDEPENDENT_CLASSES, PHOTO, SCORE_MEANING, ColourTest
 from dmbp.render.comparison import CurveSubject
@@ -33,7 +35,6 @@ from dmbp.render.panel import (
     term_bars,
     tint_note,
 )
-from dmbp.render.pictures import encode_figure, write_all_or_none
 from dmbp.render.series import SeriesRow, draw_charts
 
 WIDTH, HEIGHT = 300, 170
@@ -179,15 +180,16 @@ class ReportWriter:
         page_bytes: int = PAGE_BYTES,
     ) -> None:
         self.folder = folder
-        self.heading = heading
-        self.style = style or PanelStyle()
         self.page_bytes = page_bytes
-        self._environment = Environment(
-            loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
-        )
+        self._maker = _PageMaker(heading, style or PanelStyle())
         self.is_empty = True
         self._contents: list[_ListedPage] = []
         self._page = _Page()
+
+    @property
+    def first_page(self) -> Path:
+        """The path of the page to open."""
+        return self.folder / REPORT_NAME
 
     def __enter__(self) -> Self:
         return self
@@ -210,17 +212,12 @@ class ReportWriter:
 
     def add(self, photo: ReportPhoto) -> None:
         """Add a photo; the page before it is written if the photo does not fit into it."""
-        section = self._section(photo, number=len(self._page.sections) + 1)
+        section = self._maker.section(photo, number=len(self._page.sections) + 1)
         if self._page.sections and self._page.size + len(section) > self.page_bytes:
             self._write_page(is_last=False)
-            section = self._section(photo, number=1)
+            section = self._maker.section(photo, number=1)
         self._page.add(photo, section)
         self.is_empty = False
-
-    def _section(self, photo: ReportPhoto, *, number: int) -> bytes:
-        template = self._environment.get_template("report_photo.html")
-        text = template.render(photo=_photo(photo, self.style), number=number)
-        return text.encode(errors="replace")  # names of files need not be UTF-8
 
     def _write_page(self, *, is_last: bool) -> None:
         """Write the page as one of several, and begin the next."""
@@ -237,12 +234,66 @@ class ReportWriter:
         )
 
     def _write(self, name: str, page: "_Page", **links: object) -> None:
+        write_all_or_none({self.folder / name: self._maker.content(page, **links)})
+
+
+def report_page(
+    photo: ReportPhoto,
+    heading: ReportHeading,
+    *,
+    style: PanelStyle | None = None,
+    is_part: bool = False,
+) -> bytes:
+    """Return a page about one photo.
+
+    Args:
+        photo: The photo and its targets.
+        heading: What the page says about the model.
+        style: How the pictures look.
+        is_part: Whether the page is part of another, such as a notebook, so that it needs no
+            introduction.
+    """
+    maker, page = _PageMaker(heading, style or PanelStyle()), _Page()
+    page.add(photo, maker.section(photo, number=1))
+    return maker.content(page, is_part=is_part)
+
+
+FRAME_HEIGHT = 640
+"""The height in pixels of a page in a notebook; it scrolls inside."""
+
+
+def framed(page: str) -> str:
+    """Return a page as an element of another page, which keeps its own style and script."""
+    return (
+        f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts" title="explanation" '
+        f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+    )
+
+
+class _PageMaker:
+    """Makes the HTML of pages."""
+
+    def __init__(self, heading: ReportHeading, style: PanelStyle) -> None:
+        self.heading = heading
+        self.style = style
+        self._environment = Environment(
+            loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
+        )
+
+    def section(self, photo: ReportPhoto, *, number: int) -> bytes:
+        """Return a photo's section."""
+        template = self._environment.get_template("report_photo.html")
+        text = template.render(photo=_photo(photo, self.style), number=number)
+        return text.encode(errors="replace")  # names of files need not be UTF-8
+
+    def content(self, page: "_Page", **links: object) -> bytes:
+        """Return a page, with `links` to others."""
         style, heading = self.style, self.heading
         stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
         script = self._environment.get_template("report.js").render()
         notes = [tint_note(page.tests, page.words), SCORE_MEANING] if page.tests else []
         chunks = self._environment.get_template("report.html").generate(
-            {"number": None, "contents": ()} | links,
+            {"number": None, "contents": (), "is_part": False} | links,
             policy=_policy(stylesheet, script),
             stylesheet=stylesheet,
             script=script,
@@ -254,8 +305,7 @@ class ReportWriter:
             smoothing=style.smoothing,
             notes=[*notes, *[INDEPENDENT_CLASSES] * page.independent],
         )
-        content = b"".join(chunk.encode(errors="replace") for chunk in chunks)
-        write_all_or_none({self.folder / name: content})
+        return b"".join(chunk.encode(errors="replace") for chunk in chunks)
 
 
 @dataclass(frozen=True)

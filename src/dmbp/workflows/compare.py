@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from dmbp.attribution import METHODS, Method
@@ -22,7 +23,10 @@ from dmbp.attribution.base import Layer
 from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.settings import MethodSettings
 from dmbp.baseline import baseline_for
+from dmbp.devices import synchronise
+from dmbp.display import Shown, encode_figure
 from dmbp.errors import DMBPError, SiteError
+from dmbp.files import write_all_or_none
 from dmbp.linear import Linearizer
 from dmbp.metrics import (
     Removal,
@@ -42,9 +46,7 @@ from dmbp.render import (
     PanelStyle,
     draw_comparison,
     draw_insertion,
-    encode_figure,
     format_duration,
-    write_all_or_none,
 )
 from dmbp.workflows.prediction import Prediction, encode_record
 
@@ -52,12 +54,13 @@ FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Fractions of inserted pixels at which the insertion figure shows the photo."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
     """The maps of several methods for a prediction's first target, in the order they were run.
 
-    Insertion follows the probability of `ExplainedTarget.likely`: the class, also if it is
-    explained rather than others, because a difference of probabilities would be harder to read.
+    It shows itself in a notebook, by `show()` and by `plot("methods.png")`. Insertion follows the
+    probability of `ExplainedTarget.likely`: the class, also if it is explained rather than others,
+    because a difference of probabilities would be harder to read.
     `refusals` maps the name of each method that could not be run to the reason, and `layers` that
     of each method that shows a layer to the layer.
     """
@@ -71,21 +74,41 @@ class Comparison:
     capture_seconds: float
     layers: Mapping[str, Layer]
 
+    def __repr__(self) -> str:
+        """Say which method scored how much."""
+        scores = ", ".join(f"{name} {score:.3f}" for name, score in self.scores.items())
+        return f"<Comparison on {self.prediction.name}, insertion: {scores}>"
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Each method's insertion score, the best first; 1 is best."""
+        ranked = sorted(self.maps.items(), key=lambda item: -item[1].score)
+        return {name: item.score for name, item in ranked}
+
+    def figure(self, style: PanelStyle | None = None) -> Figure:
+        """Return a picture of all maps side by side, best insertion score first.
+
+        Args:
+            style: How it looks.
+        """
+        prediction, target = self.prediction, self.prediction.targets[0]
+        caption = f"the photo\n{prediction.verdict()}"
+        maps = list(self.maps.values())
+        return draw_comparison(prediction.photo, caption, maps, target.label(), style)
+
+    def insertion_figure(self) -> Figure:
+        """Return a picture of the insertion curves, with the photos they belong to."""
+        maps, curve = list(self.maps.values()), self.prediction.targets[0].curve
+        return draw_insertion(self._strips(), maps, curve)
+
     def write(
         self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
     ) -> list[Path]:
         """Write both figures and a JSON file of scores, and return the files' paths."""
-        prediction, target = self.prediction, self.prediction.targets[0]
-        maps = list(self.maps.values())
-        caption = f"the photo\n{prediction.verdict()}"
         files = {
-            folder / f"{stem}-methods{suffix}": encode_figure(
-                draw_comparison(prediction.photo, caption, maps, target.label(), style), suffix
-            ),
-            folder / f"{stem}-insertion{suffix}": encode_figure(
-                draw_insertion(self._strips(), maps, target.curve), suffix
-            ),
-            folder / f"{stem}-methods.json": self._record(),
+            folder / f"{stem}-methods{suffix}": encode_figure(self.figure(style), suffix),
+            folder / f"{stem}-insertion{suffix}": encode_figure(self.insertion_figure(), suffix),
+            folder / f"{stem}-methods.json": encode_record(self.to_dict()),
         }
         write_all_or_none(files)
         return list(files)
@@ -111,9 +134,10 @@ class Comparison:
             strip[fraction] = InsertedPhoto(prediction.denormalise(photo[0]), value)
         return strip
 
-    def _record(self) -> bytes:
+    def to_dict(self) -> dict[str, Any]:
+        """Return all scores as plain values; it is what `dmbp compare` writes as JSON."""
         prediction = self.prediction
-        record = {
+        return {
             "photo": prediction.name,
             "model": prediction.classifier.name,
             "target": prediction.targets[0].record(),
@@ -133,14 +157,12 @@ class Comparison:
             },
             "refused": dict(self.refusals),
         }
-        return encode_record(record)
 
     def _layer_record(self, name: str) -> dict[str, Any]:
         layer = self.layers.get(name)
         if layer is None:
             return {}
-        height, width = layer.size
-        return {"layer": {"name": layer.name, "height": height, "width": width}}
+        return {"layer": {"name": layer.name, "size": list(layer.size)}}
 
 
 def compare(
@@ -237,8 +259,7 @@ def method_settings(
 def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:
     started = time.perf_counter()
     attribution = method.attribute(prediction.inputs, target=prediction.targets[0].target)
-    if attribution.is_cuda:
-        torch.cuda.synchronize()
+    synchronise(attribution.device)
     return attribution, time.perf_counter() - started
 
 

@@ -1,14 +1,16 @@
-"""`dmbp doctor`: examine a model on an image of noise, and show the result as text or JSON."""
+"""`dmbp doctor`: examines a model on an input, and shows the result as text or JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
+from torch import Tensor
 
 from dmbp import __version__
 from dmbp.data import sample_photos
@@ -17,10 +19,10 @@ from dmbp.linear import Site
 from dmbp.models import Classifier, Preprocessing
 from dmbp.models.classifier import format_size
 from dmbp.render.comparison import format_duration
-from dmbp.workflows.arrays import example_shape, takes_photos
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
 from dmbp.workflows.explained_target import NamedClass
-from dmbp.workflows.prediction import ModelSpec, run_on_photo
+from dmbp.workflows.input_shape import example_shape, takes_photos
+from dmbp.workflows.prediction import run_on_photo
 
 FROZEN: Mapping[str, str] = {
     "affine": "nothing, it is affine",
@@ -93,7 +95,7 @@ class PhotoCheck:
         return f"sample photo, a {SAMPLE}: {said}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """An examination, with the name of the model, the kind of its weights, and its photos."""
 
@@ -102,20 +104,40 @@ class Diagnosis:
     examination: Examination
     photos: PhotoCheck | None = None
 
-    def json(self) -> str:
-        """Return the diagnosis as JSON."""
+    def __repr__(self) -> str:
+        """Return what `dmbp doctor` prints."""
+        console = Console(file=StringIO(), width=100, highlight=False, emoji=False)
+        self.show(console)
+        return console.file.getvalue().rstrip()  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def can_be_explained(self) -> bool:
+        """Whether dmbp can explain the model."""
+        return self.examination.refusal is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as plain values."""
         versions = {"dmbp": __version__, "torch": torch.__version__}
-        record = {
+        return {
             "model": self.model,
             "weights": self.weights,
             **({} if self.photos is None else self.photos.record()),
             **self.examination.record(),
             **versions,
         }
-        return json.dumps(record, indent=2, ensure_ascii=False)
 
-    def show(self, console: Console, *, all_sites: bool = False) -> None:
-        """Print the diagnosis; a long list of sites is cut in the middle unless `all_sites`."""
+    def json(self) -> str:
+        """Return the diagnosis as JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    def show(self, console: Console | None = None, *, all_sites: bool = False) -> None:
+        """Print the diagnosis.
+
+        Args:
+            console: Where to print it; by default the terminal.
+            all_sites: Whether a long list of sites is printed whole; else it is cut in the middle.
+        """
+        console = console or Console(highlight=False, emoji=False)
         examination = self.examination
         shape = "×".join(str(size) for size in examination.input)
         console.print(f"{self.model}: {self.weights} weights, {examination.dtype} input {shape}")
@@ -139,19 +161,30 @@ class Diagnosis:
         console.print(f"\n{_cost_text(examination)}")
 
 
-def diagnose(model: ModelSpec, *, freezing: Mapping[str, Any] | None = None) -> Diagnosis:
-    """Load a model, show it a sample photo, and examine it on an image of noise.
+def diagnose(
+    classifier: Classifier,
+    *,
+    inputs: Tensor | None = None,
+    freezing: Mapping[str, Any] | None = None,
+    has_random_weights: bool = False,
+) -> Diagnosis:
+    """Show a model a sample photo, and examine it on an input.
 
-    `freezing` holds `smooth` and `sites`, as for `dmbp.linearize`.
+    Args:
+        classifier: The model.
+        inputs: A batch of one input; by default noise of a size that suits the model.
+        freezing: `smooth` and `sites`, as for `dmbp.linearize`.
+        has_random_weights: Whether the model's weights are random.
     """
-    classifier = model.load()
-    noise = torch.randn(1, *example_shape(classifier), generator=torch.Generator().manual_seed(0))
-    examination = examine(classifier.module, classifier.move_inputs(noise), **(freezing or {}))
+    if inputs is None:
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.randn(1, *example_shape(classifier), generator=generator)
+    examination = examine(classifier.module, classifier.move_inputs(inputs), **(freezing or {}))
     return Diagnosis(
         classifier.name,
-        "random" if model.has_random_weights else "its own",
+        "random" if has_random_weights else "its own",
         examination,
-        _check_photos(classifier, has_random_weights=model.has_random_weights),
+        _check_photos(classifier, has_random_weights=has_random_weights),
     )
 
 

@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from dmbp.decompose import PRESETS
 from dmbp.decompose.learn import make_engine
+from dmbp.devices import synchronise
 from dmbp.engine import plan_for
 from dmbp.errors import DMBPError, SiteError, UnsupportedOperation
 from dmbp.linear import Linearizer, LinearNetwork, Selection, Site, Smoothing
@@ -196,10 +197,10 @@ def _time_iteration(net: LinearNetwork) -> tuple[str, float]:
     """Return the engine's name and the seconds that an iteration takes."""
     engine = make_engine(plan_for(net), PRESETS["fast"])
     engine.learn(1)
-    _synchronise(net.inputs)
+    synchronise(net.inputs.device)
     started = time.perf_counter()
     engine.learn(ITERATIONS)
-    _synchronise(net.inputs)
+    synchronise(net.inputs.device)
     seconds = (time.perf_counter() - started) / ITERATIONS
     return type(engine).__name__.removesuffix("Engine").lower(), seconds
 
@@ -223,11 +224,6 @@ def _reason(net: LinearNetwork, engine: str) -> str:
     if net.inputs.is_cuda and not plan.rows_first:
         return "images leave the first dimension before a mask"
     return f"no other engine supports {where}"
-
-
-def _synchronise(inputs: Tensor) -> None:
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
 
 
 def _refusal(error: DMBPError) -> Refusal:

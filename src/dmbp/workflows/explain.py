@@ -17,27 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from dmbp import __version__
 from dmbp.attribution import DMBP
-from dmbp.data import check_photo, is_array_file, photo_paths, read_array, read_photo
-from dmbp.data.arrays import MAX_BYTES, PICTURES
+from dmbp.data import check_photo, is_array_file, photo_paths
+from dmbp.data.arrays import MAX_BYTES
+from dmbp.display import encode_figure
 from dmbp.errors import InputError, OutputError, PhotoError
-from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, check_file, reason, shown
+from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, check_file, reason, shown, write_all_or_none
 from dmbp.models import Classifier
-from dmbp.render import (
-    REPORT_NAME,
-    PanelStyle,
-    ReportHeading,
-    ReportWriter,
-    write_all_or_none,
-)
-from dmbp.workflows.arrays import ArrayExplanation, ArrayInput, inputs_of, takes_photos
-from dmbp.workflows.explanation import Explanation, PhotoExplanation
-from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction, predict
+from dmbp.render import REPORT_NAME, PanelStyle, ReportWriter
+from dmbp.workflows.arrays import ArrayExplanation, ArrayInput
+from dmbp.workflows.explained_target import Asked
+from dmbp.workflows.explanation import Explanation, PhotoExplanation, report_heading
+from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction
+from dmbp.workflows.sources import InputQuestion, Photo, read_inputs
 
 LONGEST_STEM = 110
 """The most bytes of the photo's name in the names of its results."""
@@ -61,31 +56,12 @@ class OutputOptions:
         return self.folder / f"{stem}{self.suffix}"
 
 
-@dataclass(frozen=True)
-class Photo:
-    """A decoded photo and what to explain: `targets` and `rather_than` are as for `predict`.
-
-    `name` is used in messages, `stem` in the names of the files that are written.
-    """
-
-    name: str
-    stem: str
-    image: Image.Image
-    targets: Sequence[str]
-    rather_than: Sequence[str] = ()
-
-    def predict(self, classifier: Classifier) -> Prediction:
-        """Run the model on the photo."""
-        targets, others = self.targets, self.rather_than
-        return predict(self.image, self.name, classifier, targets, rather_than=others)
-
-
 def explain_photos(
     files: Sequence[Path],
     model: ModelSpec,
     output: OutputOptions,
     *,
-    targets: Sequence[str] = (),
+    targets: Sequence[Asked] = (),
     rather_than: Sequence[str] = (),
     settings: Mapping[str, Any],
     console: Console | None,
@@ -107,7 +83,8 @@ def explain_photos(
     _check_no_overwrite(paths, [output.picture(stem) for stem in stems])
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
-    photos = _decode_inputs(stems, classifier, targets, rather_than, damaged, output.bands)
+    question = InputQuestion(targets, rather_than, output.bands)
+    photos = _decode_inputs(stems, classifier, question, damaged)
     explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
     _report_unreadable(damaged, paths, arguments=files)
 
@@ -212,38 +189,15 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
 def _decode_inputs(
     stems: Mapping[str, Path],
     classifier: Classifier,
-    targets: Sequence[str],
-    rather_than: Sequence[str],
+    question: InputQuestion,
     damaged: dict[Path, str],
-    bands: Sequence[int] | None,
 ) -> Iterator[Photo | ArrayInput]:
     """Yield one decoded input at a time; add those that cannot be decoded to `damaged`."""
-    is_grey = len(classifier.preprocessing.mean) == 1
     for stem, path in stems.items():
-        is_picture = path.suffix.lower() in PICTURES and not takes_photos(classifier)
         try:
-            if is_array_file(path) or is_picture:
-                file = read_array(path)
-                inputs = inputs_of(file, str(path), classifier)
-            else:
-                file, inputs = None, []
-                image = read_photo(path, deep=is_grey)
-                classifier.preprocessing.scaled_size(image.size)
-                yield Photo(str(path), stem, image, targets, rather_than)
+            yield from read_inputs(path, classifier, question, stem=stem)
         except PhotoError as error:
             damaged[path] = str(error)
-            continue
-        for number, values in enumerate(inputs, 1):
-            row = f" row {number}" if len(inputs) > 1 else ""
-            yield ArrayInput(
-                f"{path}{row}",
-                stem + row.replace(" ", "-"),
-                values,
-                targets,
-                rather_than,
-                names=None if file is None else file.names,
-                bands=bands,
-            )
 
 
 def explain_all(
@@ -260,8 +214,11 @@ def explain_all(
     No explanation is kept once its files are written, and the report holds one page's pictures.
     """
     steps = total * explainer.progress_steps
-    report = _report(classifier, explainer, output) if output.report else None
-    with _progress(console, steps) as on_iteration, report or nullcontext():
+    report: ReportWriter | None = None
+    if output.report:
+        heading = report_heading(classifier, explainer.described())
+        report = ReportWriter(output.folder, heading, style=output.style)
+    with progress_bar(console, steps) as on_iteration, report or nullcontext():
         for photo in photos:
             explanation = explain_photo(photo, classifier, explainer, on_iteration)
             picture = _write_files(explanation, output, photo.stem)
@@ -302,7 +259,7 @@ def _write_files(
     """Write a photo's files, all or none, and return the path of its picture."""
     folder, picture = output.folder, output.picture(stem)
     files = {
-        picture: explanation.picture(output.style, suffix=output.suffix),
+        picture: encode_figure(explanation.figure(output.style), output.suffix),
         folder / f"{stem}.json": explanation.record(),
     }
     is_photo = isinstance(explanation, PhotoExplanation)
@@ -318,21 +275,8 @@ def _write_files(
     return picture
 
 
-def _report(classifier: Classifier, explainer: DMBP, output: OutputOptions) -> ReportWriter:
-    preprocessing = classifier.preprocessing.as_dict()
-    settings = {} if classifier.weights is None else {"weights": classifier.weights}
-    if takes_photos(classifier):
-        settings["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
-    heading = ReportHeading(
-        classifier.name,
-        settings=settings | explainer.described(),
-        versions={"dmbp": __version__, "torch": torch.__version__},
-    )
-    return ReportWriter(output.folder, heading, style=output.style)
-
-
 @contextmanager
-def _progress(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
+def progress_bar(console: Console | None, total: int) -> Generator[Callable[[], None] | None]:
     """Show a bar that disappears at the end; if `console` is not a terminal, show nothing."""
     if console is None or not console.is_terminal:
         yield None

@@ -295,16 +295,20 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+Asked = str | NamedTarget
+"""What a user asks about: the number or name of a class, a text of `dmbp.targets`, or a target."""
+
+
 def explained_targets(
-    classifier: Classifier, context: TargetContext, targets: Sequence[str], others: Sequence[str]
+    classifier: Classifier, context: TargetContext, targets: Sequence[Asked], others: Sequence[str]
 ) -> Sequence[ExplainedTarget]:
     """Look up what to explain about a photo.
 
     Args:
         classifier: The model.
         context: Its outputs for the photo, and what is known about it.
-        targets: Numbers or names of classes, or texts of `dmbp.targets`; if there are none, what
-            `classifier.asked` says, or else what suits the outputs is explained.
+        targets: Numbers or names of classes, texts of `dmbp.targets`, or targets; if there are
+            none, what `classifier.asked` says, or else what suits the outputs is explained.
         others: Numbers or names of classes to explain each target rather than, or "rivals".
 
     Returns:
@@ -316,15 +320,19 @@ def explained_targets(
     outputs = context.outputs
     targets = targets or classifier.asked
     names = {name.lower() for name in classifier.classes or ()}
-    is_named = any(is_target_text(k) and k.strip().lower() not in names for k in targets)
-    if outputs.dim() == 1 and not is_named and not classifier.is_encoder:
-        return class_targets(classifier, outputs, targets, others)
+    classes = [
+        k
+        for k in targets
+        if isinstance(k, str) and (not is_target_text(k) or k.strip().lower() in names)
+    ]
+    if outputs.dim() == 1 and len(classes) == len(targets) and not classifier.is_encoder:
+        return class_targets(classifier, outputs, classes, others)
     if others:
         raise TargetError(
             "--rather-than compares the classes of a classifier: write the difference of other "
             "targets as a sum, such as --target '1*region:cat + -1*region:dog'"
         )
-    asked = [_named_target(text, classifier, context) for text in targets]
+    asked = [_named_target(k, classifier, context) if isinstance(k, str) else k for k in targets]
     if not asked:
         if classifier.is_encoder:
             prompt = "" if classifier.embed is None else "--prompt 'a cat', or "

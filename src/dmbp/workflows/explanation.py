@@ -6,7 +6,7 @@ An `Explanation` makes the contents of all files from a prediction and its decom
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,47 +16,149 @@ from typing import Any, Generic, TypeVar
 
 import numpy
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
+from dmbp import __version__
 from dmbp.baseline import baseline_for
 from dmbp.decompose import Decomposition
+from dmbp.decompose.decomposition import Labels
+from dmbp.display import Shown
+from dmbp.files import write_all_or_none
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
+from dmbp.models import Classifier
 from dmbp.render import (
     ColourTest,
     PanelRow,
     PanelStyle,
+    ReportHeading,
     ReportPhoto,
     ReportTarget,
     SeriesRow,
     draw_panel,
     draw_whole_photo,
-    encode_figure,
+    framed,
     insertion_gif,
+    report_page,
     spread_over_photo,
 )
 from dmbp.render import panel_rows as drawn_rows
 from dmbp.render.colour import Array
 from dmbp.render.colour_test import share_decimals
+from dmbp.workflows.input_shape import takes_photos
 from dmbp.workflows.prediction import InputPrediction, Prediction, encode_record
 from dmbp.workflows.removal import PixelRemoval, remove_pixels
 
 P = TypeVar("P", bound=InputPrediction, covariant=True)
 
 
-@dataclass(frozen=True)
-class Explanation(ABC, Generic[P]):
-    """A prediction, and the decomposition that explains it: a row for each target.
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(Shown, Generic[P]):
+    """What a model said about an input, and why: a row for each target.
 
-    Its methods return the contents of the files that are written. In `seconds`, "reading" is the
-    time for preparing the decoded input and running the model, "explaining" that for the
-    decomposition.
+    It shows itself in a notebook, by `show()` and by `plot("cat.png")`. Two explanations are equal
+    if everything is that they tell, but for the seconds they took.
+
+    Attributes:
+        prediction: What the model said, and what is explained.
+        decomposition: The attributions and terms, a row for each target.
+        settings: How it was explained.
+        seconds: "reading" is the time for preparing the decoded input and running the model,
+            "explaining" that for the decomposition.
     """
 
     prediction: P
     decomposition: Decomposition
     settings: Mapping[str, str | int | float]
     seconds: dict[str, float]
+
+    def __repr__(self) -> str:
+        """Say what was predicted and explained."""
+        return f"<{type(self).__name__} of {self.prediction.name}: {self.summary()}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether everything but the seconds is the same."""
+        if not isinstance(other, Explanation):
+            return NotImplemented
+        known: Explanation[InputPrediction] = other
+        one, two = ({**k.to_dict(), "seconds": None} for k in (self, known))
+        return one == two and self.decomposition == known.decomposition
+
+    @property
+    def attribution(self) -> Tensor:
+        """The signed attributions (targets, channels, …), in units of the score.
+
+        Positive values speak for the target, negative ones against it.
+        """
+        return self.decomposition.attribution
+
+    @property
+    def targets(self) -> list[str]:
+        """What was explained, in words."""
+        return [target.name for target in self.prediction.targets]
+
+    @abstractmethod
+    def labels(self) -> Labels:
+        """Return what pictures show beside the numbers."""
+
+    @abstractmethod
+    def figure(self, style: PanelStyle | None = None) -> Figure:
+        """Return the picture: the input, the evidence over it, and the input without each colour.
+
+        Args:
+            style: How it looks, such as `dmbp.render.PanelStyle(smoothing=0)`.
+        """
+
+    def draw_on(self, axes: Axes, *, row: int | None = None, **options: Any) -> None:
+        """Draw the map of one target over its image into axes of matplotlib.
+
+        Args:
+            axes: The axes.
+            row: The number of the target; it may be left out if there is only one.
+            **options: Those of `dmbp.render.draw_row`: `caption` and `style`.
+
+        Raises:
+            InputError: If the target has to be said, or the input is no image.
+        """
+        self._labelled().draw_on(axes, row=row, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the decomposition with the photo and the names to a safetensors file.
+
+        `dmbp.load` reads it, and what it returns draws the same picture; it has no model.
+
+        Raises:
+            OutputError: If the file cannot be written.
+        """
+        self._labelled().save(path)
+
+    def _labelled(self) -> Decomposition:
+        return replace(self.decomposition, labels=self.labels())
+
+    def report(self, path: str | Path, *, style: PanelStyle | None = None) -> Path:
+        """Write one HTML page with the picture, the numbers and how they came about.
+
+        Args:
+            path: The page to write, which has everything inside and loads nothing.
+            style: How the pictures look.
+
+        Returns:
+            The path.
+
+        Raises:
+            OutputError: If the file cannot be written.
+        """
+        heading = report_heading(self.prediction.classifier, self.settings)
+        write_all_or_none({Path(path): report_page(self.report_photo(), heading, style=style)})
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        heading = report_heading(self.prediction.classifier, self.settings)
+        page = report_page(self.report_photo(), heading, is_part=True).decode()
+        return framed(page)
 
     @abstractmethod
     def input_record(self) -> dict[str, Any]:
@@ -66,19 +168,22 @@ class Explanation(ABC, Generic[P]):
     def rows(self) -> Sequence[PanelRow | SeriesRow]:
         """Return what pictures show of each target."""
 
-    @abstractmethod
-    def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
-        """Return the picture as the content of an image file."""
-
     def summary(self) -> str:
         """Return what was predicted and what was explained, in words."""
         explained = ", ".join(target.label() for target in self.prediction.targets)
         return f"{self.prediction.verdict()}; explained {explained}"
 
     def record(self) -> bytes:
-        """Return what the colours are worth, terms and settings as the content of a JSON file."""
+        """Return `to_dict` as the content of a JSON file."""
+        return encode_record(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the colours are worth, terms and settings as plain values.
+
+        It is what `dmbp explain` writes as JSON.
+        """
         d = self.decomposition
-        record = {
+        return {
             **self.input_record(),
             "model": self.prediction.classifier.name,
             "weights": self.prediction.classifier.weights,
@@ -101,7 +206,6 @@ class Explanation(ABC, Generic[P]):
             "settings": dict(self.settings),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
-        return encode_record(record)
 
     def raw_files(self, folder: Path, stem: str) -> dict[Path, bytes]:
         """Return the attributions (targets, channels, …) as `.npy`."""
@@ -171,9 +275,21 @@ class Explanation(ABC, Generic[P]):
         return self.tests[0].decimals or 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PhotoExplanation(Explanation[Prediction]):
     """The explanation of a photo."""
+
+    def labels(self) -> Labels:
+        """Return the photo and the names that pictures show."""
+        prediction = self.prediction
+        photo = torch.from_numpy(numpy.round(prediction.photo * 255).astype(numpy.uint8))
+        return Labels(
+            photo,
+            f"the photo\n{prediction.verdict(decimals=self.decimals)}",
+            tuple(self.targets),
+            tuple(k.label(decimals=self.decimals) for k in prediction.targets),
+            prediction.classifier.activation if prediction.gives_classes else None,
+        )
 
     def input_record(self) -> dict[str, Any]:
         """Return the photo's name, its size and what the model saw of it."""
@@ -188,11 +304,14 @@ class PhotoExplanation(Explanation[Prediction]):
         """Return a row of the panel for each target."""
         return self.panel_rows()
 
-    def picture(self, style: PanelStyle | None = None, *, suffix: str = ".png") -> bytes:
-        """Return the panel as the content of an image file."""
+    def figure(self, style: PanelStyle | None = None) -> Figure:
+        """Return the panel.
+
+        Args:
+            style: How it looks, such as `dmbp.render.PanelStyle(smoothing=0)`.
+        """
         independent = self.prediction.has_independent_classes
-        figure = draw_panel(self.panel_rows(), style, independent=independent)
-        return encode_figure(figure, suffix)
+        return draw_panel(self.panel_rows(), style, independent=independent)
 
     def raw_files(self, folder: Path, stem: str, *, whole_photo: bool = False) -> dict[Path, bytes]:
         """Return the attributions (targets, channels, height, width) as `.npy` and 16-bit PNG.
@@ -287,6 +406,22 @@ class PhotoExplanation(Explanation[Prediction]):
             )
             for row in rows
         ]
+
+
+def report_heading(
+    classifier: Classifier, settings: Mapping[str, str | int | float]
+) -> ReportHeading:
+    """Return what a report says about the model and how it was explained."""
+    weights = {} if classifier.weights is None else {"weights": classifier.weights}
+    photos: dict[str, str] = {}
+    if takes_photos(classifier):
+        preprocessing = classifier.preprocessing.as_dict()
+        photos["photos"] = ", ".join(f"{name} {value}" for name, value in preprocessing.items())
+    return ReportHeading(
+        classifier.name,
+        settings={**weights, **photos, **settings},
+        versions={"dmbp": __version__, "torch": torch.__version__},
+    )
 
 
 def _encode_array(values: Array) -> bytes:

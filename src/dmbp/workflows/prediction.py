@@ -20,19 +20,19 @@ from torch import Tensor
 
 from dmbp import __version__
 from dmbp.data import read_photo
-from dmbp.errors import InputError, TargetError, first_line
-from dmbp.files import shown
+from dmbp.devices import find_device, in_float64
+from dmbp.errors import InputError, TargetError
 from dmbp.linear.targets import read_target
 from dmbp.models import DEFAULT, Classifier, is_architecture, load_model, untrained_model
 from dmbp.models.classifier import Frame, Preprocessing, move_module, run_model
 from dmbp.models.exported_program import Ends
 from dmbp.models.input_settings import InputSettings
-from dmbp.process import silence_output
 from dmbp.render.colour import Array
 from dmbp.render.pictures import stretch_bands, to_picture
 from dmbp.targets import TargetContext, output_kind
 from dmbp.targets.boxes import LAYOUT
 from dmbp.workflows.explained_target import (
+    Asked,
     ExplainedTarget,
     NamedClass,
     explained_targets,
@@ -43,7 +43,8 @@ from dmbp.workflows.explained_target import (
 class ModelSpec:
     """Which model to load, from which files, and where to run it.
 
-    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model.
+    `model` is a name as `dmbp.models.load_model` takes it; None is the built-in model. The device
+    "auto" is the best one of the machine.
     With `untrained`, an architecture without a weights file gets random weights.
     With `trust_model_file`, a `.pt2` file may run code. `inputs` says how photos are prepared,
     where that differs from what the model says, and `ends` which inputs and outputs are meant.
@@ -91,19 +92,8 @@ class ModelSpec:
 
     @cached_property
     def torch_device(self) -> torch.device:
-        """The device, after a check that it is available."""
-        try:
-            with silence_output():  # torch warns about kinds of devices that it knows by name only
-                device = torch.device(self.device)
-                torch.zeros(1, device=device)
-        except Exception as error:  # torch raises almost anything for a device that it lacks
-            reason = first_line(error).partition(". ")[0][:100]
-            is_plain = isinstance(error, AssertionError | RuntimeError) and "ASSERT" not in reason
-            why = reason if is_plain else "this PyTorch was built without it"
-            raise InputError(f"device {shown(self.device)!r} is not available: {why}") from error
-        if device.type == "meta":
-            raise InputError("device 'meta' computes nothing; use cpu or cuda")
-        return device
+        """The device, after a check that it is available; "auto" is the best one."""
+        return find_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -207,14 +197,14 @@ class Prediction(InputPrediction):
 
     def denormalise(self, image: Tensor) -> Array:
         """Turn an input (channels, height, width) back into a picture: RGB in [0, 1]."""
-        return to_picture(self.classifier.preprocessing.denormalise(image.detach().double()))
+        return to_picture(self.classifier.preprocessing.denormalise(in_float64(image.detach())))
 
 
 def predict(
     photo: Image.Image,
     name: str,
     classifier: Classifier,
-    targets: Sequence[str],
+    targets: Sequence[Asked],
     *,
     rather_than: Sequence[str] = (),
 ) -> Prediction:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from dmbp.attribution import METHODS
 from dmbp.attribution.settings import MethodSettings
+from dmbp.display import Shown, encode_figure
 from dmbp.errors import DMBPError
+from dmbp.files import write_all_or_none
 from dmbp.metrics import rank_correlation, with_reinitialised_layer
-from dmbp.render import PanelStyle, SanityRow, draw_sanity, encode_figure, write_all_or_none
+from dmbp.render import PanelStyle, SanityRow, draw_sanity
 from dmbp.validation import check_range
 from dmbp.workflows.compare import leave_out_on_error, method_settings
 from dmbp.workflows.prediction import Prediction, encode_record
@@ -27,12 +30,13 @@ DEFAULT_METHODS = "dmbp,gradient,gradcam,guided_gradcam,guided_backprop"
 """The help of `--methods` in `cli/sanity.py` lists the same."""
 
 
-@dataclass(frozen=True)
-class SanityCheck:
+@dataclass(frozen=True, eq=False, repr=False)
+class SanityCheck(Shown):
     """Each method's maps of a photo before and after the last layer is re-initialised.
 
-    `draws` is how many random last layers were drawn. `refusals` maps the name of each method that
-    could not be run to the reason.
+    It shows itself in a notebook, by `show()` and by `plot("sanity.png")`. `draws` is how many
+    random last layers were drawn. `refusals` maps the name of each method that could not be run to
+    the reason.
     """
 
     prediction: Prediction
@@ -40,26 +44,45 @@ class SanityCheck:
     refusals: Mapping[str, str]
     draws: int
 
-    def write(
-        self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
-    ) -> list[Path]:
-        """Write the figure and a JSON file of correlations, and return the files' paths."""
+    def __repr__(self) -> str:
+        """Say how far each method's maps stay the same."""
+        found = ", ".join(f"{name} {value:.3f}" for name, value in self.correlations.items())
+        return f"<SanityCheck on {self.prediction.name}, |ρ|: {found}>"
+
+    @property
+    def correlations(self) -> dict[str, float]:
+        """Each method's mean |ρ| between maps before and after; near 0 is right, 1 is wrong."""
+        return {name: row.mean for name, row in self.rows.items()}
+
+    def figure(self, style: PanelStyle | None = None) -> Figure:
+        """Return a picture of each method's maps before and after.
+
+        Args:
+            style: How it looks.
+        """
+        caption = self.prediction.targets[0].caption("asked about")
+        return draw_sanity(self.prediction.photo, caption, list(self.rows.values()), style)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all correlations as plain values; it is what `dmbp sanity` writes as JSON."""
         prediction = self.prediction
-        caption = prediction.targets[0].caption("asked about")
-        record = {
+        return {
             "photo": prediction.name,
             "model": prediction.classifier.name,
             "target": prediction.targets[0].record(),
             "draws": self.draws,
-            "correlation": {name: row.mean for name, row in self.rows.items()},
+            "correlation": self.correlations,
             "refused": dict(self.refusals),
             "correlations": {name: list(row.correlations) for name, row in self.rows.items()},
         }
+
+    def write(
+        self, folder: Path, stem: str, style: PanelStyle | None = None, *, suffix: str = ".png"
+    ) -> list[Path]:
+        """Write the figure and a JSON file of correlations, and return the files' paths."""
         files = {
-            folder / f"{stem}-sanity{suffix}": encode_figure(
-                draw_sanity(prediction.photo, caption, list(self.rows.values()), style), suffix
-            ),
-            folder / f"{stem}-sanity.json": encode_record(record),
+            folder / f"{stem}-sanity{suffix}": encode_figure(self.figure(style), suffix),
+            folder / f"{stem}-sanity.json": encode_record(self.to_dict()),
         }
         write_all_or_none(files)
         return list(files)

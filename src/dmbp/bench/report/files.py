@@ -48,12 +48,18 @@ def export(store: Store, path: Path) -> int:
         raise InputError(f"results are exported to a {kinds} file, not {shown(path)}")
     metrics = store.metrics()
     try:
-        return WRITERS[path.suffix](path, metrics, _lines(store.rows(), metrics))
+        return WRITERS[path.suffix](path, metrics, result_lines(store.rows(), metrics))
     except OSError as error:
         raise OutputError(f"cannot write {shown(path)}: {reason(error)}") from error
 
 
-def _lines(rows: Iterable[ResultRow], metrics: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def line_columns(metrics: Sequence[str]) -> list[str]:
+    """Return the columns of a line, given the names of the metrics."""
+    return [*CELL_COLUMNS, *metrics, "seconds", "failure"]
+
+
+def result_lines(rows: Iterable[ResultRow], metrics: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each row, in the order of `line_columns`."""
     for row in rows:
         values = [_text(name, getattr(row.cell, name)) for name in CELL_COLUMNS]
         scores = [row.scores.get(metric) for metric in metrics]
@@ -68,7 +74,7 @@ def _write_csv(path: Path, metrics: Sequence[str], lines: Iterable[tuple[Any, ..
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*CELL_COLUMNS, *metrics, "seconds", "failure"])
+        writer.writerow(line_columns(metrics))
         for line in lines:
             writer.writerow(line)
             count += 1

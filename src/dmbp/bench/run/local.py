@@ -31,6 +31,7 @@ from dmbp.bench.run.unit_runner import (
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings
+from dmbp.devices import AUTO, best_device
 from dmbp.errors import InputError, WorkerError
 from dmbp.files import shown
 
@@ -61,11 +62,12 @@ def parse_devices(text: str, workers: int = 1) -> tuple[str, ...]:
 
 def _check_device(name: str) -> str:
     """Return the name of a device that exists; nothing is allocated on it."""
+    name = best_device() if name == AUTO else name
     kind, _, index = name.partition(":")
     is_number = index.isdecimal() and len(index) <= 3  # PyTorch numbers devices to 127
     if kind not in DEVICE_TYPES or not (is_number or name == kind):
         raise InputError(
-            f"there is no device {shown(name)!r}; devices are cpu, cuda, cuda:1 or mps"
+            f"there is no device {shown(name)!r}; devices are auto, cpu, cuda, cuda:1 or mps"
         )
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(

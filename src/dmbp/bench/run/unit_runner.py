@@ -22,6 +22,7 @@ from dmbp.bench.scoring import AttributionBatch, score
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Part, PhotoTarget, Unit
 from dmbp.data.photo import MAX_PIXELS, count_pixels, decode_photo
+from dmbp.devices import synchronise
 from dmbp.errors import ModelError, PhotoError, WorkerError
 from dmbp.models import Classifier, Preprocessing
 
@@ -177,8 +178,7 @@ class TaskRunner:
         classes = [target.index for target in targets]
         started = time.perf_counter()
         maps = self._method(variant).attribute(inputs, target=classes)
-        if maps.is_cuda:
-            torch.cuda.synchronize()
+        synchronise(maps.device)
         seconds = (time.perf_counter() - started) / len(targets)
         batch = AttributionBatch(
             targets,

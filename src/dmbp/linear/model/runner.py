@@ -33,7 +33,14 @@ from dmbp.linear.model.signature import (
     find_output,
     select_output,
 )
-from dmbp.linear.model.wrappers import Model, evaluating, levels_to_caller, unwrapped
+from dmbp.linear.model.wrappers import (
+    Model,
+    evaluating,
+    levels_to_caller,
+    packed,
+    unpacked,
+    unwrapped,
+)
 from dmbp.linear.rules.norms import CorrectedBatchNorm
 from dmbp.linear.targets import Target, TargetRows, read_target, rows_without_forward
 from dmbp.precision import full_precision
@@ -107,6 +114,21 @@ class ModelRunner:
         )
         self._output: Output = output
         self._forms: dict[Any, OutputForm] = {}
+
+    def __copy__(self) -> "ModelRunner":
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give programs, which cannot be pickled, as the content of their files."""
+        return {**self.__dict__, "model": packed(self.model), "_callable": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a model or the content of a program's file."""
+        self.__dict__.update(state)
+        self.model = model = unpacked(state["model"])
+        self._callable = model.module() if isinstance(model, ExportedProgram) else model
 
     def with_extra_inputs(self, extra_inputs: ExtraInputs) -> "ModelRunner":
         """Return a runner of the same model with other extra inputs."""

@@ -4,6 +4,8 @@ import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map
 
 from dmbp.errors import ModelError
-from dmbp.process import PROCESS_LOCK
+from dmbp.process import PROCESS_LOCK, Fork
 
 Model = nn.Module | ExportedProgram
 
@@ -68,6 +70,7 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
     If the model is in training mode, a warning is issued with this `stacklevel`.
     """
     with PROCESS_LOCK:
+        Fork.use_own_threads()
         modules = list(model.modules()) if isinstance(model, nn.Module) else []
         # A frozen TorchScript module has no mode.
         training = [module for module in modules if getattr(module, "training", False)]
@@ -84,6 +87,44 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
         finally:
             for module in training:
                 module.training = True
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """The content of a file that torch.export or TorchScript writes: a program in a pickle."""
+
+    content: bytes
+    is_script: bool
+
+
+def packed(model: Model) -> Model | ProgramFile:
+    """Return a program as the content of its file; other models can be pickled themselves."""
+    file = BytesIO()
+    if isinstance(model, ExportedProgram):
+        torch.export.save(model, file)
+    elif isinstance(model, torch.jit.ScriptModule):
+        with _without_deprecations():
+            torch.jit.save(model, file)
+    else:
+        return model
+    return ProgramFile(file.getvalue(), not isinstance(model, ExportedProgram))
+
+
+def unpacked(model: Model | ProgramFile) -> Model:
+    """Return the program in the content of its file, or a model itself."""
+    if not isinstance(model, ProgramFile):
+        return model
+    file = BytesIO(model.content)
+    with _without_deprecations():
+        return torch.jit.load(file) if model.is_script else torch.export.load(file)
+
+
+@contextmanager
+def _without_deprecations() -> Generator[None]:
+    """Leave out that TorchScript is deprecated: the model is the user's."""
+    with PROCESS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 class OneAtATime(nn.Module):

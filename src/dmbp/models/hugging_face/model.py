@@ -26,6 +26,7 @@ from dmbp.models.hugging_face.folder import (
     read_tokenizer,
 )
 from dmbp.models.hugging_face.processor import read_preprocessing
+from dmbp.models.hugging_face.prompts import Tokenizer
 from dmbp.models.hugging_face.tasks import LoadedModel, task_of
 from dmbp.models.input_settings import as_size
 
@@ -97,15 +98,17 @@ def folder_preprocessing(folder: Path) -> Preprocessing:
 
 
 def hugging_face_classifier(
-    module: nn.Module, processor: Any, *, tokenizer: Any = None, name: str = ""
+    module: nn.Module, processor: Any = None, *, tokenizer: Any = None, name: str = ""
 ) -> Classifier:
     """Combine a model of `transformers` with its image processor.
 
     Args:
         module: The model, such as `AutoModelForImageClassification`, `AutoModelForObjectDetection`,
             `AutoModelForSemanticSegmentation` or `AutoModel` loads.
-        processor: Its image processor, such as `AutoImageProcessor` loads.
-        tokenizer: Its tokenizer, if it encodes texts, such as `AutoTokenizer` loads.
+        processor: Its image processor, such as `AutoImageProcessor` loads, or a `Preprocessing`. By
+            default the one in the folder, or in the cache, that the model was loaded from.
+        tokenizer: Its tokenizer, if it encodes texts, such as `AutoTokenizer` loads; by default
+            the one in the folder that the model was loaded from.
         name: What to call the model; by default the name or folder it was loaded from.
 
     Returns:
@@ -120,7 +123,34 @@ def hugging_face_classifier(
     config = getattr(module, "config", None)
     label = name or str(getattr(config, "name_or_path", "")) or type(module).__name__
     task = task_of(type(module).__name__)
-    preprocessing = read_preprocessing(processor)
-    tokens = None if tokenizer is None else lambda: tokenizer
+    origins = dict.fromkeys(ASSUMED_ORIGINS, "its image processor")
+    if processor is None:
+        processor = _saved_processor(label)
+    if processor is None:
+        preprocessing = Preprocessing.for_channels(getattr(config, "num_channels", None))
+        origins = dict(ASSUMED_ORIGINS)
+    elif isinstance(processor, Preprocessing):
+        preprocessing = processor
+    else:
+        preprocessing = read_preprocessing(processor)
+    tokens = _tokenizer(label) if tokenizer is None else lambda: tokenizer
     classifier = task.classifier(LoadedModel(module, preprocessing, label, tokens))
-    return replace(classifier, module=classifier.module.eval())
+    return replace(classifier, module=classifier.module.eval(), origins=origins)
+
+
+def _saved_processor(name: str) -> Any:
+    """Return the image processor beside a model that the user loaded, or None."""
+    transformers = import_transformers("it")
+    try:
+        if is_path(name):
+            return read_processor(transformers, Path(name), name)
+        return transformers.AutoImageProcessor.from_pretrained(name, local_files_only=True)
+    except Exception:  # transformers raises almost anything for a name that it does not know
+        return None
+
+
+def _tokenizer(name: str) -> Tokenizer | None:
+    """Return a function that reads the tokenizer beside a model that the user loaded, or None."""
+    if not is_path(name):
+        return None
+    return cache(lambda: read_tokenizer(import_transformers("it"), Path(name), name))

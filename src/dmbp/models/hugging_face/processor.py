@@ -7,22 +7,16 @@ processor is refused if the two differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy
-import torch
 from PIL import Image
 from torch import Tensor
 
 from dmbp.errors import DMBPError, ModelError
 from dmbp.models.classifier import Preprocessing
-
-TOLERANCE = 0.5
-"""The mean difference allowed between the processor's trial photos and ours, in levels of 255:
-torchvision's and Pillow's rounding differ by 0.1 at most, a shift by one pixel makes a difference
-of 13."""
+from dmbp.models.transforms import prepares_alike
 
 SQUEEZED_FROM = 384
 """Size from which ConvNeXt's processor squeezes photos; for smaller sizes it crops them."""
@@ -52,23 +46,16 @@ def read_preprocessing(processor: Any) -> Preprocessing:
         candidates = [preprocessing]
         if preprocessing.fit == "whole":
             candidates = [replace(preprocessing, multiple=k) for k in MULTIPLES]
-        found = next((k for k in candidates if _is_prepared_alike(k, processor)), None)
+
+        def prepare(photo: Image.Image) -> Tensor:
+            return processor(photo, return_tensors="pt")["pixel_values"]
+
+        found = next((k for k in candidates if prepares_alike(k, prepare)), None)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, DMBPError) as error:
         raise _unsupported(processor) from error  # settings of another kind
     if found is None:
         raise _unsupported(processor)
     return found
-
-
-def _is_prepared_alike(preprocessing: Preprocessing, processor: Any) -> bool:
-    """Return whether trial photos become what the processor makes of them."""
-    std = torch.tensor(preprocessing.std).view(-1, 1, 1)
-    for photo in _trial_photos(preprocessing):
-        ours = preprocessing.tensor(preprocessing.view(photo))
-        theirs: Tensor = processor(photo, return_tensors="pt")["pixel_values"]
-        if ours.shape != theirs.shape or 255 * ((ours - theirs) * std).abs().mean() > TOLERANCE:
-            return False
-    return True
 
 
 def _read_sizes(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,16 +84,6 @@ def _read_normalisation(settings: Mapping[str, Any]) -> dict[str, Any]:
     mean = settings["image_mean"] if is_normalised else (0.0, 0.0, 0.0)
     std = settings["image_std"] if is_normalised else (1.0, 1.0, 1.0)
     return {"mean": tuple(m / white for m in mean), "std": tuple(s / white for s in std)}
-
-
-def _trial_photos(preprocessing: Preprocessing) -> Iterator[Image.Image]:
-    """Yield noise as rough as a photograph, so that a shift by one pixel shows.
-
-    Where the long side is limited, there is also a photo that is long enough for that.
-    """
-    noise = numpy.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=numpy.uint8)
-    for size in ((400, 300), (200, 700))[: 1 if preprocessing.longest is None else 2]:
-        yield Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
 
 
 def _unsupported(processor: Any) -> ModelError:
