@@ -70,8 +70,8 @@ lies on the shape (with windows of 1/8 80 to 98 %, with the default's 57 to 90 %
 STRIP, STRIP_WINDOW = 2, 1 / 2
 """Images so many times longer than they are high are lines of text: a target that looks at a part
 of them is tested with squares of so much of their height. Of the red for the third character of
-five words, 85 to 96 % then lies in its columns (with the default's windows, which have the shape of
-the image, 58 to 80 %)."""
+three words, 84 to 96 % then lies in its columns (with the default's windows, which have the shape
+of the image, 74 to 80 %)."""
 
 
 def window_for(target: object, size: Sequence[int]) -> tuple[float, ...] | None:

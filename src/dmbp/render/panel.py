@@ -460,8 +460,8 @@ def draw_evidence(
 ) -> None:
     """Draw a row's map over its photo, with a line around its region, under a title."""
     style = style or PanelStyle()
-    picture = style.evidence_image(row.attribution, row.photo, row.views)
-    show_image(axis, picture, title, lines=lines)
+    evidence = style.evidence_image(row.attribution, row.photo, row.views)
+    show_image(axis, evidence, title, lines=lines)
     label_views(axis, row.views)
     draw_region(axis, row)
 
