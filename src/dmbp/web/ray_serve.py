@@ -9,9 +9,8 @@ together.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
-
-from ray import serve
 
 from dmbp.errors import InputError, require_known
 from dmbp.web.app import PageOptions, make_app
@@ -45,9 +44,10 @@ def app(arguments: Mapping[str, str]) -> Any:
         arguments.get("token"),
         waiting=int(_number(arguments, "waiting", 32)),
     )
+    serve: Any = import_module("ray.serve")
     # The app is made in the replica: its queues belong to the event loop there.
-    replica: Any = serve.ingress(lambda: make_app(options))
-    deployed: Any = serve.deployment(
+    replica = serve.ingress(lambda: make_app(options))
+    deployed = serve.deployment(
         name="dmbp",
         num_replicas=int(_number(arguments, "replicas", 1)),
         max_ongoing_requests=AT_ONCE,

@@ -178,7 +178,7 @@ class WorkQueue:
         for job in (*self._running, *self._waiting):
             job.finish(Refusal("the server is shutting down"))
         if self._process is not None:
-            await self._process.end()
+            await self._process.leave()
 
     @property
     def pid(self) -> int | None:
@@ -356,6 +356,12 @@ class _Process:
         except OSError:
             return False
         return True
+
+    async def leave(self) -> None:
+        """Let the process end by itself, so that it tidies up, or kill it."""
+        if await self.send(None):
+            await asyncio.to_thread(self._process.join, GRACE)
+        await self.end()
 
     async def end(self) -> None:
         """Kill the process: it holds nothing that has to be saved."""

@@ -107,7 +107,7 @@ OUT_OF_MEMORY = "there is not enough memory for this photo and this model"
 
 
 def main(pipe: Any, service: str, arguments: bytes) -> None:
-    """Run a service, `module:class`, until the pipe is closed.
+    """Run a service, `module:class`, until it is sent None or the pipe is closed.
 
     The arguments of the class are pickled: reading them may import PyTorch, which takes seconds.
     """
@@ -117,7 +117,7 @@ def main(pipe: Any, service: str, arguments: bytes) -> None:
 class _Worker:
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._tasks: SimpleQueue[Task] = SimpleQueue()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._running: int | None = None
         self._cancelled: int | None = None
         signal.signal(signal.SIGINT, self._interrupt)
@@ -132,8 +132,8 @@ class _Worker:
         except Exception as error:
             self._send(Failed(None, _refusal(error)))
             return
-        while True:
-            self._answer(service, self._tasks.get())
+        while (task := self._tasks.get()) is not None:
+            self._answer(service, task)
 
     def _answer(self, service: Service, task: Task) -> None:
         def report(step: int, of: int, doing: str) -> None:
