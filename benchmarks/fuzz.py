@@ -1,8 +1,10 @@
 """Many hostile inputs: `python -m benchmarks.fuzz --tries 5000 --seed 1`.
 
-Runs commands on photos, model files, weights, plans, datasets, results files and options that are
-damaged, tampered with or absurd (`tests/fuzz`), and prints a table of what went wrong. A try is
-determined by the seed and its index: `--only 123` runs one again and prints all of its output.
+Runs commands on photos, model files and what lies beside them, weights, plans, datasets, results
+files, options, arrays, scans and targets that are damaged, tampered with or absurd (`tests/fuzz`),
+and prints a table of what went wrong. A try is determined by the seed and its index: `--only 123`
+runs one again and prints all of its output. NIfTI and DICOM files are read only if nibabel and
+pydicom are installed.
 
     tries               commands that were run
     tracebacks          an exception that was not caught, or a sentence that calls it a bug
@@ -16,6 +18,7 @@ determined by the seed and its index: `--only 123` runs one again and prints all
 """
 
 import argparse
+import itertools
 import shlex
 import signal
 import sys
@@ -34,7 +37,7 @@ from tests.fuzz.judge import (
     WORDS,
     Outcome,
 )
-from tests.fuzz.pool import KINDS, Fuzzer
+from tests.fuzz.pool import KINDS, Fuzzer, draw_kind
 
 COLUMNS = {
     "tracebacks": (TRACEBACK, BUG),
@@ -82,11 +85,21 @@ def _line(kind: str, outcomes: Sequence[Outcome]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def indices(options: argparse.Namespace) -> list[int]:
+    """Return the tries to run: the first ones of the kind that was asked for."""
+    found = (
+        index
+        for index in itertools.count(options.first)
+        if options.kind in (None, draw_kind(options.seed, index)[1])
+    )
+    return list(itertools.islice(found, options.tries))
+
+
 def run(options: argparse.Namespace) -> int:
     started = time.monotonic()
     outcomes: list[Outcome] = []
     with Fuzzer(options.seed, workers=options.workers) as fuzzer:
-        for outcome in fuzzer.outcomes(range(options.first, options.first + options.tries)):
+        for outcome in fuzzer.outcomes(indices(options)):
             outcomes.append(outcome)
             if outcome.problems:
                 print(describe(outcome), flush=True)
@@ -120,6 +133,7 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the index of the first try")
+    parser.add_argument("--kind", choices=KINDS, help="only tries of this kind")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, metavar="INDEX", help="run this try alone")
     parser.add_argument("--slow", type=float, help="also name tries that take so many seconds")

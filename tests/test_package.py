@@ -29,10 +29,13 @@ PUBLIC = [
     "Pieces",
     "Settings",
     "__version__",
+    "bench",
     "compare",
     "doctor",
     "explain",
+    "explain_dataset",
     "explain_func",
+    "frame",
     "linearize",
     "load",
     "methods",
@@ -134,6 +137,17 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "cat.png").exists()
+
+
+def test_the_python_about_datasets_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample_photos()["cat"][0].resize((200, 133)).save("photo.jpg")
+    page = (ROOT / "docs/datasets.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "docs/datasets.md", "exec"), names)
+    assert names["maps"].shape == (12, 3, 16, 16)
+    assert list(names["frame"].target) == ["cat", "dog"]
 
 
 def test_the_python_about_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ Public names:
     compare()           several methods side by side on one photo, with their scores
     sanity()            whether maps change when the model's last layer is random
     doctor()            whether a model can be explained, how exactly, at what cost
+    explain_dataset()   explains a Dataset or DataLoader item by item; a run may be continued
+    frame()             explanations as a data frame of pandas or Polars
+    bench               benchmarks; bench.read() returns their results as data frames
     DMBP                the method, a Captum `Attribution`: attribute() returns maps, and explain()
                         a Decomposition
     load()              reads a Decomposition that was saved to a file
@@ -56,12 +59,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmbp import metrics, models, render, targets
+    from dmbp import bench, metrics, models, render, targets
     from dmbp.attribution import DMBP, explain_func, methods
     from dmbp.decompose import Decomposition, Settings, load
     from dmbp.errors import DMBPError
     from dmbp.linear import LinearNetwork, Pieces, linearize, rather_than
     from dmbp.workflows.api import compare, doctor, explain, sanity
+    from dmbp.workflows.datasets import explain_dataset
+    from dmbp.workflows.frames import frame
 
 __version__ = "0.1.0"
 
@@ -73,10 +78,13 @@ __all__ = [
     "Pieces",
     "Settings",
     "__version__",
+    "bench",
     "compare",
     "doctor",
     "explain",
+    "explain_dataset",
     "explain_func",
+    "frame",
     "linearize",
     "load",
     "methods",
@@ -100,7 +108,9 @@ _HOMES = {
     "compare": "dmbp.workflows.api",
     "doctor": "dmbp.workflows.api",
     "explain": "dmbp.workflows.api",
+    "explain_dataset": "dmbp.workflows.datasets",
     "explain_func": "dmbp.attribution",
+    "frame": "dmbp.workflows.frames",
     "linearize": "dmbp.linear",
     "load": "dmbp.decompose",
     "methods": "dmbp.attribution",
@@ -109,9 +119,12 @@ _HOMES = {
 }
 
 
+_MODULES = "bench", "errors", "integrations", "linear", "metrics", "models", "render", "targets"
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in ("errors", "integrations", "linear", "metrics", "models", "render", "targets"):
+    if name in _MODULES:
         return import_module(f"dmbp.{name}")
     raise AttributeError(f"module 'dmbp' has no attribute {name!r}")

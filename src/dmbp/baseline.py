@@ -89,13 +89,20 @@ def _blur_along_all(inputs: Tensor, weights: Tensor) -> Tensor:
     return inputs
 
 
+MOST_SUMMED = 2**22
+"""The most numbers that are summed at once; the sums take ten times their memory."""
+
+
 def _box_mean(lines: Tensor, half: int) -> Tensor:
-    """Return the mean of up to `half` neighbours on each side, of lines (…, length)."""
+    """Return the mean of up to `half` neighbours on each side, of lines (lines, 1, length)."""
     length = lines.shape[-1]
-    total = functional.pad(in_float64(lines).cumsum(-1), (1, 0))
-    place = torch.arange(length, device=total.device)
+    place = torch.arange(length, device=in_float64(lines[:1]).device)
     first, last = (place - half).clamp(min=0), (place + half + 1).clamp(max=length)
-    return ((total[..., last] - total[..., first]) / (last - first)).to(lines)
+    means: list[Tensor] = []
+    for some in lines.split(max(1, MOST_SUMMED // length)):
+        total = functional.pad(in_float64(some).cumsum(-1), (1, 0))
+        means.append(((total[..., last] - total[..., first]) / (last - first)).to(lines))
+    return means[0] if len(means) == 1 else torch.cat(means)
 
 
 def noise(inputs: Tensor) -> Tensor:

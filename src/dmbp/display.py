@@ -48,11 +48,11 @@ class Shown(ABC):
         """
         raise InputError(f"a {type(self).__name__} has several pictures: draw it with figure()")
 
-    def plot(self, where: Where = None, **options: Any) -> Figure:
+    def plot(self, path: Where = None, **options: Any) -> Figure:
         """Draw the picture, and return it as a matplotlib figure.
 
         Args:
-            where: A path that ends in .png, .svg or .pdf; an open binary file, which gets a PNG; or
+            path: A path that ends in .png, .svg or .pdf; an open binary file, which gets a PNG; or
                 axes of matplotlib, which get the map alone. None writes nothing.
             **options: Those of `figure`, such as `style=dmbp.render.PanelStyle(smoothing=0)`.
 
@@ -60,15 +60,15 @@ class Shown(ABC):
             The figure, or that of the axes.
 
         Raises:
-            InputError: If `where` is something else.
+            InputError: If `path` is something else.
             OutputError: If the file cannot be written.
         """
-        if where is not None and hasattr(where, "transAxes"):
-            axes: Any = where
+        if path is not None and hasattr(path, "transAxes"):
+            axes: Any = path
             self.draw_on(axes, **options)
             return axes.get_figure(root=True)
         figure = self.figure(**options)
-        write_figure(figure, where)
+        write_figure(figure, path)
         return figure
 
     def show(self) -> Self:

@@ -20,6 +20,7 @@ import ctypes
 import gc
 import io
 import logging
+import math
 import os
 import signal
 import threading
@@ -161,6 +162,20 @@ RESIDENT_GROWTH = "resident growth of the process"
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_HIGH_WATER_MARK = "5"
 """What to write to `clear_refs` to set the high-water mark to the present value (proc(5))."""
+
+
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""The most bytes that a container on Linux may take, or `max`."""
+
+
+def machine_memory() -> float:
+    """Return how many bytes of memory this machine, or the container, has; infinity if unknown."""
+    found = math.inf
+    with suppress(OSError, ValueError, AttributeError):  # not on Windows
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):
+        found = min(found, int(CONTAINER_LIMIT.read_text()))
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Stages of token networks: the layer that is taken, and its layout against one made by hand."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from dmbp.attribution.guided_backprop import GuidedGradCAM
 from dmbp.attribution.stage import Stage, Stages
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer
-from tests.attribution.token_networks import TOKEN_NETWORKS, TokenNetwork, tokens
+from tests.attribution.token_networks import TOKEN_NETWORKS, tokens
 from tests.tolerance import FLOAT64, relative
 
 
@@ -18,6 +20,22 @@ def stages_of(model: nn.Module, images: Tensor) -> Stages:
     linearizer = Linearizer(model)
     net = linearizer.linearize(images, target=0)
     return Stages(net, linearizer.positions(images))
+
+
+@cache
+def captured(name: str) -> tuple[nn.Module, Tensor, Linearizer]:
+    """A network of the table with images for it, captured once for all tests."""
+    network = TOKEN_NETWORKS[name]
+    model, images = network.model(), network.images()
+    linearizer = Linearizer(model)
+    linearizer.linearize(images, target=0)
+    return model, images, linearizer
+
+
+def named_stages(name: str) -> tuple[nn.Module, Tensor, Stages]:
+    model, images, linearizer = captured(name)
+    net = linearizer.linearize(images, target=0)
+    return model, images, Stages(net, linearizer.positions(images))
 
 
 def output_of(model: nn.Module, name: str, images: Tensor) -> Tensor:
@@ -35,11 +53,11 @@ def name_and_size(stage: Stage) -> tuple[str, tuple[int, int]]:
     return stage.layer.name, stage.layer.size
 
 
-@pytest.mark.parametrize("network", TOKEN_NETWORKS.values(), ids=TOKEN_NETWORKS)
-def test_the_last_stage(network: TokenNetwork) -> None:
+@pytest.mark.parametrize("name", TOKEN_NETWORKS)
+def test_the_last_stage(name: str) -> None:
     """It has the name, the size and the layout of the table, and its name gives the same map."""
-    model, images = network.model(), network.images(rows=2)
-    stages = stages_of(model, images)
+    network = TOKEN_NETWORKS[name]
+    model, images, stages = named_stages(name)
     stage = stages.last()
     assert name_and_size(stage) == (network.layer, network.grid)
     by_hand = network.lay_out(output_of(model, network.layer, images))
@@ -52,9 +70,7 @@ def test_the_last_stage(network: TokenNetwork) -> None:
 
 def test_other_layers_by_name() -> None:
     """Blocks, the modules inside them and windows are laid out too."""
-    network = TOKEN_NETWORKS["vit"]
-    model, images = network.model(), network.images()
-    stages = stages_of(model, images)
+    model, images, stages = named_stages("vit")
     for name, skip in (("blocks.0", 1), ("blocks.2.attn", 1), ("blocks.1.mlp.fc1", 1)):
         by_hand = tokens((4, 6), skip)(output_of(model, name, images))
         assert relative(stages.named(name).activation, by_hand) <= FLOAT64
@@ -66,9 +82,8 @@ def test_other_layers_by_name() -> None:
 
 def test_windows_by_name() -> None:
     """Attention inside windows has them in its first dimension, with those of all images."""
-    network = TOKEN_NETWORKS["swin of timm"]
-    model, images = network.model(), network.images()
-    found = stages_of(model, images).named("layers.0.blocks.0.attn").activation
+    model, images, stages = named_stages("swin of timm")
+    found = stages.named("layers.0.blocks.0.attn").activation
     windows = output_of(model, "layers.0.blocks.0.attn", images)  # (2 · 16, 16, channel)
     rows = windows.unflatten(0, (2, 4, 4)).unflatten(3, (4, 4))
     by_hand = rows.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
@@ -104,9 +119,7 @@ def test_tokens_in_any_order() -> None:
 
 
 def test_maps_do_not_depend_on_the_batch() -> None:
-    network = TOKEN_NETWORKS["swin of timm"]
-    model, images = network.model(), network.images(rows=3)
-    linearizer = Linearizer(model)
+    model, images, linearizer = captured("swin of timm")
     for name, settings in (("gradcam", {"signed": True}), ("guided_gradcam", {}), ("fullgrad", {})):
         method = METHODS[name](model, **settings)
         method.linearizer.share_captures(linearizer)
@@ -117,16 +130,17 @@ def test_maps_do_not_depend_on_the_batch() -> None:
 
 def test_a_layer_that_the_score_does_not_depend_on() -> None:
     """After the last block only the class token is read."""
-    network = TOKEN_NETWORKS["vit"]
-    model, images = network.model(), network.images()
+    model, images, linearizer = captured("vit")
     cam = GradCAM(model, layer="blocks.2")
+    cam.linearizer.share_captures(linearizer)
     with pytest.warns(UserWarning, match=r"at blocks\.2 is zero everywhere: the score does not"):
         assert not cam.attribute(images, target=0).any()
 
 
 def test_the_layer_is_told() -> None:
-    network = TOKEN_NETWORKS["vit"]
-    for method in (GradCAM(network.model(), signed=True), GuidedGradCAM(network.model())):
+    model, images, linearizer = captured("vit")
+    for method in (GradCAM(model, signed=True), GuidedGradCAM(model)):
+        method.linearizer.share_captures(linearizer)
         assert method.used_layer is None
-        method.attribute(network.images(), target=0)
+        method.attribute(images, target=0)
         assert str(method.used_layer) == "blocks.1 (4×6)"

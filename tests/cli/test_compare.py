@@ -138,6 +138,19 @@ def test_settings_reach_the_method_and_the_record() -> None:
     assert record["methods"]["gradcam"]["settings"] == {"layer": "0", "signed": True}
     assert record["insertion"] == {"steps": 28, "substrate": "blur"}
     assert record["capture_seconds"] > 0
+    assert "may take" not in done.stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_method_that_takes_minutes_says_so_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmbp.workflows.compare.ANNOUNCED", 0.0)
+    settings = ("--set", "rise.masks=60")
+    done = run("compare", "photo.jpg", *GOOD, "--methods", "gradient,rise", *settings)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if "may take" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("rise runs the model on 60 images, which may take ")
+    assert lines[0].endswith(" s; with --set rise.masks=10, a sixth of that")
 
 
 @pytest.mark.usefixtures("folder")

@@ -605,7 +605,7 @@ def test_how_photos_are_prepared(folder: Path) -> None:
     ("option", "value", "sentence"),
     [
         ("--size", "48x", "--size must be a number of pixels, or height and width such as 48x192"),
-        ("--size", "5000", "each at most 4096, not '5000'"),
+        ("--size", "5000", "each at most 4096, not 5000×5000"),
         ("--mean", "a,b,c", "--mean must be one number, or three numbers, one for each channel"),
         ("--std", "1,2", "--std must be one number, or three numbers, one for each channel"),
         ("--std", "0", "std must be above zero in every channel"),

@@ -32,6 +32,8 @@ def hostile(folder: Path) -> Path:
     Path("loop").symlink_to("loop")
     Image.new("1", (16, 10_000)).save("long.png")
     Image.fromarray(numpy.full((20, 20), numpy.nan, numpy.float32)).save("nan.tif")
+    with Path("arrays.npy").open("wb") as file:
+        numpy.savez(file, numpy.ones(3))
     Path("mathtext.txt").write_text("$\\nosuch$\n$\\frac{1}$\na$b$c\n")
     Path("empty_model.py").write_text(
         "import torch\nfrom tests.cli.networks import net\nmodel = net().to('meta')\n"
@@ -59,6 +61,7 @@ SENTENCES: dict[str, tuple[list[str], str]] = {
         "the model's '0.weight' is on the meta device and has no data",
     ),
     "many digits": (["photo.jpg", "--target", "9" * 5000], "is out of range: the model has cla"),
+    "long target": (["photo.jpg", "--target", "margin:" + "x" * 9000], "xxx…xxx"),
     "learning rate": (
         ["photo.jpg", "--learning-rate", "1e308"],
         "learning_rate must be above 0 and at most 1,000, not 1e+308",
@@ -67,6 +70,7 @@ SENTENCES: dict[str, tuple[list[str], str]] = {
         ["photo.jpg", "--iterations", "1" + "0" * 20],
         "iterations must be a whole number from 0 to 10,000, not 100000000000000000000",
     ),
+    "several arrays": (["photo.jpg", "--hold", "x=arrays.npy"], "has several arrays: save one"),
     "no HPU": (["photo.jpg", "--device", "hpu"], "device 'hpu' is not available"),
     "no MKL-DNN": (["photo.jpg", "--device", "mkldnn"], "'mkldnn' is not available: this PyTorch"),
     "empty device": (["photo.jpg", "--device", ""], "device '' is not available"),

@@ -9,9 +9,11 @@ import numpy
 import pytest
 from PIL import Image
 
-from dmbp.data import is_array_file, read_array, read_photo
+from dmbp.data import arrays, is_array_file, read_array, read_photo
 from dmbp.data.arrays import MAX_VALUES
 from dmbp.errors import PhotoError
+from dmbp.process import machine_memory
+from tests.fuzz.arrays import DEFLATED, PLAIN, deflated_zeros, dicom, nifti
 
 
 def saved(path: Path, values: object) -> Path:
@@ -151,8 +153,57 @@ def test_a_missing_package_or_a_damaged_scan_is_one_sentence(
 ) -> None:
     (tmp_path / name).write_bytes(b"no scan")
     missing = f"is read by the package {package}: pip install {package}"
-    with pytest.raises(PhotoError, match=missing if find_spec(package) is None else "cannot be"):
+    with pytest.raises(
+        PhotoError, match=missing if find_spec(package) is None else " is no |cannot be"
+    ):
         read_array(tmp_path / name)
+
+
+def test_pages_are_compared_before_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may have a first page of 16 × 16 pixels, and later ones that fill the memory."""
+    first, large = Image.new("L", (16, 16)), Image.new("L", (3000, 3000))
+    first.save(tmp_path / "a.tif", save_all=True, append_images=[large])
+    monkeypatch.setattr("dmbp.data.arrays.MAX_VALUES", 600)
+    as_numbers = arrays._as_numbers
+    monkeypatch.setattr(
+        arrays, "_as_numbers", lambda path, page: as_numbers(path, page.resize((16, 16)))
+    )
+    with pytest.raises(PhotoError, match="has pages of different sizes"):
+        read_array(tmp_path / "a.tif")
+
+
+def test_an_input_that_the_machine_cannot_explain_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(tmp_path / "a.npy", numpy.zeros((100, 100, 100), numpy.uint8))
+    monkeypatch.setattr(arrays, "machine_memory", lambda: 2.0**29)
+    with pytest.raises(PhotoError, match=r"may take 0\.6 GB, and this machine has 0\.5: make it"):
+        read_array(path)
+    assert machine_memory() > 2**28
+
+
+def test_a_deflated_dicom_file_is_not_unpacked(tmp_path: Path) -> None:
+    """Three kilobytes here; three megabytes would take gigabytes."""
+    pytest.importorskip("pydicom")
+    start, body = dicom(random.Random(0), odd=False, syntax=DEFLATED)
+    (tmp_path / "a.dcm").write_bytes(start + deflated_zeros(body, 2**20))
+    with pytest.raises(PhotoError, match="is deflated: save it without that compression"):
+        read_array(tmp_path / "a.dcm")
+    start, body = dicom(random.Random(2), odd=False, syntax=PLAIN)
+    (tmp_path / "b.dcm").write_bytes(start + body)
+    assert read_array(tmp_path / "b.dcm").values.shape == (12, 10, 11)
+
+
+@pytest.mark.parametrize("offset", [0.0, 348.0, -5.0, 1e9, float("nan")])
+def test_nifti_extensions_are_not_read_without_end(tmp_path: Path, offset: float) -> None:
+    """nibabel reads all of them, and a small compressed file may claim gigabytes."""
+    pytest.importorskip("nibabel")
+    content = nifti(random.Random(3), sides=(3, 4, 5), offset=offset)
+    (tmp_path / "a.nii").write_bytes(content)
+    with pytest.raises(PhotoError, match="it says that its numbers begin at byte"):
+        read_array(tmp_path / "a.nii")
 
 
 def test_nifti_volumes_have_depth_first(tmp_path: Path) -> None:

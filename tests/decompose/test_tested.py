@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import dmbp
 from dmbp.decompose.details import DETAILS, box_mean, gaussian
+from dmbp.decompose.places import window_for
 from dmbp.decompose.removal import PROGRESS_STEPS, rival_weights
 from dmbp.decompose.settings import WindowTest
 from dmbp.decompose.tested import (
@@ -25,6 +26,7 @@ from dmbp.decompose.windows import windows_over
 from dmbp.engine import input_gradients
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Question
+from dmbp.targets import BoundTarget, Value
 from tests import nets
 from tests.tolerance import BATCH, relative
 
@@ -219,6 +221,37 @@ def test_windows_overlap_by_half() -> None:
     first, second = found.masks(torch.arange(2))
     assert first.nonzero().amax(0).tolist() == [15, 15]
     assert second.nonzero().amin(0).tolist() == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("size", "region", "is_local", "side"),
+    [
+        ((64, 64), None, False, None),
+        ((64, 64), None, True, (6, 6)),
+        ((64, 64), (20, 20), False, (6, 6)),
+        ((64, 64), (40, 40), True, None),  # where it looks is known
+        ((48, 320), None, True, (24, 24)),
+        ((320, 48), (24, 24), False, (24, 24)),
+        ((32, 32, 32), None, True, None),
+        ((500,), None, True, None),
+    ],
+)
+def test_targets_that_look_at_a_part_have_small_windows(
+    size: tuple[int, ...],
+    region: tuple[int, int] | None,
+    is_local: bool,
+    side: tuple[int, int] | None,
+) -> None:
+    mask = None
+    if region is not None:
+        mask = torch.zeros(size, dtype=torch.bool)
+        mask[: region[0], : region[1]] = True
+    target = BoundTarget(Value(0), "it", region=mask, is_local=is_local)
+    shares = window_for(target, size)
+    found = windows_over(torch.zeros(1, 1, *size), shares, None)
+    expected = windows_over(torch.zeros(1, 1, *size), None, None) if side is None else side
+    assert found.side == (expected if isinstance(expected, tuple) else expected.side)
+    assert window_for(3, size) is None
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 60), (2, 9), (1, 3, 40, 28), (1, 2, 8, 8, 8)])

@@ -14,6 +14,7 @@ from dmbp.engine.forward.forward_pass import (
     ForwardPass,
     ForwardPasses,
     fast_forward,
+    fingerprint,
     input_gradients,
 )
 from dmbp.engine.forward.graph import ForwardGraph
@@ -428,8 +429,46 @@ def test_changed_parameters_are_noticed() -> None:
     forward = fast_forward(captured, images)
     assert forward is not None
     assert forward.is_faithful(images, model(images))
-    model.conv1.weight.data.mul_(3)
+    model.conv1.weight.data.mul_(1 + 1e-6)
+    assert relative_error(forward(images), model(images)) <= ROUNDING
     assert not forward.is_faithful(images, model(images))
+
+
+def test_a_step_of_a_fused_optimizer_is_noticed() -> None:
+    """PyTorch does not count it as a change."""
+    model, images = nets.ResidualNet(), torch.randn(2, 3, 8, 8)
+    forward = fast_forward(captured_graph(model, images), images)
+    assert forward is not None
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6, fused=True)
+    counted = model.conv1.weight._version
+    model(images).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert relative_error(forward(images), model(images)) <= 1e-4
+        assert not forward.is_faithful(images, model(images))
+    assert model.conv1.weight._version == counted
+
+
+def test_fingerprints() -> None:
+    """They tell every kind of number apart, and NaN is the same as itself."""
+    tensors = [
+        torch.randn(1000),
+        torch.randn(7, 9).half(),
+        torch.randn(70, dtype=torch.float64),
+        torch.randn(3, dtype=torch.complex64),
+        torch.ones(70, dtype=torch.bool),
+        torch.tensor(3),
+        torch.zeros(0),
+        torch.full((2,), torch.nan),
+    ]
+    first = fingerprint(tensors)
+    assert fingerprint(tensors) == first
+    for tensor in tensors[:6]:
+        flat = tensor.data.view(-1)
+        kept = flat[-1].clone()
+        flat[-1] = ~kept if tensor.dtype == torch.bool else kept * 1.01 + 1
+        assert fingerprint(tensors) != first, tensor.dtype
+        flat[-1] = kept
 
 
 @torch.no_grad()

@@ -66,8 +66,9 @@ def make_plan_case(rng: Random, folder: Path, stock: Stock) -> Case:
     else:
         note = "changed entries"
         tree = damaged_tree(rng, _full_plan(rng, path))
-        text = "\n".join(f"{_text(key)} = {_inline(value)}" for key, value in tree.items())
-        path.write_text(with_nested_lists(text), encoding="utf-8", errors="surrogateescape")
+        path.write_text(
+            with_nested_lists(toml_lines(tree)), encoding="utf-8", errors="surrogateescape"
+        )
     return Case(_bench(rng.choice(COMMANDS)), f"plan: {note[:60]}")
 
 
@@ -105,8 +106,12 @@ RAW_ENTRIES = (
 )
 
 
+def toml_lines(tree: Mapping[str, Any]) -> str:
+    """Return a tree as TOML; what TOML cannot express becomes text."""
+    return "\n".join(f"{_text(key)} = {_inline(value)}" for key, value in tree.items())
+
+
 def _inline(value: Any) -> str:
-    """Return a value as TOML; what TOML cannot express becomes text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

@@ -20,6 +20,7 @@ ORDINARY: Mapping[str, list[str]] = {
     "explain": ["photo.png", "--model", MODEL, *FAST],
     "compare": ["photo.png", "--model", MODEL, "--methods", "gradient"],
     "sanity": ["photo.png", "--model", MODEL, "--methods", "gradient", "--draws", "1"],
+    "boxes": ["photo.png", "--model", "tests.cli.networks:detector"],
     "doctor": [MODEL],
     "demo": [],
     "models": [],
@@ -49,7 +50,7 @@ USUAL: Mapping[str, Callable[[Random], list[str]]] = {
     "--model": lambda rng: ["--model", rng.choice(MODELS)],
     "--weights": lambda rng: ["--weights", rng.choice(("net.pth", "net.safetensors", "photo.png"))],
     "--classes": lambda rng: ["--classes", rng.choice(("classes.txt", "photo.png", "folder"))],
-    "--target": lambda rng: ["--target", rng.choice(("cat", "0", "2", "3", "-1", "CAT", "rivals"))],
+    "--target": lambda rng: ["--target", rng.choice(TARGETS)],
     "--rather-than": lambda rng: ["--rather-than", rng.choice(("dog", "rivals", "1", "cat", "7"))],
     "--device": lambda rng: ["--device", rng.choice(DEVICES)],
     "--smooth": lambda rng: ["--smooth", rng.choice(LINES)],
@@ -62,7 +63,12 @@ USUAL: Mapping[str, Callable[[Random], list[str]]] = {
     "--plan": lambda rng: ["--plan", "plan.toml"],
     "--out": lambda rng: ["--out", rng.choice(("new", "a/b/c", "photo.png", "folder"))],
     "--workers": lambda rng: ["--workers", rng.choice(("1", "0", "-3", "1000000", "nan"))],
-    "--size": lambda rng: ["--size", rng.choice(("32", "1", "40", "300"))],
+    "--size": lambda rng: ["--size", rng.choice(("32", "1", "40", "300", "48x192", "1024x1"))],
+    "--mean": lambda rng: ["--mean", rng.choice(NUMBERS)],
+    "--std": lambda rng: ["--std", rng.choice(NUMBERS)],
+    "--bands": lambda rng: ["--bands", rng.choice(("1", "3,2,1", "0,1,2", "1,2", "99999999", ","))],
+    "--hold": lambda rng: ["--hold", rng.choice(("x=1", "x=a.npy", "images=photo.png", "=", "x="))],
+    "--prompt": lambda rng: ["--prompt", rng.choice(("a cat", "", "🐈" * 999))],
 }
 """Values that are right, or nearly so, by option."""
 
@@ -74,6 +80,11 @@ MODELS = (
     *("tests.cli.networks:several", "tests.cli.networks:nosuch", "nosuch:x", ":", "a:", "net.pth"),
     *("photo.png", "timm:", "timm:nosuch", "resnet999", "os:getcwd", "sys:exit", "folder.onnx"),
 )
+TARGETS = (
+    *("cat", "0", "2", "3", "-1", "CAT", "rivals", "class:cat", "box:0", "box:dog", "value:1"),
+    *("region:cat@box=1,1,9,9", "margin:cat>dog", "step:#0", "similarity:image=photo.png"),
+)
+NUMBERS = ("0.5,0.5,0.5", "0", "1,2", "1e999", "nan,0,0", "0,0,0", "1,2,3,4", ",", "104,117,123")
 SLOW = ("--gif", "--ray")
 """Options that take seconds, and are tried less often."""
 
@@ -108,6 +119,8 @@ def make_option_case(rng: Random, folder: Path, stock: Stock) -> Case:
         arguments[:1] = rng.choice(([], [rng.choice(TEXTS)]))
     added = [_option(rng, option) for option in _some(rng, command)]
     words = [word for pair in added for word in pair]
+    if "rise" in words and not any(word.startswith("rise.masks") for word in words):
+        words += ["--set", "rise.masks=200"]  # thousands take minutes, as the command says
     return Case([*command.split(), *arguments, *words], " ".join(words)[:80])
 
 

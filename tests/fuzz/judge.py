@@ -200,7 +200,7 @@ def _wrong_code(arguments: Sequence[str], ended: Ended, new: Sequence[Path]) -> 
         return [f"1 without a bug: {ended.err}"]
     if ended.code:
         return []
-    if command in ("explain", "compare", "sanity"):
+    if command in ("explain", "compare", "sanity", "boxes"):
         pictures = {".png", ".svg", ".pdf"}
         if ".json" not in suffixes or not suffixes & pictures:
             return ["0 without a picture and a JSON file"]

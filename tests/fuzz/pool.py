@@ -23,12 +23,15 @@ from typing import Any, Protocol
 
 import torch
 
+from tests.fuzz.arrays import make_array_case
 from tests.fuzz.bench_files import make_dataset_case, make_plan_case, make_store_case
 from tests.fuzz.case import Case, Stock, forget, make_stock, write_odd_files
 from tests.fuzz.command_lines import make_option_case
+from tests.fuzz.folders import make_folder_case
 from tests.fuzz.judge import CRASH, HANG, MEMORY, MOST_MEMORY, Ended, Outcome, run_case
 from tests.fuzz.models import make_model_case, make_weights_case
 from tests.fuzz.photos import make_photo_case
+from tests.fuzz.targets import make_target_case
 
 
 class Maker(Protocol):
@@ -45,6 +48,9 @@ KINDS: Mapping[str, tuple[Maker, int]] = {
     "datasets": (make_dataset_case, 8),
     "results files": (make_store_case, 12),
     "options": (make_option_case, 25),
+    "arrays": (make_array_case, 20),
+    "targets": (make_target_case, 20),
+    "folders": (make_folder_case, 20),
 }
 """What is tried: a function that makes a try, and how often it is drawn."""
 

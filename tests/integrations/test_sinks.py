@@ -1,19 +1,23 @@
 """What is written is read back, with the libraries themselves."""
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from dmbp.integrations import MapLogger
 from dmbp.integrations.sinks import MlflowSink, NumbersSink, TensorBoardSink, sinks_for
+from tests.conftest import ROOT
 from tests.integrations.networks import CLASSES, images, network, train
 
 NAMES = ["red", "green (2)"]
@@ -21,13 +25,19 @@ NAMES = ["red", "green (2)"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the libraries
 
 
-def log_two_steps(to: Any, *, each_step: Callable[[int], object] = lambda _: None) -> str:
+def log_two_steps(to: Any, *, each_step: Callable[[int], object] | None = None) -> str:
     """Log maps of a training at steps 0 and 3, and return the summary."""
     maps = MapLogger(
         images(), CLASSES, to=to, every=3, method="gradient", names=NAMES, most_seconds_share=None
     )
     model = network()
-    train(model, 3, after=lambda step: (maps.step(model, step), each_step(step)))
+
+    def after(step: int) -> None:
+        maps.step(model, step)
+        if each_step is not None:
+            each_step(step)
+
+    train(model, 3, after=after)
     return maps.finish(model, 3)
 
 
@@ -65,23 +75,47 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert text.tensor_proto.string_val[0].decode() == said
 
 
-@pytest.mark.parametrize("others_log", [True, False])
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others_log: bool) -> None:
+def test_the_python_about_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL
+    )
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names: dict[str, object] = {"torch": torch, "model": model, "optimizer": optimizer}
+    names |= {"images": images(), "targets": CLASSES, "loader": [(images(), CLASSES)] * 2}
+    exec(compile(block, "docs/training.md", "exec"), names)
+    assert list(tmp_path.glob("runs/first/events.out.tfevents.*"))
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row is kept, ours and those that the training logs for steps of its own."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run = wandb.init(mode="offline", project="maps", dir=str(tmp_path))
-    log_two_steps(run, each_step=lambda k: run.log({"loss": k}, step=k) if others_log else None)
-    run.finish()
-    wandb.teardown()  # its process has then written the file
-    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    folders = {others_log: tmp_path / str(others_log) for others_log in (True, False)}
+    for others_log, folder in folders.items():
+        run = wandb.init(mode="offline", project="maps", dir=str(folder))
+        log_two_steps(run, each_step=partial(log_loss, run) if others_log else None)
+        run.finish()
+    wandb.teardown()  # its process has then written the files
+    for others_log, folder in folders.items():
+        (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+        check_run(file, losses=list("0123") * others_log)
+
+
+def log_loss(run: Any, step: int) -> None:
+    run.log({"loss": step}, step=step)
+
+
+def check_run(file: Path, *, losses: list[str]) -> None:
     records = list(wandb_records(file))
     history = [
         {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
         for record in records
         if record.WhichOneof("record_type") == "history"
     ]
-    assert [k["loss"] for k in history if "loss" in k] == list("0123") * others_log
+    assert [row["loss"] for row in history if "loss" in row] == losses
     ours = [row for row in history if "dmbp/score/red" in row]
     assert [row["dmbp/step"] for row in ours] == ["0", "3"]
     assert "dmbp/moved/red" not in ours[0]

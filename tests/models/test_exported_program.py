@@ -50,6 +50,15 @@ def test_several_images_and_targets(tmp_path: Path, dynamic: object) -> None:
     assert_same_map(program, model, images, [[0, 1], [2], [1]])
 
 
+def test_a_program_for_a_fixed_batch(tmp_path: Path) -> None:
+    model, images = small_network(), torch.randn(4, 3, 16, 16)
+    save(model, tmp_path / "net.pt2", images)
+    with pytest.warns(UserWarning, match="for batches of 4, so that it runs on 4 copies of every"):
+        program = load_model(str(tmp_path / "net.pt2"))
+    assert torch.allclose(program.module(images[:2]), model(images[:2]), atol=1e-6)
+    assert_same_map(program, model, images[:2], [0, 1])
+
+
 def tampered(path: Path, change: Callable[[Any], None]) -> str:
     """Change the JSON of a program, and return the name of the new file."""
 
@@ -154,21 +163,23 @@ def test_programs_that_cannot_be_used(tmp_path: Path) -> None:
 
     two = torch.export.export(Two(), (torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8)))
     torch.export.save(two, tmp_path / "two.pt2")
-    whole = save(small_network(), tmp_path / "eight.pt2", torch.zeros(8, 3, 16, 16)).read_bytes()
+    whole = save(
+        small_network(), tmp_path / "seventeen.pt2", torch.zeros(17, 3, 16, 16)
+    ).read_bytes()
     (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.pt2").write_text("hello")
     save(nn.ReLU(), tmp_path / "last.pt2", torch.zeros(1, 16, 24, 3))
-    save(nn.Conv3d(1, 2, 3), tmp_path / "volumes.pt2", torch.zeros(8, 1, 6, 6, 6))
+    save(nn.Conv3d(1, 2, 3), tmp_path / "volumes.pt2", torch.zeros(17, 1, 6, 6, 6))
     for name, sentence in [
         ("missing.pt2", "there is no model file"),
         ("cut.pt2", "is damaged, or not a program"),
         ("text.pt2", "is damaged, or not a program"),
-        ("eight.pt2", "was exported for batches of 8"),
+        ("seventeen.pt2", "was exported for batches of 17"),
         ("two.pt2", "takes 2 inputs"),
         ("last.pt2", r"of shape \(1, 16, 24, 3\), not photos .* give --layout nhwc"),
-        ("volumes.pt2", "was exported for batches of 8"),
+        ("volumes.pt2", "was exported for batches of 17"),
     ]:
         with pytest.raises(ModelError, match=sentence):
             load_model(str(tmp_path / name))
     with pytest.raises(WeightsError, match="has its weights inside"):
-        load_model(str(tmp_path / "eight.pt2"), weights=Path("a.pth"))
+        load_model(str(tmp_path / "seventeen.pt2"), weights=Path("a.pth"))

@@ -1,6 +1,7 @@
 """Image classifiers of `transformers`: exact, with their own labels and preprocessing."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from dmbp.models import InputSettings, hugging_face_classifier, load_model
 from dmbp.models.classifier import ASSUMED
 from dmbp.models.hugging_face import read_preprocessing
 from dmbp.models.torchvision_models import import_torchvision
+from dmbp.process import measure_peak
 from tests.tolerance import FLOAT32, FLOAT64, relative
 
 import_torchvision()  # transformers imports it, which may fail beside a CPU build of torch
@@ -303,6 +305,9 @@ def test_folders_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPat
     change(folder, hidden_size=32)
     refused("the weights of ./a-folder do not fit its config.json", WeightsError)
     (folder / "config.json").write_text(config)
+    change(folder, architectures=[["ViTForImageClassification"]])
+    assert load_model("hf:./a-folder").classes == LABELS
+    (folder / "config.json").write_text(config)
     weights = load_file(folder / "model.safetensors")
     save_file(
         {key: tensor for key, tensor in weights.items() if "classifier" not in key},
@@ -312,6 +317,10 @@ def test_folders_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPat
     refused("lack 2 parameters of an image classifier, first 'classifier.bias'", WeightsError)
     (folder / "model.safetensors").unlink()
     refused("has no weights of PyTorch: there is neither model.safetensors", WeightsError)
+    index = folder / "model.safetensors.index.json"
+    for shard in ("", "../a.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"weight": shard}}))
+        refused("index.json does not list files beside it", WeightsError)
     (folder / "config.json").write_text("[]")
     refused("config.json is not a JSON file with settings")
     (folder / "config.json").unlink()
@@ -362,3 +371,25 @@ def test_a_model_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     load_model("hf:someone/model")
     assert len(asked) == 3
     assert "pytorch_model.bin" in asked[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"intermediate_size": 10**10}, "do not fit its config.json, which describes"),
+        ({"image_size": 10**7}, "do not fit its config.json, which describes"),
+        ({"num_hidden_layers": 10**6}, "says num_hidden_layers 1000000, and 1,000 are the most"),
+        ({"depths": [600, 600]}, "says depths [600, 600], and 1,000 are the most"),
+    ],
+)
+def test_a_config_that_describes_terabytes_is_refused_at_once(
+    folder: Path, values: dict[str, Any], sentence: str
+) -> None:
+    change(folder, **values)
+
+    def load() -> None:
+        with pytest.raises(DMBPError, match=re.escape(sentence)):
+            load_model("./a-folder")
+
+    peak = measure_peak(load, torch.device("cpu"))
+    assert peak is None or peak.bytes < 2**29

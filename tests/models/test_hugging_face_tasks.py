@@ -131,6 +131,7 @@ def test_a_text_is_embedded_as_the_model_does() -> None:
     ("prompt", "sentence"),
     [
         (" ", "a prompt is empty: give a text such as"),
+        ("caf\udce9", "has bytes that are not UTF-8"),
         ("a " * 20, f"has 22 tokens, and clip takes at most {LONGEST_PROMPT}: shorten it"),
     ],
 )

@@ -19,11 +19,14 @@ NEEDS_PACKAGE = pytest.mark.skipif(
 )
 
 
-def test_a_file_that_is_not_trusted_or_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ModelError, match=r"yolov8n\.pt is opened by ultralytics, .* --trust-model-"
-    ):
-        load_model("ultralytics:yolov8n.pt")
+@pytest.mark.parametrize("name", ["yolov8n.pt", "yolov8n.yaml", "yolov8n"])
+def test_a_file_that_is_not_trusted_is_not_opened(name: str) -> None:
+    """Not even a `.yaml` file: ultralytics evaluates its `activation` as Python."""
+    with pytest.raises(ModelError, match=rf"{name} is opened by ultralytics, .* --trust-model-"):
+        load_model(f"ultralytics:{name}")
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ultralytics", None)
     with pytest.raises(ModelError, match="needs the package ultralytics: pip install ultralytics"):
         load_model("ultralytics:yolov8n.pt", trust_model_file=True)
@@ -51,7 +54,7 @@ def test_other_modules_remain_as_they_are() -> None:
 
 @NEEDS_PACKAGE
 def test_a_detector_is_exact() -> None:
-    found = load_model("ultralytics:yolov8n.yaml")
+    found = load_model("ultralytics:yolov8n.yaml", trust_model_file=True)
     assert (found.preprocessing.fit, found.preprocessing.multiple) == ("whole", 32)
     model, images = found.module.double(), torch.rand(1, 3, 96, 64, dtype=torch.float64)
     for parameter in model.parameters():

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dmbp.render.colour_test import ColourTest, Outcome
+from dmbp.render.colour_test import VOLUME_WORDS, ColourTest, Outcome
 from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, draw_sanity
 from dmbp.render.panel import (
     TITLE_WIDTH,
@@ -88,6 +88,32 @@ def test_four_pictures_and_a_sentence() -> None:
     assert row.removed is not None
     assert (changed_pixels(shown[2]) == (row.removed[1] > 0)).all()
     assert (changed_pixels(shown[3]) == (row.removed[-1] > 0)).all()
+
+
+def strip(row: PanelRow) -> PanelRow:
+    """The same row for a photo that is a long line."""
+    assert row.removed is not None
+
+    def longer(values: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+        return numpy.concatenate([values] * 4, 1)
+
+    maps = ("photo", "attribution", "positive_map", "negative_map", "replaced")
+    removed = {sign: longer(mask) for sign, mask in row.removed.items()}
+    return replace(row, removed=removed, **{name: longer(getattr(row, name)) for name in maps})
+
+
+def test_long_photos_stand_in_two_lines() -> None:
+    row = strip(confirmed_row("photo", Outcome(3.0, 0.95)))
+    long, square = (
+        [axis.get_subplotspec() for axis in draw_panel([k]).axes if axis.images]
+        for k in (row, confirmed_row("photo", Outcome(3.0, 0.95)))
+    )
+    places = [(k.rowspan.start, k.colspan.start, len(k.colspan)) for k in long if k is not None]
+    assert places == [(0, 0, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
+    places = [(k.rowspan.start, k.colspan.start, len(k.colspan)) for k in square if k is not None]
+    assert places == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]
+    voxels = replace(row, words=VOLUME_WORDS)
+    assert "without voxels marked red cat 88% → 12%" in words(draw_panel([voxels]))
 
 
 def test_without_blue_the_control_takes_its_place() -> None:
@@ -180,6 +206,7 @@ def test_titles_are_inside_the_picture(caption: str, rows: int) -> None:
         draw_panel([row] * rows),
         draw_panel([tested] * rows),
         draw_panel([tested] * rows, PanelStyle(terms=True)),
+        draw_panel([strip(tested)]),
         draw_comparison(blank, caption, [compared] * 5 * rows, "cat"),
         draw_sanity(blank, caption, [sanity] * rows),
     ):

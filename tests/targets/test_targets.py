@@ -143,7 +143,7 @@ def test_a_probability_is_read_along_the_classes() -> None:
 
 def test_characters_are_counted_as_they_are_read() -> None:
     names = [bind(Step(character=k), READ).name for k in range(3)]
-    assert names == ["cat at character 0", "sea lion at character 1", "cat at character 2"]
+    assert names == ["cat as 1st character", "sea lion as 2nd character", "cat as 3rd character"]
     assert float(bind(Step(character=0), READ)(READ)) == 9  # the step with the highest score
     assert float(bind(Step(1, "sky"), READ)(READ)) == 0
     assert bind(Step(2), READ).name == "sky at step 2"
@@ -239,7 +239,7 @@ def test_what_cannot_be_a_target_is_refused_when_it_is_made() -> None:
 @pytest.mark.parametrize(
     ("outputs", "size", "kind", "default", "verdict"),
     [
-        (MAPS, (8, 8), "map", "region:", "predicted cat on 50%, sea lion on 50% of the image"),
+        (MAPS, (8, 8), "map", "region:", "predicted areas: cat 50%, sea lion 50%"),
         (READ, (32, 320), "steps", "step:#0", "read cat, sea lion, cat"),
     ],
 )

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dmbp import DMBP
 from dmbp.errors import InputError, TargetError
-from dmbp.workflows.dataset_folder import read_records
 from dmbp.workflows.datasets import ExplainedItem, explain_dataset
+from dmbp.workflows.datasets.folder import read_records
 
 COUNT, CLASSES, SIDE = 10, 4, 8
 FAST: dict[str, Any] = {"iterations": 1, "mixtures": 0, "floor": 0.3, "progress": False}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dmbp.errors import InputError
-from dmbp.workflows.dataset_folder import DatasetFolder
 from dmbp.workflows.datasets import ExplainedItem
+from dmbp.workflows.datasets.folder import DatasetFolder
 from dmbp.workflows.frames import COLUMNS, frame
 
 NUMBERS = {

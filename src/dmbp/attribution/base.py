@@ -19,7 +19,6 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
-from captum.attr import Attribution
 from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
@@ -30,6 +29,11 @@ from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, OneAtATime, evaluating
 from dmbp.precision import full_precision
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, importing Captum warns about the look of progress bars.
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from captum.attr import Attribution
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 Parameters = ParamSpec("Parameters")
@@ -114,6 +118,11 @@ class Method(Attribution, ABC):
 
     runs_many_points: bool = False
     """Whether the model is run on many images for each row."""
+
+    @property
+    def run_count(self) -> int:
+        """On how many images the model is run for each row, for methods with thousands, else 0."""
+        return 0
 
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""

@@ -49,13 +49,13 @@ from dmbp.decompose.places import window_for
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
 from dmbp.decompose.tested import Run, join_rows
+from dmbp.decompose.windows import pixel_size
 from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, input_gradients, prepare
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
-from dmbp.linear.named_target import BoundTarget
 from dmbp.linear.steps import parse_selection
 from dmbp.precision import full_precision
 
@@ -336,10 +336,11 @@ class DMBP(Method):
             removals = (question.baselines,)
         run = self._fastest_run(question)
         # Rows whose targets look at parts of different sizes are tested with different windows.
-        rows_of: dict[float | None, list[int]] = {}
+        rows_of: dict[tuple[float, ...] | None, list[int]] = {}
+        size = pixel_size(question.inputs)
         for row, label in enumerate(question.rows.labels):
-            region = label.region if isinstance(label, BoundTarget) else None
-            window = test.window if test.window or test.stride else window_for(region)
+            is_given = test.window or test.stride
+            window = None if is_given else window_for(label, size)
             rows_of.setdefault(window, []).append(row)
         found: list[Tested] = []
         for window, rows in rows_of.items():
@@ -347,7 +348,8 @@ class DMBP(Method):
             tested = confirm_colours(
                 question.pick(rows),
                 (positive[rows], negative[rows]),
-                replace(test, window=window),
+                test,
+                window=window,
                 removals=tuple(_of_rows(k, rows, len(question.rows)) for k in removals),
                 with_outputs=with_outputs,
                 on_step=None if found else on_step,

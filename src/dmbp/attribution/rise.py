@@ -122,6 +122,11 @@ class RISE(Method):
         require_known("precision", precision, RUN_PRECISIONS)
         _resolve_preset(preset, **{name: settings[name] for name in ("masks", "cells", "open")})
 
+    @property
+    def run_count(self) -> int:
+        """The number of masks."""
+        return self.masks
+
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:
         """Return the average mask for each row, weighted by probability."""

@@ -129,11 +129,19 @@ def _issue_tracker() -> str:
     return ""
 
 
+LONGEST_SENTENCE = 2000
+"""The most characters of an error."""
+
+
 def _exit_with(sentence: str, code: int) -> typer.Exit:
     """Print a sentence, after the traceback if the user asked for it, and return an exit."""
     if _debugging:
         traceback.print_exc()
-    stderr.print(Text("dmbp: ", "red") + Text(printable(sentence)))
+    sentence = printable(sentence)
+    if len(sentence) > LONGEST_SENTENCE:  # it quotes what the user gave, which may be anything
+        half = LONGEST_SENTENCE // 2
+        sentence = f"{sentence[:half]}…{sentence[-half:]}"
+    stderr.print(Text("dmbp: ", "red") + Text(sentence))
     return typer.Exit(code)
 
 
@@ -218,8 +226,9 @@ SizeOption = Annotated[
     typer.Option(
         "--size",
         metavar="PIXELS",
-        help="Size of the model's input in pixels: 224, or 48x192 for height and width. Default, "
-        "here and for the next six: what the model or a file beside it says, else ImageNet's.",
+        help="Size of the model's input in pixels: 224, or 48x192 for height and width; or the "
+        "sizes that an ONNX file leaves open. Default, here and for the next six: what the model "
+        "or a file beside it says, else ImageNet's.",
     ),
 ]
 FitOption = Annotated[
@@ -285,8 +294,8 @@ HoldOption = Annotated[
     typer.Option(
         "--hold",
         metavar="NAME=VALUE",
-        help="Value of another input of an ONNX file, a number or an .npy file; may be repeated. "
-        "Default: zero, if it is of floating point.",
+        help="Value of another input of an ONNX file: a number, numbers such as 48,192, or an .npy "
+        "file; may be repeated. Default: zero, if it is of floating point.",
     ),
 ]
 InputNameOption = Annotated[
@@ -445,10 +454,13 @@ def _parse_held(text: str) -> tuple[str, Any]:
     if value.endswith(".npy"):
         return name, _read_array(Path(value))
     try:
-        number = float(value)
+        numbers = [float(number) for number in value.split(",")]
     except ValueError as error:
-        raise InputError(f"--hold {name} takes a number or an .npy file, not {value!r}") from error
-    return name, int(number) if number.is_integer() else number
+        raise InputError(
+            f"--hold {name} takes a number, numbers such as 48,192, or an .npy file, not {value!r}"
+        ) from error
+    given = [int(number) if number.is_integer() else number for number in numbers]
+    return name, given if "," in value else given[0]
 
 
 def _read_array(path: Path) -> Any:
@@ -459,9 +471,12 @@ def _read_array(path: Path) -> Any:
 
     check_file(path, what="file of numbers", error=InputError, most_bytes=2**28)
     try:
-        found = numpy.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            found: Any = numpy.load(file, allow_pickle=False)
     except Exception as error:  # numpy raises almost anything for a damaged file
         raise InputError(f"{shown(path)} is not an array that numpy saved") from error
+    if not isinstance(found, numpy.ndarray):
+        raise InputError(f"{shown(path)} has several arrays: save one with numpy.save")
     if found.dtype.kind not in "fiub":
         raise InputError(f"{shown(path)} has {found.dtype}, not numbers")
     return found

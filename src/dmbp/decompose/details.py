@@ -104,11 +104,18 @@ def gaussian(values: Tensor, sigmas: list[float]) -> Tensor:
     return _along_each(values, sigmas, along)
 
 
+MOST_SMOOTHED = 2**22
+"""The most numbers that are smoothed at once; on a CPU, a convolution takes many times as much."""
+
+
 def _along_each(values: Tensor, sizes: Any, function: Callable[[Tensor, Any], Tensor]) -> Tensor:
     """Apply a function of lines, (lines, 1, length), along each dimension after the first."""
     for dim, size in enumerate(sizes, 1):
         lines = values.movedim(dim, -1)
-        result = function(lines.reshape(-1, 1, lines.shape[-1]), size)
+        length = lines.shape[-1]
+        parts = lines.reshape(-1, 1, length).split(max(1, MOST_SMOOTHED // length))
+        results = [function(part, size) for part in parts]
+        result = results[0] if len(results) == 1 else torch.cat(results)
         values = result.view(lines.shape).movedim(-1, dim)
     return values
 

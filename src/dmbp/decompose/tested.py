@@ -50,7 +50,7 @@ from dmbp.decompose.places import (
 )
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
-from dmbp.decompose.windows import WindowRun, Windows
+from dmbp.decompose.windows import Shares, WindowRun, Windows
 from dmbp.engine import input_gradients
 from dmbp.linear import Question
 
@@ -169,6 +169,7 @@ def confirm_colours(
     streams: tuple[Tensor, Tensor],
     test: WindowTest,
     *,
+    window: Shares | None = None,
     removals: tuple[OneRemoval, ...] = (),
     run: Run | None = None,
     with_outputs: bool = True,
@@ -181,6 +182,7 @@ def confirm_colours(
         streams: The attributions of the positive and of the negative stream, shaped like the
             inputs.
         test: The settings.
+        window: The side of windows, if the settings leave it open.
         removals: How windows are removed; if none is given, as suits the inputs, and colours are
             confirmed by noise as well.
         run: Runs the model on changed images, if there is a faster way than the model itself.
@@ -196,7 +198,8 @@ def confirm_colours(
     for_windows = changed
     if run.rough_outputs is not None:
         for_windows = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
-    runs = window_runs(changed, window=test.window, stride=test.stride, contexts=test.contexts)
+    window = test.window or window
+    runs = window_runs(changed, window=window, stride=test.stride, contexts=test.contexts)
     windows = runs[-1].windows
     details = details_for(test, windows)
     progress = Progress(on_step, expected=_count_passes(changed, runs, len(details)))

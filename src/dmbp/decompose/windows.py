@@ -103,14 +103,19 @@ def _spread(lines: Tensor, batch: int, before: int) -> Tensor:
     return lines.view(*lines.shape[:batch], *(1,) * max(0, before - batch), lines.shape[-1])
 
 
+Shares = float | tuple[float, ...]
+"""A share of the input's side, or one for each of its sides."""
+
+
 def windows_over(
-    inputs: Tensor, window: float | None, stride: float | None, *, is_fine: bool = False
+    inputs: Tensor, window: Shares | None, stride: float | None, *, is_fine: bool = False
 ) -> Windows:
     """Return windows over inputs of this shape; None takes the default of their dimension.
 
     Args:
         inputs: The inputs, (rows, …).
-        window: The side of a window as a share of the input's side.
+        window: The side of a window as a share of the input's side. If there is a share for each
+            side, windows are half a window apart.
         stride: The distance between windows as a share of the input's side.
         is_fine: Whether images have smaller windows by default.
 
@@ -118,6 +123,8 @@ def windows_over(
         InputError: If that makes too many windows, or windows with gaps between them.
     """
     size = pixel_size(inputs)
+    if isinstance(window, tuple):
+        return _windows(size, window, tuple(side / 2 for side in window), inputs.device)
     if inputs.dim() == 2:
         groups = min(size[0], MAX_FEATURES)
         default = math.ceil(size[0] / groups) / size[0]
@@ -134,19 +141,28 @@ def windows_over(
             f"stride={stride:g} is larger than window={window:g}, so some pixels would be in no "
             "window"
         )
-    return _windows(size, window, stride, inputs.device)
+    axes = len(size)
+    return _windows(size, (window,) * axes, (stride,) * axes, inputs.device)
 
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
-def _windows(size: tuple[int, ...], window: float, stride: float, device: torch.device) -> Windows:
-    sides = tuple(min(length, max(1, round(window * length))) for length in size)
-    starts = [_starts(length, side, stride) for length, side in zip(size, sides, strict=True)]
+def _windows(
+    size: tuple[int, ...],
+    window: tuple[float, ...],
+    stride: tuple[float, ...],
+    device: torch.device,
+) -> Windows:
+    sides = tuple(
+        min(length, max(1, round(share * length)))
+        for length, share in zip(size, window, strict=True)
+    )
+    starts = [_starts(*axis) for axis in zip(size, sides, stride, strict=True)]
     count = math.prod(len(positions) for positions in starts)
     if count > MAX_WINDOWS:
         raise InputError(
-            f"window={window:g} and stride={stride:g} make {count} windows; at most {MAX_WINDOWS} "
-            "are tested, use a larger stride"
+            f"window={window[0]:g} and stride={stride[0]:g} make {count} windows; at most "
+            f"{MAX_WINDOWS} are tested, use a larger stride"
         )
     intervals: list[Tensor] = []
     for length, side, positions in zip(size, sides, starts, strict=True):

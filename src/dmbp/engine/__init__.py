@@ -36,6 +36,7 @@ from dmbp.engine.forward.forward_pass import (
     ForwardPass,
     ForwardPasses,
     fast_forward,
+    fingerprint,
     input_gradients,
 )
 from dmbp.engine.select import (
@@ -64,6 +65,7 @@ __all__ = [
     "Terms",
     "engine_for",
     "fast_forward",
+    "fingerprint",
     "has_gpu_engine",
     "input_gradients",
     "plan_for",

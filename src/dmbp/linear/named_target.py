@@ -126,6 +126,8 @@ class BoundTarget:
         probability: Computes a probability from one image's outputs, if the target has one. Its
             second argument takes the place of the context's activation, unless it is None.
         region: Where on the model's input the target looks, as a mask of its spatial sizes.
+        is_local: Whether the target looks at a part of the model's input that is not known as a
+            region, such as a character, so that small windows find its evidence.
         score_words: What the score is, in words.
     """
 
@@ -135,6 +137,7 @@ class BoundTarget:
     weights: Tensor | None = None
     probability: Callable[[Tensor, Activation | None], Tensor] | None = None
     region: Tensor | None = None
+    is_local: bool = False
     score_words: str = "the score"
 
     def __call__(self, outputs: Tensor) -> Tensor:
@@ -223,14 +226,19 @@ class WeightedTargets(NamedTarget):
         ]
         name = _sum_text([(weight, target.name) for weight, target in bound])
         words = f"the sum of scores {name}"
+        is_local = all(target.is_local for _, target in bound)
         if len(weights) == len(bound):
             total = torch.stack(weights).sum(0)
-            return BoundTarget(self, name, weights=total, region=region, score_words=words)
+            return BoundTarget(
+                self, name, weights=total, region=region, is_local=is_local, score_words=words
+            )
 
         def score(outputs: Tensor) -> Tensor:
             return torch.stack([weight * target(outputs) for weight, target in bound]).sum()
 
-        return BoundTarget(self, name, score=score, region=region, score_words=words)
+        return BoundTarget(
+            self, name, score=score, region=region, is_local=is_local, score_words=words
+        )
 
     @property
     def text(self) -> str:

@@ -7,6 +7,7 @@
     paper_networks.py      the paper's VOC networks and their stand-ins
     torchvision_models.py  torchvision's architectures, with published weights or a file's
     timm_models.py         timm's architectures, `timm:NAME`
+    open_clip_models.py    models of the package open_clip, `open_clip:NAME:WEIGHTS`
     ultralytics_models.py  models of the package ultralytics
     exported_program.py    programs of `torch.export`, `net.pt2`
     program/               reads the file of such a program without running code in it
@@ -31,6 +32,7 @@ from dmbp.models.exported_program import Ends
 from dmbp.models.hugging_face import hugging_face_classifier
 from dmbp.models.input_settings import InputSettings
 from dmbp.models.modules import as_classifier, is_preparation_known
+from dmbp.models.open_clip_models import open_clip_classifier
 from dmbp.models.registry import (
     DEFAULT,
     MODELS,
@@ -53,5 +55,6 @@ __all__ = [
     "is_preparation_known",
     "load_model",
     "model_names",
+    "open_clip_classifier",
     "untrained_model",
 ]

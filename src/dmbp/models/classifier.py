@@ -48,6 +48,17 @@ MAX_SCALED_PIXELS = 64_000_000
 PixelSize = int | tuple[int, int]
 """A side in pixels, or height and width."""
 
+InputSize = int | tuple[int, ...]
+"""A `PixelSize`, or the sizes of an input that is not a photo."""
+
+MAX_NUMBERS = 2**24
+"""The most numbers of an input that is not a photo."""
+
+
+def is_photo_size(size: Any) -> bool:
+    """Return whether this is a size that photos may have."""
+    return _is_size(size, most=MAX_SIDE)
+
 
 def _is_size(value: Any, *, most: int | None = None) -> bool:
     sides = value if isinstance(value, tuple) else (value, value)
@@ -58,7 +69,7 @@ def _is_size(value: Any, *, most: int | None = None) -> bool:
 
 CROP = Constraint(
     "a number of pixels, or height and width, each at most 4096",
-    lambda size: _is_size(size, most=MAX_SIDE),
+    is_photo_size,
     instance_of=(int, tuple),
 )
 RESIZE = Constraint("a number of pixels, or height and width", _is_size, instance_of=(int, tuple))
@@ -347,9 +358,24 @@ def height_and_width(size: PixelSize) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size, size)
 
 
-def format_size(size: PixelSize) -> str:
+def photo_size(size: InputSize) -> tuple[int, int]:
+    """Return the height and width of photos.
+
+    Raises:
+        InputError: If it is a size of other inputs, such as three numbers.
+    """
+    sides = size if isinstance(size, tuple) else (size, size)
+    if not is_photo_size(sides):
+        raise InputError(
+            "the size of photos is a number of pixels, or height and width such as 48x192, each "
+            f"at most {MAX_SIDE}, not {format_size(size)}"
+        )
+    return sides[0], sides[1]
+
+
+def format_size(size: InputSize) -> str:
     """Return a size as text, such as 48×192 for height and width."""
-    return "×".join(map(str, height_and_width(size)))
+    return "×".join(map(str, size if isinstance(size, tuple) else (size, size)))
 
 
 def _as_float_tuple(values: Any) -> Any:

@@ -10,6 +10,7 @@ otherwise it is run on one image after the other. ONNX files are subject to the 
 `InputShape` and the functions that check it are used for both.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,17 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from dmbp.errors import ModelError, first_line
 from dmbp.linear.model.wrappers import OneAtATime, force_eval
 from dmbp.models.classifier import (
     ASSUMED_ORIGINS,
     Classifier,
+    InputSize,
     Layout,
-    PixelSize,
     Preprocessing,
     format_size,
-    height_and_width,
+    photo_size,
 )
 from dmbp.models.onnx.graph import SizeLimit, TooLarge
 from dmbp.models.program.file import load_program
@@ -38,6 +40,9 @@ from dmbp.process import silence_output
 MAX_SIDE = 1024
 """The longest side of the images that an exported model may ask for: a few bytes of a file must not
 decide that an explanation takes hours and all memory. Modules from code may take 4096 pixels."""
+
+MAX_BATCH = 16
+"""The largest batch that a file may be exported for, because it then runs on as many copies."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ class StatedInput:
         ends: Which inputs and outputs are meant.
     """
 
-    size: PixelSize | None = None
-    default_size: PixelSize | None = None
+    size: InputSize | None = None
+    default_size: InputSize | None = None
     layout: Layout | None = None
     ends: Ends = field(default_factory=Ends)
 
@@ -135,19 +140,62 @@ def _classifier_of_arrays(
     """Return a module whose inputs are not photos, and have this shape."""
     sizes = tuple(size for size in shape[1:] if size is not None)
     _check_sizes(module, (shape[0] or 1, *sizes), source)
-    return Classifier(source, _any_batch(module, shape[0], source), input_shape=sizes)
+    return Classifier(source, any_batch(module, shape[0], sizes, source), input_shape=sizes)
 
 
-def _any_batch(module: nn.Module, batch: int | None, source: str) -> nn.Module:
-    """Return a module that takes batches of any size."""
-    if batch not in (None, 1):
+def any_batch(module: nn.Module, batch: int | None, sizes: Sequence[int], source: str) -> nn.Module:
+    """Return a module that takes batches of any size.
+
+    Args:
+        module: The model in a file.
+        batch: The only batch size that it takes, or None for any.
+        sizes: The shape of one input, without the batch.
+        source: The file's name.
+
+    Raises:
+        ModelError: If the batch is too large, or the model mixes the inputs of a batch.
+    """
+    force_eval(module)
+    if batch is None:
+        return module
+    if batch > MAX_BATCH:
         raise ModelError(
             f"{source} was exported for batches of {batch}; export it for one input, or with a "
             "dynamic batch dimension"
         )
-    batched = OneAtATime(module) if batch == 1 else module
-    force_eval(batched)
-    return batched
+    if batch > 1:
+        _check_rows(module, (batch, *sizes), source)
+        warnings.warn(
+            f"{source} was exported for batches of {batch}, so that it runs on {batch} copies of "
+            "every input; a file for one input, or with a dynamic batch dimension, is faster",
+            stacklevel=2,
+        )
+    return OneAtATime(module, copies=batch)
+
+
+@torch.no_grad()
+def _check_rows(module: nn.Module, shape: Sequence[int], source: str) -> None:
+    """Raise a `ModelError` if an input's outputs depend on the other inputs of the batch."""
+    dtype = next((weight.dtype for weight in module.parameters()), None)
+    inputs = torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    try:
+        with silence_output():
+            together, alone = module(inputs), module(inputs[:1].expand(*shape))
+    except Exception:  # whatever torch raises is said when the model is run
+        return
+    for first, second in zip(tree_leaves(together), tree_leaves(alone), strict=True):
+        if not isinstance(first, Tensor) or not first.is_floating_point() or not first.dim():
+            continue
+        if len(first) != shape[0] or not _all_close(torch.stack([first[0], *second]), second[0]):
+            raise ModelError(
+                f"{source} was exported for batches of {shape[0]}, whose inputs depend on each "
+                "other or are treated differently: no network of one input stands for it"
+            )
+
+
+def _all_close(values: Tensor, expected: Tensor) -> bool:
+    most = float(expected.abs().max()) if expected.numel() else 0.0
+    return bool(((values - expected).abs() <= 1e-3 * most + 1e-6).all())
 
 
 def _shape(value: Any) -> list[int | None]:
@@ -173,7 +221,7 @@ class InputShape:
         """
         own = (self.height, self.width)
         if stated.size is not None:
-            pairs = zip(own, height_and_width(stated.size), strict=True)
+            pairs = zip(own, photo_size(stated.size), strict=True)
             if any(side not in (None, wanted) for side, wanted in pairs):
                 sizes = "×".join("any" if side is None else str(side) for side in own)
                 raise ModelError(
@@ -183,7 +231,7 @@ class InputShape:
         size = stated.size if stated.size is not None else stated.default_size
         if size is None:
             return self
-        height, width = height_and_width(size)
+        height, width = photo_size(size)
         return replace(self, height=self.height or height, width=self.width or width)
 
     def preprocessing(self) -> Preprocessing:
@@ -251,9 +299,10 @@ def classifier_from_module(
     module: nn.Module, images: InputShape, source: str, stated: StatedInput | None = None
 ) -> Classifier:
     """Return an exported module as a classifier that takes batches of any size."""
-    batched = _any_batch(module, images.batch, source)
     sized = images.with_stated_size(stated or StatedInput(), source)
     preprocessing, origins = sized.preprocessing(), images.origins
+    sizes = (len(preprocessing.mean), *preprocessing.size)
+    batched = any_batch(module, images.batch, sizes, source)
     if preprocessing.fit == "squeeze":
         origins = {**origins, "fit": "assumed, because the size is not square"}
     return Classifier(source, batched, preprocessing, origins=origins)

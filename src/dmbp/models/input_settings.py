@@ -12,6 +12,7 @@ where each setting came from.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,16 +23,17 @@ from PIL import Image
 from dmbp.errors import InputError
 from dmbp.models.classifier import (
     CHANNELS,
+    MAX_NUMBERS,
     MAX_SCALE,
-    MAX_SIDE,
     MULTIPLE,
     SIDE,
     ChannelOrder,
     Classifier,
     Fit,
+    InputSize,
     Layout,
-    PixelSize,
     Preprocessing,
+    photo_size,
 )
 from dmbp.models.exported_program import Ends
 from dmbp.validation import FORBID_UNKNOWN, Constraint, OneOf, check_fields
@@ -39,22 +41,27 @@ from dmbp.validation import FORBID_UNKNOWN, Constraint, OneOf, check_fields
 OPTIONS = "the options"
 """The origin of a setting that the caller or the command line gives."""
 
+MOST_SIDES = 4
+"""The most sizes of an input, which is a volume of several channels."""
+
 INTERPOLATIONS: Mapping[str, Image.Resampling] = {
     method.name.lower(): method for method in Image.Resampling
 }
 
 
-def as_size(value: Any) -> PixelSize | None:
-    """Return a size that is written as a number, a pair or text such as 48x192, or None."""
+def as_size(value: Any) -> InputSize | None:
+    """Return a size that is written as a number, numbers or text such as 48x192, or None."""
     if isinstance(value, str):
-        if not re.fullmatch(r"\d{1,9}([x×]\d{1,9})?", value):
+        if not re.fullmatch(r"\d{1,9}([x×]\d{1,9})*", value):
             return None
         value = [int(side) for side in re.split("[x×]", value)]
-        value = value[0] if len(value) == 1 else value
-    sides: list[Any] = list(value) if isinstance(value, list | tuple) else [value, value]
-    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
+    sides: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+    if not 1 <= len(sides) <= MOST_SIDES or not all(type(side) is int for side in sides):
         return None
-    return sides[0] if sides[0] == sides[1] else (sides[0], sides[1])
+    if min(sides) < 1 or math.prod(sides) > MAX_NUMBERS:
+        return None
+    is_square = len(sides) == 1 or (len(sides) == 2 and sides[0] == sides[1])
+    return sides[0] if is_square else tuple(sides)
 
 
 def _is_per_channel(value: Any) -> bool:
@@ -70,7 +77,8 @@ def _is_per_channel(value: Any) -> bool:
 Size = Annotated[
     Any,
     Constraint(
-        f"a number of pixels, or height and width such as 48x192, each at most {MAX_SIDE}",
+        "a number of pixels, or height and width such as 48x192; or the sizes of other inputs, "
+        f"{MAX_NUMBERS:,} numbers at most",
         lambda value: value is None or as_size(value) is not None,
     ),
 ]
@@ -105,6 +113,7 @@ class InputSettings:
 
     Args:
         size: Side of the input in pixels, or height and width, as a pair or as text, "48x192".
+            For inputs that are not photos, the sizes that a file leaves open.
         fit: Which part of a photo the model sees, as in `Preprocessing`.
         resize: The size before cropping, as in `Preprocessing`. By default it keeps its ratio to
             the size of the input.
@@ -165,7 +174,8 @@ class InputSettings:
         size, resize = as_size(self.size), as_size(self.resize)
         if size is not None:
             # The fit is changed first: a rectangle does not go with every fit.
-            sized = replace(preprocessing, fit=self.fit or preprocessing.fit).with_size(size)
+            sized = replace(preprocessing, fit=self.fit or preprocessing.fit)
+            sized = sized.with_size(photo_size(size))
         interpolation = preprocessing.interpolation
         return replace(
             sized,
@@ -213,6 +223,8 @@ class SettingsLayer:
             named += ["mean", "std"]
         if self.classes is not None:
             named += ["classes"]
+        if classifier.input_shape is not None and settings.size is not None:
+            settings = replace(settings, size=None)  # whoever loaded the module has used it
         try:
             preprocessing = settings.change(own)
             if self.conventional and settings.size is not None and preprocessing.crop != own.crop:

@@ -4,7 +4,8 @@
     net.pt, net.jit, …         a TorchScript program                torchscript_file.py
     timm:resnet50.a1_in1k      a timm architecture                  timm_models.py
     hf:google/vit-…            a model of Hugging Face              hugging_face/
-    ultralytics:yolov8n.pt     a model of ultralytics              ultralytics_models.py
+    open_clip:ViT-B-32:TAG     a model of open_clip                 open_clip_models.py
+    ultralytics:yolov8n.pt     a model of ultralytics               ultralytics_models.py
     resnet50:IMAGENET1K_V1     torchvision with published weights   torchvision_models.py
     package.module:factory     a user's own function                factory.py
     voc160, resnet50-voc, …    a model of dmbp                      `MODELS`
@@ -23,13 +24,20 @@ from typing import Any
 
 from dmbp.errors import ModelError, WeightsError, suggestion
 from dmbp.files import check_file, shown
-from dmbp.models import hugging_face, timm_models, ultralytics_models, voc160
+from dmbp.models import (
+    hugging_face,
+    open_clip_models,
+    timm_models,
+    ultralytics_models,
+    voc160,
+)
 from dmbp.models.classifier import Classifier
 from dmbp.models.exported_program import ChannelsLast, Ends, StatedInput, program_file_classifier
 from dmbp.models.factory import factory_classifier
 from dmbp.models.hugging_face import hugging_face_model, is_model_folder
 from dmbp.models.input_settings import OPTIONS, InputSettings, SettingsLayer, as_size
 from dmbp.models.onnx.file import onnx_file_classifier
+from dmbp.models.open_clip_models import open_clip_model
 from dmbp.models.paper_networks import (
     keras_resnet50_classifier,
     resnet50_voc_caffe_classifier,
@@ -91,7 +99,8 @@ def load_model(
 
     Args:
         name: One of `model_names()`; `timm:NAME`; `hf:NAME` or a folder for a model of Hugging
-            Face; a torchvision architecture with weights it publishes, such as
+            Face; `open_clip:NAME:WEIGHTS`; `ultralytics:NAME`; a torchvision architecture with
+            weights it publishes, such as
             `resnet50:IMAGENET1K_V1`; a `.pt2`, `.onnx` or TorchScript file; or a user's own
             `package.module:factory`.
         weights: A file of weights, or a folder for models that need several files. By default the
@@ -125,6 +134,8 @@ def load_model(
         classifier = timm_classifier(published, weights)
     elif architecture == hugging_face.PREFIX and ":" in name:
         classifier = _load_hugging_face(published, weights, inputs)
+    elif architecture == open_clip_models.PREFIX and published:
+        classifier = open_clip_model(published, weights)
     elif architecture == ultralytics_models.PREFIX and published:
         if weights is not None:
             raise WeightsError(f"{name} has its weights inside: leave out {weights}")

@@ -37,12 +37,19 @@ from dmbp.validation import Constraint, ErrorContext, parse
 
 
 def _is_held(value: Any) -> bool:
-    """Return whether a value is None or a table of finite numbers."""
-    numbers: list[Any] = [] if value is None else [*getattr(value, "values", lambda: [None])()]
-    return all(type(number) in (int, float) and abs(number) < 2**63 for number in numbers)
+    """Return whether a value is None or a table of finite numbers, or lists of them."""
+    values: list[Any] = [] if value is None else [*getattr(value, "values", lambda: [None])()]
+    lists: list[list[Any]] = [value if isinstance(value, list) else [value] for value in values]
+    return all(
+        type(number) in (int, float) and abs(number) < 2**63
+        for numbers in lists
+        for number in numbers
+    )
 
 
-HELD = Constraint("a table of numbers by name, such as {sr = 16000}", _is_held)
+HELD = Constraint(
+    "a table of numbers by name, or of lists of numbers, such as {sr = 16000}", _is_held
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def _class_names(classes: list[str] | str | None, path: Path) -> tuple[str, ...]
         return None
     if isinstance(classes, list):
         return check_class_names(classes, f"'classes' of {shown(path)}")
-    if Path(classes).name != classes:
+    if not classes or Path(classes).name != classes:
         raise ModelError(
             f"'classes' of {shown(path)} must be the name of a file beside it, not "
             f"{shown(classes)!r}"

@@ -85,7 +85,9 @@ def read_preset(preset: Any) -> Preprocessing:
     """Return the preprocessing of `weights.transforms()` of torchvision's weights."""
     size = _side(preset.resize_size)
     is_cropped = hasattr(preset, "crop_size")
-    sizes = {"resize": size, "crop": _side(preset.crop_size)} if is_cropped else _whole(size)
+    sizes: dict[str, Any] = _whole(size)
+    if is_cropped:
+        sizes = {"resize": size, "crop": _side(preset.crop_size)}
     return Preprocessing(
         **sizes,
         mean=tuple(preset.mean),

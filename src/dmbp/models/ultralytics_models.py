@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,16 +36,17 @@ def ultralytics_classifier(name: str, *, trust: bool) -> Classifier:
 
     Args:
         name: A name or file that its class `YOLO` takes, such as yolov8n.pt.
-        trust: Let it unpickle its file, which may run any code.
+        trust: Let it open its file, which may run any code: it unpickles weights and evaluates
+            parts of a `.yaml` file as Python.
 
     Raises:
         ModelError: If the package is not installed, the file is not trusted, or there is no such
             model.
     """
-    if Path(name).suffix != ".yaml" and not trust:
+    if not trust:
         raise ModelError(
-            f"{shown(name)} is opened by {PREFIX}, which runs what was pickled in it; if you trust "
-            "whoever made the file, --trust-model-file opens it"
+            f"{shown(name)} is opened by {PREFIX}, which runs what was pickled or written in it; "
+            "if you trust whoever made the file, --trust-model-file opens it"
         )
     import_torchvision()  # its own import would fail with a CPU build of torch
     try:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from dmbp.render.colour import Array
+from dmbp.render.pictures import Picture
 
 # Okabe and Ito's set, and the red of the other figures.
 COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
@@ -93,7 +94,7 @@ def draw_benchmark(tasks: Sequence[TaskPlot]) -> Figure:
         The figure.
     """
     colours = method_colours(tasks)
-    figure = Figure(figsize=(WIDTH, ROW_HEIGHT * len(tasks)), layout="constrained")
+    figure = Picture(figsize=(WIDTH, ROW_HEIGHT * len(tasks)), layout="constrained")
     rows: Any = figure.subfigures(len(tasks), 1, squeeze=False)
     for row, task in zip(rows[:, 0], tasks, strict=True):
         photos = "1 photo" if task.photos == 1 else f"{task.photos} photos"

@@ -10,6 +10,7 @@ from PIL import Image
 
 from dmbp.render.colour import CURVES, REGION_HALO
 from dmbp.render.panel import REGION_LINE, PanelStyle, show_image
+from dmbp.render.pictures import Picture
 
 WIDTH = 2.4
 """The width of the picture, in heights of a row of a panel."""
@@ -32,11 +33,13 @@ def draw_boxes(
     """Draw a photo with its boxes, each with a label at a corner."""
     style = style or PanelStyle()
     width = WIDTH * style.row_height
-    figure = Figure(figsize=(width, width * photo.height / photo.width + 0.5), layout="constrained")
+    figure = Picture(
+        figsize=(width, width * photo.height / photo.width + 0.5), layout="constrained"
+    )
     axis = figure.add_subplot()
     small = photo.copy()
     small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    show_image(axis, numpy.asarray(small) / 255, title)
+    show_image(axis, numpy.asarray(small) / 255, title, lines=2)
     scale = small.width / photo.width
     for number, box in reversed(list(enumerate(boxes))):  # the strongest is drawn last, on top
         left, top, right, bottom = (side * scale - 0.5 for side in box.corners)

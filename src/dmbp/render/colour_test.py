@@ -162,11 +162,12 @@ class ColourTest:
         changes = [_Change(self.whole, k, 0, 0) for k in self._outcomes]
         return int(any(change.in_probabilities and change.is_invisible for change in changes))
 
-    def title(self, sign: Sign, palette: Palette) -> str:
+    def title(self, sign: Sign, palette: Palette, words: InputWords = PHOTO) -> str:
         """Return a picture's title of two lines: `without pixels marked red`, `cat 98% → 11%`."""
         outcome = self.without(sign)
         assert outcome is not None
-        what = f"without pixels marked {colour_word(sign, palette)}" if sign else ELSEWHERE
+        marked = f"without {words.entries} marked {colour_word(sign, palette)}"
+        what = marked if sign else ELSEWHERE
         change = self._change(outcome)
         if not change.in_probabilities:
             return f"{what}\nscore {change.arrow}"

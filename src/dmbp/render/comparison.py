@@ -32,6 +32,7 @@ from dmbp.render.panel import (
     title_height,
     write_note,
 )
+from dmbp.render.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def draw_comparison(
     heading = "\n".join(line for text in said for line in wrap(text, HEADING_LETTERS * columns))
     above += NOTE_LINE * (heading.count("\n") + 1) + 0.1
     size = width, style.row_height * rows * 0.98 + 0.5 + above
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     figure.suptitle(heading, fontsize=11, x=0.005, ha="left")
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.035])
     show_image(figure.add_subplot(grid[0, 0]), photo, caption)
@@ -211,7 +212,7 @@ def draw_sanity(
     style = style or PanelStyle()
     height = style.row_height * 0.8
     size = height * 4.5, height * len(rows) + 1.1 + title_height(caption)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
     )
@@ -257,7 +258,7 @@ def draw_insertion(
     fractions = list(next(iter(strips.values())))
     names = {item.title: item.name for item in maps}
     height = STRIP_HEIGHT * len(strips) + 3.7
-    figure = Figure(figsize=(1.75 * len(fractions) + 1.0, height), layout="constrained")
+    figure = Picture(figsize=(1.75 * len(fractions) + 1.0, height), layout="constrained")
     figure.suptitle(INSERTION_MEANING, fontsize=11)
     grid = figure.add_gridspec(
         len(strips) + 1, len(fractions), height_ratios=[STRIP_HEIGHT] * len(strips) + [3.4]
@@ -348,7 +349,7 @@ def _draw_frame(
     photo: Array, values: Sequence[float], step: int, curve: CurveSubject
 ) -> Image.Image:
     last, so_far = len(values) - 1, values[: step + 1]
-    figure = Figure(figsize=(7.2, 3.6), dpi=80, layout="constrained")
+    figure = Picture(figsize=(7.2, 3.6), dpi=80, layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(numpy.clip(photo, 0, 1))
     left.set_axis_off()

@@ -279,7 +279,7 @@ def panel_rows(
     attributions = torch.where(expand_rows(is_drawn, attributions), attributions, 0)
     masks: dict[Sign, Tensor] = {sign: strongest(sign * attributions) for sign in COLOUR_SIGNS}
     masks[0] = moved_elsewhere(masks[1])
-    removed: dict[Sign, Array] = {sign: mask.cpu().double().numpy() for sign, mask in masks.items()}
+    removed: dict[Sign, Array] = {sign: mask.cpu().numpy() for sign, mask in masks.items()}
     rows: list[PanelRow] = []
     for k, terms in enumerate(_terms(decomposition)):
         photo = _stretched(inputs, k, shown)
@@ -374,10 +374,14 @@ def _replaced(photo: Array, by: str) -> Array:
     """Return a photo (*size, 3) as it looks where pixels were replaced: blurred, or its mean."""
     mean = photo.mean(tuple(range(photo.ndim - 1)))
     if by != "blur":
-        return mean + numpy.zeros_like(photo)
+        return numpy.broadcast_to(mean, photo.shape)
+    if photo.shape[-1] > 1 and photo.strides[-1] == 0:  # three channels that are one
+        return numpy.broadcast_to(_replaced(photo[..., :1], by), photo.shape)
     # Around its mean, so that the blur does not darken the borders, where it pads with zeros.
     image = torch.from_numpy(photo - mean).movedim(-1, 0)[None]
-    return blur(image)[0].movedim(0, -1).numpy() + mean
+    replaced = blur(image)[0].movedim(0, -1).numpy()
+    replaced += mean
+    return replaced
 
 
 def _terms(decomposition: Decomposition) -> list[TermValues]:

@@ -21,7 +21,7 @@ from dmbp.errors import InputError
 from dmbp.render.colour import Array
 from dmbp.render.comparison import shift_to_zero
 from dmbp.render.panel import PanelStyle, draw_legend, show_image, title_height, write_note
-from dmbp.render.pictures import stretch_contrast
+from dmbp.render.pictures import Picture, stretch_contrast
 
 COLUMNS = 4
 """How many pictures fit beside each other."""
@@ -86,7 +86,7 @@ def grid(photo: Any, attributions: Mapping[str, Any], *, style: PanelStyle | Non
         style.row_height * columns * 0.9,
         rows * (style.row_height * 0.9 * min(1.3, height / width) + 0.35 + above) + 0.5,
     )
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     places = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.04])
     show_image(figure.add_subplot(places[0, 0]), picture, "the photo")
     for place, (title, values) in enumerate(maps.items(), start=1):

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
+from matplotlib.gridspec import GridSpec, SubplotSpec
 
 from dmbp.render.colour import (
     AXIS,
@@ -48,6 +48,7 @@ from dmbp.render.colour_test import (
     InputWords,
     Sign,
 )
+from dmbp.render.pictures import Picture
 from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
@@ -96,7 +97,7 @@ class PanelRow:
         return [
             ChangedPhoto(
                 tint_changed(self.photo, self.replaced, self.removed[sign], palette.tint(sign)),
-                self.test.title(sign, palette),
+                self.test.title(sign, palette, self.words),
                 self._outlines(self.removed[sign]),
                 {1: palette.positive, -1: palette.negative, 0: palette.neutral}[sign],
             )
@@ -215,6 +216,9 @@ TITLE_LINE_HEIGHT = 0.27
 TERMS_WIDTH = 1.15
 """The width of the bars, in widths of a picture."""
 
+LEAST_BARS = 1.8
+"""The least height of the bars below a picture, in inches."""
+
 
 def format_number(value: float) -> str:
     """Format a number with its sign: `+2,386`, `-0.51`, but `0.00`."""
@@ -245,22 +249,27 @@ def draw_panel(
     said = [row.test.sentence(style.palette, row.words) for row in rows if row.test is not None]
     sentences = [wrap_sentence(sentence, width=4 * side) for sentence in said]
     note = _note(rows, style, independent=independent)
+    lines = _lines_of_pictures(rows)
     heights: list[float] = []
     titles = 0.0
     for row, photos, sentence in zip(rows, changed, sentences, strict=True):
         picture = side * min(1.0, row.photo.shape[0] / row.photo.shape[1])
-        heights += [picture, sentence_height(sentence)] + [picture] * style.terms
+        heights += [picture * lines] * lines + [sentence_height(sentence)]
+        heights += [max(picture, LEAST_BARS)] * style.terms
         above = (row.photo_caption, row.target_caption, *(photo.title for photo in photos))
-        titles += 0.4 * (1 + style.terms) + title_height(*above)
+        titles += lines * (0.4 + title_height(*above, lines=lines)) + 0.4 * style.terms
     legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
     size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(len(heights) + 2, 4, height_ratios=[*heights, *legend])
     line = 0
     for row, photos, sentence in zip(rows, changed, sentences, strict=True):
-        _draw_tested_row(figure, grid, line, row, photos, style)
-        write_sentence(figure.add_subplot(grid[line + 1, :]), sentence)
-        line += 2
+        places = [
+            grid[line + k * lines // 4, k * lines % 4 : k * lines % 4 + lines] for k in range(4)
+        ]
+        _draw_tested_row(figure, places, row, photos, style, lines=lines)
+        write_sentence(figure.add_subplot(grid[line + lines, :]), sentence)
+        line += lines + 1
         if style.terms:
             _draw_terms_row(figure, grid, line, row, style)
             line += 1
@@ -269,25 +278,36 @@ def draw_panel(
     return figure
 
 
+STRIP = 2.5
+"""Photos so many times wider than they are high, such as lines of text, have two pictures beside
+each other, and other photos four."""
+
+
+def _lines_of_pictures(rows: Sequence[PanelRow]) -> int:
+    """Return in how many lines the pictures of a row stand."""
+    return 2 if all(row.photo.shape[1] >= STRIP * row.photo.shape[0] for row in rows) else 1
+
+
 NOTE_LINE = 0.19
 """The height of a line of a note, in inches."""
 
 
 def _draw_tested_row(
     figure: Figure,
-    grid: GridSpec,
-    line: int,
+    places: Sequence[SubplotSpec],
     row: PanelRow,
     changed: Sequence[ChangedPhoto],
     style: PanelStyle,
+    *,
+    lines: int,
 ) -> None:
     """Draw photo, evidence, and the photo without the pixels of each colour."""
-    axes = [figure.add_subplot(grid[line, column]) for column in range(2 + len(changed))]
-    show_image(axes[0], row.photo, row.photo_caption)
+    axes = [figure.add_subplot(place) for place in places[: 2 + len(changed)]]
+    show_image(axes[0], row.photo, row.photo_caption, lines=lines)
     draw_region(axes[0], row)
-    draw_evidence(axes[1], row, row.target_caption, style)
+    draw_evidence(axes[1], row, row.target_caption, style, lines=lines)
     for axis, photo in zip(axes[2:], changed, strict=True):
-        show_image(axis, photo.picture, photo.title)
+        show_image(axis, photo.picture, photo.title, lines=lines)
         for points in photo.outlines:
             axis.plot(*points.T, color=photo.colour, linewidth=1.6)
     for axis in (axes[0], *axes[2:]):
@@ -318,7 +338,7 @@ def _draw_untested(rows: Sequence[PanelRow], style: PanelStyle) -> Figure:
     )
     # 0.91: pictures are about square, and the rest of a row's height is its title.
     size = style.row_height * 0.91 * sum(columns), height
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1,
         len(columns),
@@ -405,36 +425,43 @@ def write_sentence(axis: Axes, sentence: str) -> None:
     text.set_in_layout(False)
 
 
-def wrap_title(title: str) -> str:
-    """Wrap each line of a title to a picture's width; if it takes more than two, cut its middle."""
-    lines: list[str] = []
+def wrap_title(title: str, *, lines: int = 1) -> str:
+    """Wrap each line of a title to a picture's width; if it takes more than two, cut its middle.
+
+    Pictures in two lines are twice as wide.
+    """
+    wrapped_lines: list[str] = []
+    width = lines * TITLE_WIDTH
     for line in title.split("\n"):
-        wrapped = wrap(line, TITLE_WIDTH)
+        wrapped = wrap(line, width)
         if len(wrapped) > 2:
-            wrapped = [wrapped[0], "…" + line[-TITLE_WIDTH + 1 :].lstrip(" ,;:")]
-        lines += wrapped
-    return "\n".join(lines)
+            wrapped = [wrapped[0], "…" + line[-width + 1 :].lstrip(" ,;:")]
+        wrapped_lines += wrapped
+    return "\n".join(wrapped_lines)
 
 
-def title_height(*titles: str) -> float:
+def title_height(*titles: str, lines: int = 1) -> float:
     """Return the inches that titles of more than one line need above a row of pictures."""
-    return TITLE_LINE_HEIGHT * max(wrap_title(title).count("\n") for title in titles)
+    return TITLE_LINE_HEIGHT * max(wrap_title(title, lines=lines).count("\n") for title in titles)
 
 
-def show_image(axis: Axes, picture: Array, title: str) -> None:
-    """Show a picture without ticks under a title."""
+def show_image(axis: Axes, picture: Array, title: str, *, lines: int = 1) -> None:
+    """Show a picture without ticks under a title; `lines` is as for `wrap_title`."""
     axis.imshow(picture, interpolation="nearest")
-    axis.set_title(wrap_title(title), fontsize=11)
+    axis.set_title(wrap_title(title, lines=lines), fontsize=11)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():
         spine.set_edgecolor(FRAME)
 
 
-def draw_evidence(axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None) -> None:
+def draw_evidence(
+    axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None, *, lines: int = 1
+) -> None:
     """Draw a row's map over its photo, with a line around its region, under a title."""
     style = style or PanelStyle()
-    show_image(axis, style.evidence_image(row.attribution, row.photo, row.views), title)
+    evidence = style.evidence_image(row.attribution, row.photo, row.views)
+    show_image(axis, evidence, title, lines=lines)
     label_views(axis, row.views)
     draw_region(axis, row)
 

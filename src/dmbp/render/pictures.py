@@ -4,11 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from dmbp.display import encode_figure
 from dmbp.errors import InputError
 from dmbp.render.colour import Array
+
+
+class Picture(Figure):
+    """A matplotlib figure that shows itself below the cell of a notebook."""
+
+    def _repr_png_(self) -> bytes:
+        return encode_figure(self, ".png")
 
 
 def check_drawable(inputs: Tensor) -> None:
@@ -72,15 +81,22 @@ def parse_photo(photo: Any, size: tuple[int, int]) -> Array:
 
 def to_picture(image: Tensor) -> Array:
     """Return an image (channels, *size) with channels last; one channel becomes three."""
-    array = image.detach().cpu().double().movedim(0, -1).numpy()
-    return numpy.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else array
+    return _in_colour(image.detach().cpu().double().movedim(0, -1).numpy())
+
+
+def _in_colour(array: Array) -> Array:
+    """Return an array (*size, channels) whose one channel, if it has one, is seen as three.
+
+    The three share their memory, because a volume of a scanner takes gigabytes.
+    """
+    return numpy.broadcast_to(array, (*array.shape[:-1], 3)) if array.shape[-1] == 1 else array
 
 
 def stretch_contrast(image: Tensor) -> Array:
     """Return an image with its darkest value black and its brightest white."""
-    array = to_picture(image)
+    array = image.detach().cpu().double().movedim(0, -1).numpy()
     low, high = array.min(), array.max()
-    return (array - low) / max(high - low, 1e-12)
+    return _in_colour((array - low) / max(high - low, 1e-12))
 
 
 DARKEST, BRIGHTEST = 1.0, 99.0
@@ -89,9 +105,11 @@ DARKEST, BRIGHTEST = 1.0, 99.0
 
 def stretch_bands(image: Tensor) -> Array:
     """Return an image (channels, *size) with the contrast of each channel stretched by itself."""
-    array = to_picture(image)
+    array = image.detach().cpu().double().movedim(0, -1).numpy()
     places = tuple(range(array.ndim - 1))
     low, high = numpy.percentile(array, (DARKEST, BRIGHTEST), axis=places, keepdims=True)
     if (high <= low).all():  # nearly everything has one value
         return stretch_contrast(image)
-    return numpy.clip((array - low) / numpy.maximum(high - low, 1e-12), 0, 1)
+    stretched = array - low
+    stretched /= numpy.maximum(high - low, 1e-12)
+    return _in_colour(numpy.clip(stretched, 0, 1, out=stretched))

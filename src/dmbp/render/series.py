@@ -36,6 +36,7 @@ from dmbp.render.panel import (
     write_note,
     write_sentence,
 )
+from dmbp.render.pictures import Picture
 
 CHART_WIDTH, TERMS_WIDTH = 8.0, 3.4
 """Widths in inches, the same for all charts."""
@@ -96,7 +97,7 @@ def draw_series(
     for sentence in sentences:
         heights += [height, sentence_height(sentence) if sentence else 0.01]
     size = sum(widths), sum(heights) + 0.45  # inches for the legend
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(heights) + 1, 2, width_ratios=widths, height_ratios=[*heights, 0.1]
     )

@@ -111,8 +111,8 @@ def _said_maps(context: TargetContext, decimals: int) -> str:
         return f"marked {int((predicted == 0).sum()) / total:.{decimals}%} of the image"
     counts = torch.bincount(predicted.flatten(), minlength=len(scores))
     order = [k for k in counts.argsort(descending=True, stable=True).tolist() if counts[k]]
-    words = [f"{context.class_name(k)} on {int(counts[k]) / total:.{decimals}%}" for k in order]
-    return f"predicted {_listed(words)} of the image"
+    words = [f"{context.class_name(k)} {int(counts[k]) / total:.{decimals}%}" for k in order]
+    return f"predicted areas: {_listed(words)}"
 
 
 def _said_steps(context: TargetContext, _: int) -> str:

@@ -165,7 +165,11 @@ class Step(NamedTarget):
         scores = outputs[position]
         chosen = int(scores.argmax()) if self.subject is None else self.subject
         index = context.class_index(chosen, classes, scores=scores)
-        what = f"step {position}" if self.character is None else f"character {self.character}"
+        name = context.class_name(index)
+        if self.character is None:
+            name = f"{name} at step {position}"
+        else:
+            name = f"{name} as {ordinal(self.character + 1)} character"
 
         def probability(found: Tensor, activation: Activation | None) -> Tensor:
             every = context.probabilities(found.view(steps, classes), -1, activation)
@@ -173,9 +177,10 @@ class Step(NamedTarget):
 
         return BoundTarget(
             self,
-            f"{context.class_name(index)} at {what}",
+            name,
             weights=_one_hot(context.outputs, (position, index), dimensions=2),
             probability=probability,
+            is_local=True,
             score_words=f"the model's output for the class at step {position}",
         )
 
@@ -194,6 +199,12 @@ class Step(NamedTarget):
         """Such as `step:3`, `step:3=a` or `step:#2`."""
         where = f"#{self.character}" if self.position is None else str(self.position)
         return f"step:{where}" if self.subject is None else f"step:{where}={self.subject}"
+
+
+def ordinal(number: int) -> str:
+    """Return a number as it counts things, such as 3rd."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 < number % 100 < 14 else ending}"
 
 
 def step_scores(context: TargetContext) -> Tensor:

@@ -32,6 +32,7 @@ from dmbp.attribution import DMBP, parse_method_names
 from dmbp.attribution.dmbp import PresetName
 from dmbp.attribution.settings import MethodSettings, check_settings
 from dmbp.decompose import Combine, Precision, Removal
+from dmbp.engine import fingerprint
 from dmbp.errors import InputError, ModelError, suggestion
 from dmbp.linear import Selection, Smoothing
 from dmbp.linear.model.wrappers import evaluating
@@ -450,13 +451,7 @@ def _key(model: Any, options: ModelOptions) -> Any:
         raise ModelError(
             "the model has lazy layers that have no weights yet: run it once on an example first"
         )
-    versions = tuple((k.data_ptr(), _version(k)) for k in tensors)
-    return id(model), id(module), said, repr(own), versions
-
-
-def _version(tensor: Tensor) -> int:
-    """Return how often a tensor was changed in place, as far as torch counts it."""
-    return -1 if tensor.is_inference() else tensor._version
+    return id(model), id(module), said, repr(own), fingerprint(tensors)
 
 
 def _is_plain(value: Any) -> bool:

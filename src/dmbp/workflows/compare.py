@@ -213,6 +213,7 @@ def compare(
     for name, method in methods.items():
         method.linearizer.share_captures(shared)
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
+            _announce(name, method, prediction, console)
             attributions[name], seconds = _run_timed(method, prediction)
             removals[name] = _remove_pixels(prediction, attributions[name])
             maps[name] = _score(name, prediction, attributions[name], seconds)
@@ -256,6 +257,25 @@ def method_settings(
     """Return a method's settings, with the model's activation if the method reads probabilities."""
     activation = {"activation": classifier.activation} if METHODS[name].probabilistic else {}
     return {**activation, **overrides}
+
+
+ANNOUNCED = 20.0
+"""From so many seconds on, it is said beforehand how long a method may take."""
+
+
+def _announce(name: str, method: Method, prediction: Prediction, console: Console | None) -> None:
+    """Say how long a method may take that runs the model on thousands of images."""
+    if not method.run_count or console is None:
+        return
+    started = time.perf_counter()
+    run_model(prediction.classifier, prediction.inputs)
+    seconds = method.run_count * (time.perf_counter() - started)
+    if seconds > ANNOUNCED:
+        fewer = method.run_count // 6
+        console.print(
+            f"{name} runs the model on {method.run_count:,} images, which may take "
+            f"{format_duration(seconds)}; with --set {name}.masks={fewer}, a sixth of that"
+        )
 
 
 def _run_timed(method: Method, prediction: Prediction) -> tuple[torch.Tensor, float]:

@@ -1,8 +1,12 @@
 """Results as data frames of pandas or Polars, which are imported only when they are asked for.
 
-    >>> frame(explanations)                        # one row for each explained target
-    >>> frame(explain_dataset(data, model))        # one row for each item
-    >>> frame("maps", library="polars")            # the folder that explain_dataset wrote
+    frame(dmbp.explain(["cat.jpg", "dog.jpg"]))  # one row for each explained target
+    frame(explain_dataset(data, model))          # one row for each item
+    frame("maps", library="polars")              # the folder that explain_dataset wrote
+
+    >>> record = {"photo": "cat.jpg", "targets": [{"name": "cat", "worth_for": 2.5}]}
+    >>> frame(record)[["input", "target", "worth_for"]].values.tolist()
+    [['cat.jpg', 'cat', 2.5]]
 
 Rows are made of plain values alone. An attribution is no plain value, and is left out.
 """
@@ -15,7 +19,7 @@ from importlib import import_module
 from typing import Any, Literal, cast
 
 from dmbp.errors import InputError, require_known
-from dmbp.workflows.dataset_folder import read_records
+from dmbp.workflows.datasets.folder import read_records
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")

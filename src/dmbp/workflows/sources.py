@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 from dmbp.data import is_array_file, read_array, read_photo
 from dmbp.data.arrays import PICTURES
 from dmbp.data.photo import photo_of
-from dmbp.devices import AUTO, find_device
+from dmbp.devices import AUTO
 from dmbp.errors import InputError, ModelError, PhotoError, TargetError
 from dmbp.files import shown
 from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
@@ -266,7 +266,7 @@ def _class_names(classes: Sequence[str] | str | Path | None) -> Sequence[str] | 
 def _check_device(module: nn.Module, device: str) -> None:
     """Raise an `InputError` if a module of the user's would have to be moved."""
     own = next(module.parameters(), None)
-    if device == AUTO or own is None or find_device(device).type == own.device.type:
+    if device == AUTO or own is None or device.partition(":")[0] == own.device.type:
         return
     raise InputError(
         f"the model is on {own.device}, and dmbp does not move it: call model.to({device!r}) first"

@@ -1,6 +1,7 @@
 """What deployed files have: branches, loops, recurrent layers, inputs that are held, sizes that are
 left open, and weights in fewer bits."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import dmbp
+from dmbp.cli import app
 from dmbp.errors import ModelError
-from dmbp.models import load_model
+from dmbp.models import InputSettings, load_model
 from dmbp.models.exported_program import Ends, StatedInput
 from dmbp.models.onnx.file import onnx_file_classifier
 from tests.tolerance import FLOAT32
@@ -87,6 +90,83 @@ def test_held_inputs_and_the_output_in_a_toml_beside_the_file(tmp_path: Path) ->
     assert torch.equal(load_model(path).module(x), -x)
     given = Ends(output="z", hold={"rate": 16000})
     assert torch.equal(load_model(path, ends=given).module(x), (2 * x).abs())
+
+
+def test_held_numbers_in_a_list(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "sizes"], ["y"])]
+    inputs: list[Value] = [("x", FLOAT, [1, 6]), ("sizes", INT64, ["k"])]
+    save(tmp_path / "a.onnx", nodes, inputs, [("y", FLOAT, None)])
+    (tmp_path / "a.toml").write_text("hold = {sizes = [1, 2, 3]}")
+    path = str(tmp_path / "a.onnx")
+    assert load_model(path).module(torch.ones(1, 6)).shape == (1, 2, 3)
+    given = Ends(hold={"sizes": [1, 3, 2]})
+    assert load_model(path, ends=given).module(torch.ones(1, 6)).shape == (1, 3, 2)
+    lines = ["--hold", "sizes=1,6,1", "--hold", "sizes=1,x"]
+    for line, words in zip(
+        (lines[:2], lines[2:]), ("outputs of 6×1", "numbers such as"), strict=True
+    ):
+        printed = CliRunner().invoke(app, ["doctor", path, *line])
+        assert words in printed.output
+
+
+def test_values_that_a_file_cannot_compute_with(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gather", ["sizes", "second"], ["width"]),
+        helper.make_node("Mul", ["x", "width"], ["y"]),
+    ]
+    inputs: list[Value] = [("x", FLOAT, [1, 6]), ("sizes", INT64, ["k"])]
+    save(tmp_path / "a.onnx", nodes, inputs, [("y", FLOAT, [1, 6])], {"second": 1})
+    with pytest.raises(ModelError, match=r"cannot compute with the values of .* 'sizes': give"):
+        load_model(str(tmp_path / "a.onnx"), ends=Ends(hold={"sizes": 4}))
+
+
+def test_a_signal_of_a_size_that_is_left_open(tmp_path: Path) -> None:
+    nodes = [helper.make_node("ReduceMean", ["x", "last"], ["y"], keepdims=0)]
+    inputs: list[Value] = [("x", FLOAT, ["n", 2, "length"])]
+    save(tmp_path / "a.onnx", nodes, inputs, [("y", FLOAT, ["n", 2])], {"last": [2]})
+    found = load_model(str(tmp_path / "a.onnx"), inputs=InputSettings(size=16000))
+    assert found.input_shape == (2, 16000)
+
+
+@pytest.mark.parametrize("sizes", [[], [3]], ids=["any batch would do", "three are written down"])
+def test_a_file_for_a_fixed_batch(tmp_path: Path, sizes: list[int]) -> None:
+    """It is explained for each image by itself; three copies are run if nothing else runs."""
+    nodes = classifier_nodes()[:-2]
+    shape = [*(sizes or [0]), 5]
+    nodes += [helper.make_node("Reshape", ["p", "shape"], ["y"])]
+    constants = {"w": noise(5, 3, 3, 3), "shape": shape}
+    save(
+        tmp_path / "a.onnx",
+        nodes,
+        [("x", FLOAT, [3, 3, 9, 9])],
+        [("y", FLOAT, [3, 5])],
+        constants,
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = load_model(str(tmp_path / "a.onnx"))
+    assert any("runs on 3 copies of every" in str(one.message) for one in said) == bool(sizes)
+    images = torch.randn(2, 3, 9, 9)
+    weights = torch.from_numpy(constants["w"])
+    by_hand = nn.functional.conv2d(images, weights).relu().mean((2, 3))
+    assert torch.allclose(found.module(images), by_hand, atol=FLOAT32)
+    net = dmbp.linearize(found.module, images, target=[1, 2])
+    assert torch.allclose(net.value(), by_hand[[0, 1], [1, 2]], atol=FLOAT32)
+
+
+def test_inputs_of_a_fixed_batch_that_are_treated_differently(tmp_path: Path) -> None:
+    for name, node in (
+        ("place", helper.make_node("Mul", ["x", "weights"], ["y"])),
+        ("mixed", helper.make_node("CumSum", ["x", "first"], ["y"])),
+    ):
+        constants = {"weights": noise(3, 4)} if name == "place" else {"first": 0}
+        inputs: list[Value] = [("x", FLOAT, [3, 4])]
+        save(tmp_path / f"{name}.onnx", [node], inputs, [("y", FLOAT, [3, 4])], constants)
+    with pytest.raises(ModelError, match="batches of 3, whose inputs depend on each other or are"):
+        load_model(str(tmp_path / "place.onnx"))
+    mixed = load_model(str(tmp_path / "mixed.onnx"))
+    with pytest.raises(ModelError, match="changes with the other images of its batch"):
+        dmbp.linearize(mixed.module, torch.randn(1, 4), target=0)
 
 
 def test_the_output_of_floating_point_is_explained(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def no_sizes(model: Any) -> None:
             r"also takes 'rate' \(int64, a number\): give it with --hold rate=NUMBER",
         ),
         (of_bytes, "takes uint8 at 'x', not floating point"),
-        (several_outputs, r"gives 2 outputs \(y, r\)"),
+        (several_outputs, r"gives 2 outputs: y \(any×2\), r \(any×2\); .* --output-name y"),
         (no_photos, r"takes inputs of shape \(any, 3, any\), which are not photos: give the open"),
         (no_sizes, "constants of .* cannot be computed"),
     ],

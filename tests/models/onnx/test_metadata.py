@@ -71,6 +71,8 @@ def test_notes_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
 def test_characters_of_a_recogniser(tmp_path: Path) -> None:
     found = load(tmp_path, {"character": "a\nb\nc"}, (1, 8, 5))
     assert found.classes == ("blank", "a", "b", "c", "␣")
+    wide_space = load(tmp_path, {"character": "a\n\u3000\nc"}, (1, 8, 5))
+    assert wide_space.classes == ("blank", "a", "␣", "c", "␣")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,10 @@ CASES: list[Case] = [
         ["", "", sizes(2, 4, 9, 9)],
         {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
     ),
+    ("ScatterElements", [sizes(1, -2).reshape(1, 2, 1, 1), noise(1, 2, 1, 1)], {"axis": 1}),
+    ("GridSample", [noise(2, 5, 3, 2)], {}),
+    ("GridSample", [noise(2, 5, 3, 2)], {"mode": "nearest", "padding_mode": "border"}),
+    ("GridSample", [noise(2, 5, 3, 2)], {"padding_mode": "reflection", "align_corners": 1}),
 ]
 
 
@@ -172,9 +176,23 @@ def test_an_operator_computes_what_onnx_does(case: Case) -> None:
     same_result(one_node_model(case))
 
 
+SIGNAL = noise(2, 30)
+FOURIER: list[Case] = [
+    ("STFT", [sizes(4)[0], noise(8)], {}),
+    ("STFT", [sizes(5)[0], "", sizes(7)[0]], {}),
+    ("STFT", [sizes(4)[0], noise(8), sizes(8)[0]], {"onesided": 0}),
+]
+
+
+@pytest.mark.parametrize("case", FOURIER, ids=["window", "length", "both sides"])
+def test_fourier_transforms_of_frames(case: Case) -> None:
+    same_result(one_node_model(case, given=SIGNAL[..., None]), SIGNAL[..., None])
+
+
 UNSUPPORTED_SETTINGS: list[Case] = [
     ("CumSum", [numpy.array(1)], {"reverse": 1}),
     ("Selu", [], {"alpha": 1.2}),
+    ("ScatterElements", [sizes(1).reshape(1, 1, 1, 1), noise(1, 1, 1, 1)], {"reduction": "add"}),
     ("ArgMax", [], {"select_last_index": 1}),
     ("AveragePool", [], {"kernel_shape": [2, 2], "dilations": [2, 2]}),
     ("Resize", ["", "", sizes(2, 4, 9, 9)], {"mode": "linear", "antialias": 1}),
@@ -297,7 +315,7 @@ def test_every_row_of_the_table_is_tested() -> None:
     """Operators without a case are listed here by name, so that a new row needs one."""
     elsewhere = {"Log", "Sqrt", "Where", "Not", "And", "Or", "Xor", "Gemm", "Swish", "LRN"}
     made = {"ConstantOfShape", "Range", "Upsample"}
-    deployed = {"LSTM", "GRU", "RNN", "DequantizeLinear", "com.microsoft.MatMulNBits"}
+    deployed = {"STFT", "LSTM", "GRU", "RNN", "DequantizeLinear", "com.microsoft.MatMulNBits"}
     assert set(OPERATORS) - {case[0] for case in CASES} == elsewhere | made | deployed
 
 

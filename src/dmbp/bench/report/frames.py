@@ -1,8 +1,8 @@
 """The results of a benchmark as data frames.
 
->>> results = read("dmbp-bench.sqlite")
->>> results.rows.groupby("method").insertion.mean()
->>> results.curves.query("metric == 'insertion'").groupby("fraction").value.mean()
+results = dmbp.bench.read("dmbp-bench.sqlite")
+results.rows.groupby("method").insertion.mean()
+results.curves.groupby(["metric", "method", "fraction"]).value.mean()
 """
 
 from contextlib import closing

@@ -128,20 +128,34 @@ def _without_deprecations() -> Generator[None]:
 
 
 class OneAtATime(nn.Module):
-    """Runs a model that takes a single image on one image after the other.
+    """Runs a model that takes batches of one size on one image after the other.
 
-    Programs exported without a dynamic batch dimension are such models.
+    Programs exported without a dynamic batch dimension are such models. One that was exported for
+    several images gets that many `copies` of each, and the first one's outputs are kept.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, copies: int = 1) -> None:
         super().__init__()
         self.model = model
+        self.copies = copies
         force_eval(self)
 
     def forward(self, images: Tensor) -> Any:
         """Run the model image by image and concatenate each of its outputs."""
-        returned = [self.model(image) for image in images.split(1)]
+        returned = [self._run(image) for image in images.split(1)]
         return tree_map(lambda *parts: _concatenated(parts), returned[0], *returned[1:])
+
+    def _run(self, image: Tensor) -> Any:
+        if self.copies == 1:
+            return self.model(image)
+        returned = self.model(image.expand(self.copies, *image.shape[1:]))
+        return tree_map(lambda value: _first_of(value, self.copies), returned)
+
+
+def _first_of(value: Any, copies: int) -> Any:
+    """Return the first row of a tensor with a row for each copy, and other values unchanged."""
+    has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == copies
+    return value[:1] if has_rows else value
 
 
 def _concatenated(parts: tuple[Any, ...]) -> Any:

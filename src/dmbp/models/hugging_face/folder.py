@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from dmbp.errors import ModelError, WeightsError, first_line
@@ -170,10 +171,12 @@ def build_model(
         ModelError: If `transformers` has no such model.
         WeightsError: If weights are missing, or do not fit.
     """
+    _check_depth(config.to_dict(), name)
     try:
-        with silence_logging(), silence_output():
+        # Without memory for its parameters: a config of a kilobyte may describe terabytes.
+        with silence_logging(), silence_output(), torch.device("meta"):
             auto: Any = getattr(transformers, task.auto)
-            kind: Any = type(auto.from_config(config, trust_remote_code=False))
+            described: nn.Module = auto.from_config(config, trust_remote_code=False)
     except Exception as error:  # an unknown kind, or sizes that do not go together
         raise ModelError(
             f"{shown(name)} is not {task.noun} that transformers can build: its "
@@ -181,8 +184,10 @@ def build_model(
             f"{_reason(error)}"
         ) from error
     state = _read_weights(folder, name)
+    _check_size(described, state, name)
     try:
         with silence_logging(), silence_output():
+            kind: Any = type(described)
             module, info = kind.from_pretrained(
                 None, config=config, state_dict=dict(state), output_loading_info=True
             )
@@ -197,6 +202,41 @@ def build_model(
             f"first {missing[0]!r}: {task.advice}"
         )
     return module.float().eval(), sorted(info["missing_keys"])
+
+
+MOST_LAYERS = 1000
+"""The most layers of a part of a model: each takes a millisecond to make."""
+
+
+def _check_depth(table: Any, name: str) -> None:
+    """Raise a `ModelError` if a config, or one inside it, asks for more layers than anybody has."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _check_depth(value, name)
+        numbers: list[Any] = value if isinstance(value, list) else [value]
+        counts = [number for number in numbers if isinstance(number, int)]
+        if ("layers" in str(key) or "depth" in str(key)) and sum(counts) > MOST_LAYERS:
+            raise ModelError(
+                f"{shown(name)} is not a model that can be built: its config.json says "
+                f"{shown(str(key))} {shown(str(value))}, and {MOST_LAYERS:,} are the most"
+            )
+
+
+MOST_MISSING = 2**24
+"""The most numbers of a model that its weights may lack, beside as many as they have: what is
+computed, such as tables of positions, and parts that are left out, such as text encoders."""
+
+
+def _check_size(described: nn.Module, state: StateDict, name: str) -> None:
+    """Raise a `WeightsError` if a model is far larger than its weights."""
+    tensors = [*described.parameters(), *described.buffers()]
+    needed = sum(tensor.numel() for tensor in tensors)
+    found = sum(tensor.numel() for tensor in state.values())
+    if needed > 2 * found + MOST_MISSING:
+        raise WeightsError(
+            f"the weights of {shown(name)} do not fit its config.json, which describes "
+            f"{needed:,} numbers: they have {found:,}"
+        )
 
 
 def _read_weights(folder: Path, name: str) -> StateDict:
@@ -220,7 +260,7 @@ def _shards(index: Path) -> list[Path]:
     """Return the files among which weights are divided, which must be beside their index."""
     names: Any = read_json(index).get("weight_map")
     files = sorted({str(name) for name in names.values()}) if isinstance(names, dict) else []
-    if not files or any(Path(file).name != file for file in files):
+    if not all(files) or not files or any(Path(file).name != file for file in files):
         raise WeightsError(f"{shown(index)} does not list files beside it")
     return [index.with_name(file) for file in files]
 

@@ -12,7 +12,13 @@ from torch import nn
 
 from dmbp.errors import ModelError
 from dmbp.files import shown
-from dmbp.models.classifier import ASSUMED_ORIGINS, Classifier, Preprocessing
+from dmbp.models.classifier import (
+    ASSUMED_ORIGINS,
+    Classifier,
+    Preprocessing,
+    is_photo_size,
+    photo_size,
+)
 from dmbp.models.hugging_face.folder import (
     PREFIX,
     SETTINGS,
@@ -53,7 +59,9 @@ def hugging_face_model(name: str, *, assume_preprocessing: bool = False) -> Clas
     transformers = import_transformers(f"{PREFIX}:{name}")
     folder = Path(name) if is_path(name) else download(name)
     config = read_config(transformers, folder, name)
-    task = task_of((getattr(config, "architectures", None) or [""])[0])
+    named: Any = getattr(config, "architectures", None)
+    first = named[0] if isinstance(named, list) and named else ""
+    task = task_of(first if isinstance(first, str) else "")
     module, missing = build_model(transformers, config, task, folder, name)
     preprocessing, origins = _preprocessing(
         transformers, config, folder, name, assume=assume_preprocessing
@@ -82,7 +90,9 @@ def _preprocessing(
         )
     assumed = Preprocessing.for_channels(getattr(config, "num_channels", None))
     size = as_size(getattr(config, "image_size", None))
-    return assumed if size is None else assumed.with_size(size), dict(ASSUMED_ORIGINS)
+    if size is not None and is_photo_size(size):
+        assumed = assumed.with_size(photo_size(size))
+    return assumed, dict(ASSUMED_ORIGINS)
 
 
 def folder_preprocessing(folder: Path) -> Preprocessing:

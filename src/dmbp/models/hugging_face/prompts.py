@@ -15,13 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dmbp.errors import InputError, ModelError
+from dmbp.errors import InputError, ModelError, first_line
+from dmbp.files import shown
 
 Tokenizer = Callable[[], Any]
 """Returns a tokenizer of `transformers`; it is read when a prompt is given."""
 
 SAME_SCORES = 1e-4
 """The relative difference allowed between scores of a trial image and the model's own."""
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def has_text_encoder(module: nn.Module) -> bool:
@@ -76,18 +85,27 @@ class TextEncoder:
         """
         if not text.strip():
             raise InputError("a prompt is empty: give a text such as 'a photo of a cat'")
+        if not _is_unicode(text):
+            raise InputError(f"the prompt {shown(text[:40])!r} has bytes that are not UTF-8")
         if self._tokenizer is None:
             raise ModelError(f"{self._name} has no tokenizer, which prompts need")
         tokenizer = self._tokenizer()
-        most = int(self._model.config.text_config.max_position_embeddings)
-        found = tokenizer(text, padding=False, truncation=False)["input_ids"]
-        if len(found) > most:
+        try:
+            most = int(self._model.config.text_config.max_position_embeddings)
+            found = tokenizer(text, padding=False, truncation=False)["input_ids"]
+            is_too_long = len(found) > most
+            if not is_too_long and str(self._model.config.model_type).startswith("siglip"):
+                # It learned from such texts.
+                found = tokenizer(text, padding="max_length", max_length=most)["input_ids"]
+        except Exception as error:  # tokenizers raise almost anything for a file with odd entries
+            raise ModelError(
+                f"the tokenizer of {self._name} cannot be used: {first_line(error)[:150]}"
+            ) from error
+        if is_too_long:
             raise InputError(
                 f"the prompt {text[:40]!r} has {len(found)} tokens, and {self._name} takes at most "
                 f"{most}: shorten it"
             )
-        if str(self._model.config.model_type).startswith("siglip"):  # it learned from such texts
-            found = tokenizer(text, padding="max_length", max_length=most)["input_ids"]
         return torch.tensor([found], device=next(self._model.text_model.parameters()).device)
 
 

@@ -19,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dmbp.errors import ModelError, first_line
 from dmbp.files import check_file
-from dmbp.linear.model.wrappers import OneAtATime, force_eval
-from dmbp.models.classifier import Classifier, PixelSize
+from dmbp.models.classifier import MAX_NUMBERS, Classifier, InputSize
 from dmbp.models.exported_program import (
     MAX_SIDE,
     ChannelsLast,
     InputShape,
     StatedInput,
+    any_batch,
     channels_first,
     check_input_shape,
     classifier_from_module,
@@ -105,8 +105,13 @@ def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
     if is_open and notes.size is not None and max(notes.size) <= MAX_SIDE:
         expected = expected.with_stated_size(StatedInput(default_size=notes.size), str(path))
     sized, module = _first_size_that_runs(build, expected.with_stated_size(stated, str(path)), path)
-    if expected.batch is None and not _takes_batches(module, sized):
+    if expected.batch is None and not _takes_batches(module, _sizes_of(sized)):
         expected = replace(expected, batch=1)
+    if expected.batch not in (None, 1):
+        # The size of the batch is often that of an example, and nothing depends on it.
+        of_any_batch = build(_as_list(replace(sized, batch=None)))
+        if _takes_batches(of_any_batch, _sizes_of(sized)):
+            expected, module = replace(expected, batch=None), of_any_batch
     if None in (expected.height, expected.width) and stated.size is None:
         stated = replace(stated, default_size=sized.preprocessing().size)
     classifier = classifier_from_module(module, expected, str(path), stated)
@@ -115,8 +120,7 @@ def _read_classifier(path: Path, stated: StatedInput) -> Classifier:
 
 def _output_shape(module: nn.Module, expected: InputShape) -> tuple[int, ...]:
     """Return the shape of an image's outputs, by propagating shapes; empty if that fails."""
-    preprocessing = expected.preprocessing()
-    shape = [1, len(preprocessing.mean), *preprocessing.size]
+    shape = [1, *_sizes_of(expected)]
     try:
         with silence_output(), torch.no_grad(), _shapes_only():
             return tuple(module(_fake_inputs(module, shape)).shape[1:])
@@ -173,21 +177,16 @@ def _classifier_without_photos(
             f"{path} takes inputs of shape ({sizes}), which are not photos: give the open sizes "
             "with --size, such as --size 512"
         )
-    if shape[0] not in (None, 1):
-        raise ModelError(
-            f"{path} was exported for batches of {shape[0]}; export it for one input, or with a "
-            "dynamic batch dimension"
-        )
     sizes = tuple(int(size) for size in own if size is not None)
-    module = build([shape[0], *sizes])
-    _check_result_sizes(module, [1, *sizes], path)
-    wrapped = OneAtATime(module) if shape[0] == 1 else module
-    force_eval(wrapped)
-    return Classifier(str(path), wrapped, input_shape=sizes)
+    batch, module = shape[0], build([shape[0], *sizes])
+    _check_result_sizes(module, [batch or 1, *sizes], path)
+    if batch not in (None, 1) and _takes_batches(any_module := build([None, *sizes]), sizes):
+        batch, module = None, any_module
+    return Classifier(str(path), any_batch(module, batch, sizes, str(path)), input_shape=sizes)
 
 
 def _open_sizes_filled(
-    own: Sequence[int | None], size: PixelSize | None, path: Path
+    own: Sequence[int | None], size: InputSize | None, path: Path
 ) -> list[int | None]:
     """Return the sizes of an input, with those that a user gave where the file leaves them open."""
     if size is None:
@@ -218,6 +217,12 @@ def _read_graph(
     except StopIteration as error:
         raise ModelError(f"{path} does not state a version of ONNX's operators") from error
     except Exception as error:
+        if held:
+            names = ", ".join(map(repr, held))
+            raise ModelError(
+                f"{path} cannot compute with the values of its other inputs, {names}: give values "
+                "of another shape with --hold"
+            ) from error
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"constants of {path} cannot be computed: {reason}") from error
     _check_operators(graph, path)
@@ -230,9 +235,7 @@ def _has_channels_last(shape: Sequence[int | None]) -> bool:
 
 def _check_sizes(module: nn.Module, expected: InputShape, path: Path) -> bool:
     """Return whether the module runs at this size, by propagating shapes only."""
-    preprocessing = expected.preprocessing()
-    shape = [expected.batch or 1, len(preprocessing.mean), *preprocessing.size]
-    return _check_result_sizes(module, shape, path)
+    return _check_result_sizes(module, [expected.batch or 1, *_sizes_of(expected)], path)
 
 
 def _check_result_sizes(module: nn.Module, shape: Sequence[int], path: Path) -> bool:
@@ -256,15 +259,19 @@ def _fake_inputs(module: nn.Module, shape: Sequence[int]) -> Tensor:
     return torch.empty(*shape, dtype=dtype)
 
 
-def _takes_batches(module: nn.Module, expected: InputShape) -> bool:
-    """Return whether two images give two rows of scores, by propagating shapes only."""
-    preprocessing = expected.preprocessing()
+def _takes_batches(module: nn.Module, sizes: Sequence[int]) -> bool:
+    """Return whether two inputs give two rows of scores, by propagating shapes only."""
     try:
         with silence_output(), torch.no_grad(), _shapes_only():
-            shape = [2, len(preprocessing.mean), *preprocessing.size]
-            return len(module(_fake_inputs(module, shape))) == 2
+            return len(module(_fake_inputs(module, [2, *sizes]))) == 2
     except Exception:  # whatever torch raises about sizes that do not fit
         return False
+
+
+def _sizes_of(images: InputShape) -> tuple[int, ...]:
+    """Return the shape of one image."""
+    preprocessing = images.preprocessing()
+    return (len(preprocessing.mean), *preprocessing.size)
 
 
 def read_model(path: Path) -> Any:
@@ -340,10 +347,6 @@ def _file_names(tensors: Sequence[Any]) -> list[str]:
     return sorted({entry.value for entry in entries if entry.key == "location"})
 
 
-MAX_HELD = 2**24
-"""The most numbers of an input that is not a photo."""
-
-
 def find_input(
     model: Any, source: str, *, name: str | None = None
 ) -> tuple[str, list[int | None], list[Any]]:
@@ -371,12 +374,12 @@ def find_input(
             "export the network without its preprocessing"
         )
     shape = _sizes(chosen)
-    most = MAX_SIDE if len(shape) == 4 else MAX_HELD
+    most = MAX_SIDE if len(shape) == 4 else MAX_NUMBERS
     if any(size is not None and size > most for size in shape):
         sizes = "×".join("any" if size is None else str(size) for size in shape)
         raise ModelError(
             f"{source} takes inputs of {sizes}; dmbp explains model files for images up to "
-            f"{MAX_SIDE}×{MAX_SIDE} pixels, and other inputs of up to {MAX_HELD:,} numbers"
+            f"{MAX_SIDE}×{MAX_SIDE} pixels, and other inputs of up to {MAX_NUMBERS:,} numbers"
         )
     return chosen.name, shape, [value for value in inputs if value is not chosen]
 
@@ -419,9 +422,9 @@ def _held_value(value: Any, given: Any, source: str) -> OnnxValue:
             shown = " × ".join(map(str, sizes)) or "a number"
             raise ModelError(
                 f"{source} also takes {value.name!r} ({_type_name(kind)}, {shown}): give it with "
-                f"--hold {value.name}=NUMBER"
+                f"--hold {value.name}={'NUMBER' if math.prod(sizes) == 1 else 'NUMBERS'}"
             )
-        if math.prod(sizes) > MAX_HELD:
+        if math.prod(sizes) > MAX_NUMBERS:
             raise ModelError(f"{source} also takes {value.name!r}, which is too large to hold")
         return as_numbers_if_shape(torch.zeros(sizes))
     tensor = torch.as_tensor(given)
@@ -463,10 +466,15 @@ def find_output(
     ):
         if len(candidates) == 1:
             return str(candidates[0].name)
+    described = ", ".join(f"{output.name} ({_format(_sizes(output))})" for output in outputs)
     raise ModelError(
-        f"{source} gives {len(outputs)} outputs ({names}): say which one to explain with "
-        f"--output-name {numbers[0].name}"
+        f"{source} gives {len(outputs)} outputs: {described}; say which one to explain with "
+        f"--output-name, such as --output-name {numbers[0].name}"
     )
+
+
+def _format(sizes: Sequence[int | None]) -> str:
+    return "×".join("any" if size is None else str(size) for size in sizes) or "a number"
 
 
 def _may_equal(first: Sequence[int | None], second: Sequence[int | None]) -> bool:

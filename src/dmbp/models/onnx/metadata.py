@@ -70,7 +70,7 @@ def read_notes(model: Any) -> FileNotes:
     characters = found.get("character", "")
     return FileNotes(
         _checked(names if isinstance(names, list | tuple) else ()),
-        _checked(characters.split("\n") if characters else ()),
+        _checked([k if k.strip() else SPACE for k in characters.split("\n")] if characters else ()),
         _size(_literal(found.get("imgsz", ""))),
         found.get("task") if found.get("author") == ULTRALYTICS else None,
     )

@@ -1,8 +1,8 @@
 """The ONNX operators that can be imported, and how a node is computed.
 
     elementwise.py       Relu, Gelu, Clip, Add, Where, Cast, …
-    layers.py            Conv, Gemm, MatMul, Attention, the normalisations, Softmax
-    pooling.py           MaxPool, AveragePool, Resize, Reduce*, ArgMax, TopK, CumSum
+    layers.py            Conv, Gemm, MatMul, Attention, STFT, the normalisations, Softmax
+    pooling.py           MaxPool, AveragePool, Resize, GridSample, Reduce*, ArgMax, TopK, CumSum
     recurrent.py         LSTM, GRU, RNN
     quantised.py         weights in fewer bits: DequantizeLinear, MatMulNBits
     shape.py             Reshape, Transpose, Concat, Slice, Gather, Pad, Expand, …

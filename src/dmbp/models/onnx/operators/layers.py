@@ -1,5 +1,6 @@
 """ONNX operators that are layers: convolutions, matrix products, attention, norms, softmax."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -87,6 +88,23 @@ def _attention(call: NodeCall) -> Tensor:
     )
 
 
+def _short_time_fourier_transform(call: NodeCall) -> Tensor:
+    """Return (batch, frames, bins, 2), real and imaginary parts, as products with a matrix."""
+    signal, window = call.tensor(0), call.optional_tensor(2)
+    if signal.dim() == 3 and signal.shape[-1] != 1:
+        raise ModelError("STFT of complex signals is not supported in ONNX files")
+    length = int(call.setting(3, "") or (0 if window is None else len(window)))
+    frames = signal.reshape(*signal.shape[:2]).unfold(-1, length, int(call.setting(1, "")))
+    frames = frames if window is None else frames * window
+    bins = length // 2 + 1 if call.attribute("onesided", 1) else length
+    moments = torch.arange(length, device=signal.device)
+    # The product is reduced as a whole number, because a large angle would have few digits left.
+    steps = torch.outer(moments, moments[:bins]) % length
+    angles = steps.to(torch.float64) * (2 * math.pi / length)
+    waves = torch.stack([angles.cos(), -angles.sin()], -1).to(signal.dtype)
+    return (frames @ waves.flatten(1)).unflatten(-1, (bins, 2))
+
+
 LAYERS: Mapping[str, Implementation] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed_convolution,
@@ -96,6 +114,7 @@ LAYERS: Mapping[str, Implementation] = {
         call.attribute("equation"), *(call.tensor(k) for k in range(len(call.inputs)))
     ),
     "Attention": _attention,
+    "STFT": _short_time_fourier_transform,
 }
 
 

@@ -185,7 +185,22 @@ def _matches_torch(
     return is_round and all(ratio == int(ratio) and 1 <= ratio <= largest for ratio in ratios)
 
 
-RESIZINGS: Mapping[str, Implementation] = {"Resize": _resize, "Upsample": _resize}
+def _grid_sample(call: NodeCall) -> Tensor:
+    mode: str = call.attribute("mode", "linear")
+    return F.grid_sample(
+        call.tensor(0),
+        call.tensor(1),
+        {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode),
+        call.attribute("padding_mode", "zeros"),
+        align_corners=bool(call.attribute("align_corners", 0)),
+    )
+
+
+RESIZINGS: Mapping[str, Implementation] = {
+    "Resize": _resize,
+    "Upsample": _resize,
+    "GridSample": _grid_sample,
+}
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Implementation:

@@ -128,6 +128,13 @@ def _scatter_nd(call: NodeCall) -> Tensor:
     return call.tensor(0).index_put(call.tensor(1).unbind(-1), call.tensor(2))
 
 
+def _scatter_elements(call: NodeCall) -> Tensor:
+    if call.attribute("reduction", "none") != "none":
+        raise ModelError("ScatterElements with a reduction is not supported in ONNX files")
+    value, axis = call.tensor(0), call.attribute("axis", 0)
+    return value.scatter(axis, _non_negative(call.tensor(1), value.shape[axis]), call.tensor(2))
+
+
 def _expand(call: NodeCall) -> Tensor:
     value, sizes = call.tensor(0), _as_list(call.setting(1, "shape"))
     # A size of one keeps the value's size, even if that is larger.
@@ -210,6 +217,7 @@ SHAPE_OPERATORS: Mapping[str, Implementation] = {
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
     "ScatterND": _scatter_nd,
+    "ScatterElements": _scatter_elements,
     "Expand": _expand,
     "Tile": lambda call: call.tensor(0).tile(_as_list(call.setting(1, "repeats"))),
     "Pad": _pad,

@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.dataloader import default_collate
 
 from dmbp.errors import InputError
-from dmbp.workflows.dataset_folder import Records, tensor_digest
+from dmbp.workflows.datasets.folder import Records, tensor_digest
 
 INPUT_KEYS = ("pixel_values", "image", "images", "img", "input", "inputs", "x")
 LABEL_KEYS = ("label", "labels", "target", "targets", "class", "y")

@@ -26,8 +26,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dmbp.errors import InputError, OutputError
-from dmbp.files import reason, shown
-from dmbp.render import write_all_or_none
+from dmbp.files import reason, shown, write_all_or_none
 
 FORMAT = "dmbp.dataset/1"
 

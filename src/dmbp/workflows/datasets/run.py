@@ -1,11 +1,12 @@
 """Explains all items of a dataset, one after another, in constant memory.
 
-    >>> data = TensorDataset(images, labels)
-    >>> for item in explain_dataset(data, model, folder="maps"):
-    ...     print(item.index, item.target, item.worth_for)
+    >>> data = torch.utils.data.TensorDataset(images, torch.tensor([3]))
+    >>> for item in explain_dataset(data, model, folder="maps", progress=False):
+    ...     print(item.index, item.target, item.attribution.shape)
+    0 3 torch.Size([3, 8, 8])
 
 Datasets and `DataLoader`s are read as a stream of items, and explained in groups of a fixed size.
-With a folder, each group is written as soon as it is done (`dataset_folder.py`), so a run that is
+With a folder, each group is written as soon as it is done (`folder.py`), so a run that is
 killed is continued by the same call, with the same results.
 """
 
@@ -32,8 +33,8 @@ from dmbp.linear import Target
 from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.models.digest import module_digest
-from dmbp.workflows.dataset_folder import DatasetFolder, Records, on_cpu, tensor_digest
-from dmbp.workflows.dataset_items import (
+from dmbp.workflows.datasets.folder import DatasetFolder, Records, on_cpu, tensor_digest
+from dmbp.workflows.datasets.items import (
     LABEL,
     PREDICTED,
     Data,
