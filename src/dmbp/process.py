@@ -16,6 +16,8 @@ a process's resident memory. This includes the workspaces of libraries, and excl
 already free inside the process.
 """
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import io
@@ -30,9 +32,10 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:  # the process that decodes photos of strangers does without PyTorch
+    import torch
 
 PROCESS_LOCK = RLock()
 
@@ -74,6 +77,8 @@ class Fork:
         if not cls.has_lost_threads:
             return
         cls.has_lost_threads = False
+        import torch
+
         if torch.get_num_threads() > 1:
             torch.set_num_threads(1)
             warnings.warn(
@@ -193,6 +198,8 @@ def measure_peak(work: Callable[[], object], device: torch.device) -> Peak | Non
 
 
 def _cuda_peak(work: Callable[[], object], device: torch.device) -> Peak:
+    import torch
+
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
