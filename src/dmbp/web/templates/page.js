@@ -251,8 +251,8 @@ async function present(answer) {
         ...changed.outlines.map(points => drawn("polygon", { points, stroke: changed.colour })))),
     made("figcaption", { textContent: changed.title }))));
   const exact = answer.exactness < 1e-4 ? "exactly" : "approximately";
-  const worths = answer.worth_for === null ? "" :
-    ` All red together is worth ${signed(answer.worth_for)}, all blue ${signed(-answer.worth_against)}.`;
+  const blue = answer.worth_against > 0.005 ? `, all blue ${signed(-answer.worth_against)}` : "";
+  const worths = answer.worth_for === null ? "" : ` All red together is worth ${signed(answer.worth_for)}${blue}.`;
   $("numbers").textContent = `The score is ${number(answer.score)}: ${answer.score_words}.${worths} ` +
     `The explanation reproduces the model's own output ${exact}. It took ${answer.seconds} s.`;
   $("sanity-result").replaceChildren();
