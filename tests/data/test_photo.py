@@ -1,8 +1,10 @@
 """Photos of every kind become upright RGB images; broken ones are refused with a message."""
 
 import errno
+import logging
 import os
 import random
+import struct
 from pathlib import Path
 
 import numpy
@@ -158,6 +160,22 @@ def test_folders_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "listdir", denied)
     with pytest.raises(PhotoError, match=r"the folder .* cannot be read: permission denied"):
         photo_paths([tmp_path])
+
+
+def test_pillow_logs_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without handlers, Python prints what libraries log as errors; pytest sets some."""
+    path = tmp_path / "deep.tif"
+    Image.new("RGB", (32, 32)).save(path)
+    samples = struct.pack("<HHI", 277, 3, 1)  # the tag for samples per pixel, one short number
+    content = path.read_bytes()
+    assert content.count(samples + b"\x03") == 1
+    path.write_bytes(content.replace(samples + b"\x03", samples + b"\xff"))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with pytest.raises(PhotoError, match="not an image that can be read"):
+        read_photo(path)
+    assert capfd.readouterr().err == ""
 
 
 def test_libtiff_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ Scharstein, Middlebury stereo data).
 """
 
 import ctypes
+import logging
 import os
 import warnings
 from collections.abc import Generator, Sequence
@@ -191,7 +192,7 @@ def _opened(
     max_pixels: int = MAX_PIXELS,
 ) -> Generator[Image.Image]:
     """Open a picture on disk or in memory; `name` is what messages call it."""
-    _silence_libtiff()
+    _silence_decoders()
     try:
         with Image.open(file, formats=tuple(formats)) as image:
             _check_size(name, *image.size, max_pixels=max_pixels)
@@ -215,12 +216,14 @@ def _opened(
 
 
 @cache
-def _silence_libtiff() -> None:
-    """Keep libtiff from printing about damaged files; Pillow raises an exception for them, too.
+def _silence_decoders() -> None:
+    """Keep libtiff and Pillow's log from printing about damaged files.
 
+    Pillow raises an exception for them, too. A log that the user has set up still gets its lines.
     The search for the function begins at Pillow's module and ends at the libraries it was linked
     with. If libtiff is not among them, it still prints.
     """
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     with suppress(OSError, AttributeError):
         set_handler = ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler
         set_handler.argtypes = [ctypes.c_void_p]

@@ -214,8 +214,8 @@ def _packed(
     options = (padding, stride, dilation, groups)
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:
-        # oneDNN 3.10, in torch 2.11, fails to multiply results that are a single pixel.
-        if mask is None or mask.shape[2:] == (1, 1):
+        # oneDNN 3.10, in torch 2.11, fails to multiply results of a single pixel or channel.
+        if mask is None or mask.shape[1] == 1 or mask.shape[2:] == (1, 1):
             result = onednn(activation, packed, bias, *options, "none", [], "")
             return result if mask is None else result.mul_(mask)
         return onednn.binary(activation, mask, packed, bias, *options, "mul", None, None, [], None)
