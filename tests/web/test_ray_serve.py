@@ -24,6 +24,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
+    # Read when Ray Serve is imported: on a busy machine its proxy takes longer than 5 seconds.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = pytest.importorskip("ray")
     serve = pytest.importorskip("ray.serve")
     from dmbp.web.ray_serve import app
