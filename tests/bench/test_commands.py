@@ -87,7 +87,10 @@ def test_no_task_can_run(plan: Path, tmp_path: Path) -> None:
     [
         (["run", "nowhere.toml"], "there is no plan nowhere.toml"),
         (["run", "plan.toml", "--shard", "3/2"], "a shard is written as 1/4 to 4/4, not '3/2'"),
-        (["run", "plan.toml", "--device", "gpu"], "there is no device 'gpu'; devices are cpu"),
+        (
+            ["run", "plan.toml", "--device", "gpu"],
+            "there is no device 'gpu'; devices are auto",
+        ),
         (["status"], "there is no file of results dmbp-bench.sqlite"),
         (["table", "plan.toml"], "there is no file of results"),
         (["merge", "nowhere.sqlite"], "there is no file of results nowhere.sqlite"),

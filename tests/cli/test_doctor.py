@@ -78,7 +78,7 @@ def test_the_sample_photo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sample photo, a cat: not shown, the weights are random" in untrained.output
     segmenter = doctor(f"{NETWORKS}:segmenter")
     assert segmenter.exit_code == 0
-    assert "sample photo, a cat: predicted class" in segmenter.output
+    assert "sample photo, a cat: predicted areas: class" in segmenter.output
     assert "outputs of 4×222×222, of which the largest, (" in segmenter.output
     monkeypatch.setitem(sys.modules, "skimage.data", None)
     assert "a cat: the sample photos come from scikit-image" in doctor("voc160").output

@@ -11,8 +11,8 @@ from PIL import Image
 
 from dmbp.data.photo import photo_of
 from dmbp.errors import PhotoError
-from dmbp.web.decoding import FORMATS, MAX_PIXELS, Decoder, Pixels, Upload
-from dmbp.web.store import Store
+from dmbp.web.decoding import FORMATS, MAX_PIXELS, Decoder, EncodedPhoto, Pixels
+from dmbp.web.store import ByteStore
 from dmbp.web.work_queue import JobFailed, WorkQueue
 
 
@@ -92,10 +92,10 @@ def test_the_process_has_limits_and_neither_torch_nor_files() -> None:
         assert int(found["Max open files"]) <= 64
         assert "libtorch" not in Path(f"/proc/{queue.pid}/maps").read_text()
         image = Image.new("RGB", (40, 30), (1, 2, 3))
-        pixels = await queue.submit("decode", Upload(encoded(image), "x.png")).answer()
+        pixels = await queue.submit("decode", EncodedPhoto(encoded(image), "x.png")).answer()
         assert pixels == Pixels.of(image)
         with pytest.raises(JobFailed, match="its content is not"):
-            await queue.submit("decode", Upload(b"GIF89a", "x.gif")).answer()
+            await queue.submit("decode", EncodedPhoto(b"GIF89a", "x.gif")).answer()
 
     in_decoder(use)
 
@@ -103,7 +103,7 @@ def test_the_process_has_limits_and_neither_torch_nor_files() -> None:
 def test_the_decoder_answers_each_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dmbp.web.decoding._limit_resources", lambda: None)
     image = Image.new("RGB", (20, 20))
-    uploads = [Upload(encoded(image), "a.png"), Upload(b"x", "b.png")]
+    uploads = [EncodedPhoto(encoded(image), "a.png"), EncodedPhoto(b"x", "b.png")]
     good, bad = Decoder().answer("decode", uploads, lambda *_: None)
     assert isinstance(good, Pixels)
     assert good.image().size == (20, 20)
@@ -111,7 +111,7 @@ def test_the_decoder_answers_each_upload(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_store_forgets_what_was_used_longest_ago() -> None:
-    store: Store[str] = Store(10)
+    store: ByteStore[str] = ByteStore(10)
     for key in "abc":
         store.put(key, key.upper(), 4)
         store.get("a")

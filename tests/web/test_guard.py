@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dmbp.web import guard
-from dmbp.web.guard import LOOPBACK, MOST_BODY, Bodies, Guard, Refused, host_name
+from dmbp.web.guard import LOOPBACK, MOST_BODY, Bodies, Guard, RefusedRequest, host_name
 
 TOKEN = "a-token-of-the-test"
 
@@ -162,7 +162,7 @@ def test_bodies_are_counted_and_released() -> None:
 def test_a_body_is_cut_at_its_limit() -> None:
     bodies, part = Bodies(), bytes(2**20)
     for parts, declared in (([part] * 21, None), ([b""], str(MOST_BODY + 1)), ([b""], "9" * 30)):
-        with pytest.raises(Refused, match="at most 20 MB") as refused:
+        with pytest.raises(RefusedRequest, match="at most 20 MB") as refused:
             read(bodies, *parts, declared=declared)
         assert refused.value.status == 413
         assert bodies.held == 0
@@ -171,7 +171,7 @@ def test_a_body_is_cut_at_its_limit() -> None:
 def test_all_bodies_together_are_limited() -> None:
     bodies = Bodies(most_held=10)
     kept = read(bodies, b"12345678")
-    with pytest.raises(Refused, match="too many photos") as refused:
+    with pytest.raises(RefusedRequest, match="too many photos") as refused:
         read(bodies, b"12345678")
     assert (refused.value.status, refused.value.retry_after, bodies.held) == (503, 2, 8)
     bodies.release(kept)
@@ -186,7 +186,7 @@ def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch
         await asyncio.sleep(0.06)
         return {"type": "http.request", "body": b"x", "more_body": True}
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedRequest) as refused:
         asyncio.run(bodies.read({"headers": []}, receive))
     assert (refused.value.status, bodies.held) == (408, 0)
 
@@ -195,5 +195,5 @@ def test_a_connection_that_ends_in_the_middle_is_noticed() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    with pytest.raises(Refused, match="in the middle"):
+    with pytest.raises(RefusedRequest, match="in the middle"):
         asyncio.run(Bodies().read({"headers": []}, receive))

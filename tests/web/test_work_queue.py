@@ -12,7 +12,7 @@ import pytest
 from dmbp.errors import WorkerError
 from dmbp.web import work_queue
 from dmbp.web.work_queue import Answer, Job, JobFailed, Position, QueueFull, WorkQueue
-from dmbp.web.worker_process import OUT_OF_MEMORY, Progress
+from dmbp.web.worker_process import OUT_OF_MEMORY, ProgressEvent
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ def test_answers_progress_and_positions_arrive() -> None:
         assert queue.facts == "obedient"
         first, second = queue.submit("steps", "a"), queue.submit("echo", "b")
         events = [event async for event in first]
-        told = [event for event in events if isinstance(event, Progress)]
+        told = [event for event in events if isinstance(event, ProgressEvent)]
         assert [(k.step, k.of, k.doing) for k in told] == [(n, 3, f"step {n}") for n in (1, 2, 3)]
         assert events[-1] == Answer(("steps", "a", 1))
         positions = [event.before async for event in second if isinstance(event, Position)]

@@ -29,10 +29,10 @@ from dmbp.errors import DMBPError, one_line
 from dmbp.web import decoding
 from dmbp.web.answers import Asked, Content, Facts, Upload
 from dmbp.web.asks import LONGEST_LINE, Ask, parse_ask
-from dmbp.web.guard import LOOPBACK, Bodies, Guard, Refused, send_refusal
-from dmbp.web.store import OpenedPhoto, Store
+from dmbp.web.guard import LOOPBACK, Bodies, Guard, RefusedRequest, send_refusal
+from dmbp.web.store import ByteStore, OpenedPhoto
 from dmbp.web.work_queue import Answer, Event, JobFailed, Position, QueueFull, WorkQueue
-from dmbp.web.worker_process import Progress, Refusal
+from dmbp.web.worker_process import FailedAsk, ProgressEvent
 from dmbp.workflows.prediction import ModelSpec
 
 PHOTO_BYTES = 64 * 2**20
@@ -166,8 +166,8 @@ class Page:
             seconds=options.seconds,
         )
         self.bodies = Bodies()
-        self._photos: Store[OpenedPhoto] = Store(PHOTO_BYTES)
-        self._answers: Store[bytes] = Store(ANSWER_BYTES)
+        self._photos: ByteStore[OpenedPhoto] = ByteStore(PHOTO_BYTES)
+        self._answers: ByteStore[bytes] = ByteStore(ANSWER_BYTES)
         self._samples: Sequence[tuple[OpenedPhoto, str | None]] = ()
         self._first: asyncio.Task[None] | None = None
 
@@ -198,7 +198,7 @@ class Page:
     async def _explain_sample(self) -> None:
         for opened, target in self._samples[:1]:
             ask = Ask("explain", opened.photo.digest, opened.photo.name, target)
-            with suppress(JobFailed, QueueFull, Refused):
+            with suppress(JobFailed, QueueFull, RefusedRequest):
                 async for _ in self._events(ask, None):
                     pass
 
@@ -221,7 +221,7 @@ class Page:
                 answering.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await answering
-        except Refused as refused:
+        except RefusedRequest as refused:
             with suppress(OSError):
                 await send_refusal(send, refused)
         finally:
@@ -238,11 +238,11 @@ class Page:
         finally:
             self.bodies.release(body)
         if len(line) > LONGEST_LINE:
-            raise Refused(413, "the first line of the request is too long")
+            raise RefusedRequest(413, "the first line of the request is too long")
         try:
             return parse_ask(line), content or None
         except DMBPError as error:
-            raise Refused(400, one_line(error)) from error
+            raise RefusedRequest(400, one_line(error)) from error
 
     async def _answer(self, ask: Ask, content: bytes | None, scope: Scope, send: Send) -> None:
         wanted = dict(scope["headers"]).get(b"accept", b"")
@@ -255,11 +255,11 @@ class Page:
                 await _stream(first, events, scope, send)
                 return
             event = first
-            while not isinstance(event, Answer | Refusal):
+            while not isinstance(event, Answer | FailedAsk):
                 event = await anext(events)
-            if isinstance(event, Refusal):
+            if isinstance(event, FailedAsk):
                 raise _refused(event)
-        except (QueueFull, JobFailed, Refused) as error:
+        except (QueueFull, JobFailed, RefusedRequest) as error:
             raise _refused(error) from error
         finally:
             await events.aclose()
@@ -269,7 +269,7 @@ class Page:
         """Yield what happens until there is an answer: bytes of JSON, or a file.
 
         Raises:
-            Refused: If the photo is not known.
+            RefusedRequest: If the photo is not known.
             QueueFull: If too many wait.
             JobFailed: If the photo cannot be opened.
         """
@@ -305,8 +305,10 @@ class Page:
         if opened is not None:
             return opened
         if content is None or digest is None:
-            raise Refused(404, "the server does not have this photo any longer: drop it again")
-        upload = decoding.Upload(content, ask.name, self.model.facts.takes_deep)
+            raise RefusedRequest(
+                404, "the server does not have this photo any longer: drop it again"
+            )
+        upload = decoding.EncodedPhoto(content, ask.name, self.model.facts.takes_deep)
         pixels = await self.decoder.submit("decode", upload).answer()
         opened = await self.model.submit("open", Upload(digest, ask.name, pixels)).answer()
         kept_bytes = len(opened.photo.view.content) + len(opened.record["view"]) + 2000
@@ -314,16 +316,16 @@ class Page:
         return opened
 
 
-def _refused(error: Exception | Refusal) -> Refused:
+def _refused(error: Exception | FailedAsk) -> RefusedRequest:
     """Return the status and the sentence for why there is no answer."""
     if isinstance(error, JobFailed):
         error = error.refusal
-    if isinstance(error, Refusal):
-        return Refused(500 if error.is_bug else 422, error.sentence)
+    if isinstance(error, FailedAsk):
+        return RefusedRequest(500 if error.is_bug else 422, error.sentence)
     if isinstance(error, QueueFull):
         sentence = f"{error}; there should be room in {error.retry_after} seconds"
-        return Refused(503, sentence, retry_after=error.retry_after)
-    assert isinstance(error, Refused)
+        return RefusedRequest(503, sentence, retry_after=error.retry_after)
+    assert isinstance(error, RefusedRequest)
     return error
 
 
@@ -349,8 +351,8 @@ async def _stream(first: Event, rest: AsyncIterator[Event], scope: Scope, send: 
     try:
         async for event in rest:
             await tell(event)
-    except (QueueFull, JobFailed, Refused) as error:
-        await tell(Refusal(_refused(error).sentence))
+    except (QueueFull, JobFailed, RefusedRequest) as error:
+        await tell(FailedAsk(_refused(error).sentence))
     await send({"type": "http.response.body", "body": b""})
 
 
@@ -361,7 +363,7 @@ def _encoded(event: Event) -> bytes:
         return b"event: done\ndata: " + event.value + b"\n\n"
     if isinstance(event, Position):
         name, values = "position", {"before": event.before}
-    elif isinstance(event, Progress):
+    elif isinstance(event, ProgressEvent):
         name, values = "progress", {"step": event.step, "of": event.of, "doing": event.doing}
     else:
         name, values = "failed", {"error": event.sentence}

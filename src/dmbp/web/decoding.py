@@ -13,7 +13,7 @@ from PIL import Image
 
 from dmbp.data.photo import photo_of, without_size_warnings
 from dmbp.errors import DMBPError
-from dmbp.web.worker_process import Refusal, Report, refusal_of
+from dmbp.web.worker_process import FailedAsk, Report, refusal_of
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_PIXELS = 25_000_000
@@ -25,7 +25,7 @@ OPEN_FILES = 32
 
 
 @dataclass(frozen=True)
-class Upload:
+class EncodedPhoto:
     """The bytes of a photo, what to call it, and whether a grey one keeps its 16 bits."""
 
     content: bytes
@@ -62,12 +62,14 @@ class Decoder:
     def facts(self) -> None:
         """Return nothing."""
 
-    def answer(self, kind: str, asks: Sequence[Upload], report: Report) -> list[Pixels | Refusal]:
+    def answer(
+        self, kind: str, asks: Sequence[EncodedPhoto], report: Report
+    ) -> list[Pixels | FailedAsk]:
         """Return the pixels of each photo."""
         del kind, report
         return [self._decode(upload) for upload in asks]
 
-    def _decode(self, upload: Upload) -> Pixels | Refusal:
+    def _decode(self, upload: EncodedPhoto) -> Pixels | FailedAsk:
         try:
             image = photo_of(
                 upload.content,

@@ -55,7 +55,7 @@ BODY_SECONDS = 30.0
 """How long a body may take to arrive."""
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """A request that is not answered: the status and a sentence."""
 
     def __init__(self, status: int, sentence: str, *, retry_after: int | None = None) -> None:
@@ -99,7 +99,7 @@ class Guard:
 
         try:
             greeting = self._check(scope)
-        except Refused as refused:
+        except RefusedRequest as refused:
             await send_refusal(send_guarded, refused)
             return
         if greeting is not None:
@@ -108,11 +108,11 @@ class Guard:
         await self.app(scope, receive, send_guarded)
 
     def _check(self, scope: Scope) -> dict[str, str] | None:
-        """Raise `Refused`, or return the headers that greet who has come with the token."""
+        """Raise `RefusedRequest`, or return the headers that greet who has come with the token."""
         host = _only(scope, b"host")
         name = host_name(host)
         if "*" not in self._hosts and name not in self._hosts:
-            raise Refused(421, f"this server does not answer to the name {name!r}")
+            raise RefusedRequest(421, f"this server does not answer to the name {name!r}")
         if scope["method"] not in ("GET", "HEAD"):
             _check_origin(scope, host)
         if self._token is None:
@@ -122,7 +122,7 @@ class Guard:
             cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             return {"location": "/", "set-cookie": cookie}
         if not any(_same(given, self._token) for given in _tokens(scope)):
-            raise Refused(
+            raise RefusedRequest(
                 401, "this server needs a token: open the address that `dmbp serve` has printed"
             )
         return None
@@ -138,17 +138,17 @@ def _check_origin(scope: Scope, host: str) -> None:
     """Refuse a request that another page makes; a program that is no browser names no origin."""
     origin = _only(scope, b"origin")
     if origin and urlsplit(origin).netloc.lower() != host.lower():
-        raise Refused(403, "only this server's own page may ask")
+        raise RefusedRequest(403, "only this server's own page may ask")
     site = _only(scope, b"sec-fetch-site")
     if site not in ("", "same-origin", "none"):
-        raise Refused(403, "only this server's own page may ask")
+        raise RefusedRequest(403, "only this server's own page may ask")
 
 
 def _only(scope: Scope, name: bytes) -> str:
     """Return a header, or nothing if there is none; several of one name are refused."""
     values = [value for key, value in scope["headers"] if key == name]
     if len(values) > 1:
-        raise Refused(400, f"there is more than one header {name.decode()}")
+        raise RefusedRequest(400, f"there is more than one header {name.decode()}")
     return values[0].decode("latin-1") if values else ""
 
 
@@ -167,7 +167,7 @@ def _same(given: str, token: str) -> bool:
     return compare_digest(given.encode(errors="replace"), token.encode())
 
 
-async def send_refusal(send: Send, refused: Refused) -> None:
+async def send_refusal(send: Send, refused: RefusedRequest) -> None:
     """Answer with a status and a sentence, and end the connection: its body is not read."""
     headers = {"content-type": "application/json", "connection": "close"}
     if refused.retry_after is not None:
@@ -194,17 +194,17 @@ class Bodies:
         """Return a body. Whoever is done with it calls `release`.
 
         Raises:
-            Refused: If it is too large or too slow, or all bodies together are too large.
+            RefusedRequest: If it is too large or too slow, or all bodies together are too large.
         """
         with self._counting() as body:
             declared = _only(scope, b"content-length")
             if declared.isdecimal() and int(declared[:20]) > MOST_BODY:
-                raise Refused(413, too_large())
+                raise RefusedRequest(413, too_large())
             try:
                 async with asyncio.timeout(BODY_SECONDS):
                     await self._receive(receive, body)
             except TimeoutError as error:
-                raise Refused(408, "the request took too long to arrive") from error
+                raise RefusedRequest(408, "the request took too long to arrive") from error
         return body
 
     def release(self, body: bytearray) -> None:
@@ -225,12 +225,12 @@ class Bodies:
         while True:
             message: dict[str, Any] = dict(await receive())
             if message["type"] == "http.disconnect":
-                raise Refused(400, "the connection ended in the middle of the request")
+                raise RefusedRequest(400, "the connection ended in the middle of the request")
             part = message.get("body", b"")
             if len(body) + len(part) > MOST_BODY:
-                raise Refused(413, too_large())
+                raise RefusedRequest(413, too_large())
             if self.held + len(part) > self._most_held:
-                raise Refused(503, "too many photos arrive at once", retry_after=2)
+                raise RefusedRequest(503, "too many photos arrive at once", retry_after=2)
             body += part
             self.held += len(part)
             if not message.get("more_body", False):

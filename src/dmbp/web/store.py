@@ -38,7 +38,7 @@ class OpenedPhoto:
     record: dict[str, Any]
 
 
-class Store(Generic[V]):
+class ByteStore(Generic[V]):
     """Values by key, of `most_bytes` together."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -27,13 +27,13 @@ from typing import Any
 
 from dmbp.errors import WorkerError
 from dmbp.web.worker_process import (
+    Batch,
     Cancel,
     Done,
     Failed,
-    Progress,
+    FailedAsk,
+    ProgressEvent,
     Ready,
-    Refusal,
-    Task,
     main,
 )
 
@@ -58,7 +58,7 @@ class QueueFull(Exception):
 class JobFailed(Exception):
     """A job has no answer; the refusal says why."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: FailedAsk) -> None:
         super().__init__(refusal.sentence)
         self.refusal = refusal
 
@@ -77,7 +77,7 @@ class Answer:
     value: Any
 
 
-Event = Position | Progress | Answer | Refusal
+Event = Position | ProgressEvent | Answer | FailedAsk
 
 
 class Job:
@@ -95,7 +95,7 @@ class Job:
             while True:
                 event = await self._events.get()
                 yield event
-                if isinstance(event, Answer | Refusal):
+                if isinstance(event, Answer | FailedAsk):
                     return
         finally:
             self.cancel()
@@ -105,14 +105,14 @@ class Job:
         async for event in self:
             if isinstance(event, Answer):
                 return event.value
-            if isinstance(event, Refusal):
+            if isinstance(event, FailedAsk):
                 raise JobFailed(event)
         raise AssertionError("a job ends with an answer or a refusal")
 
     def cancel(self) -> None:
         """Stop the job, unless it is over."""
         if not self.is_over:
-            self.finish(Refusal("cancelled"))
+            self.finish(FailedAsk("cancelled"))
             self._queue.forget(self)
 
     def tell(self, event: Event) -> None:
@@ -120,7 +120,7 @@ class Job:
         if not self.is_over:
             self._events.put_nowait(event)
 
-    def finish(self, event: Answer | Refusal) -> None:
+    def finish(self, event: Answer | FailedAsk) -> None:
         """Add the last event."""
         self.tell(event)
         self.is_over = True
@@ -176,7 +176,7 @@ class WorkQueue:
             with suppress(asyncio.CancelledError):
                 await self._runner
         for job in (*self._running, *self._waiting):
-            job.finish(Refusal("the server is shutting down"))
+            job.finish(FailedAsk("the server is shutting down"))
         if self._process is not None:
             await self._process.leave()
 
@@ -223,7 +223,7 @@ class WorkQueue:
                 process = await self._ensure_process()
             except WorkerError as error:
                 while self._waiting:
-                    self._waiting.popleft().finish(Refusal(str(error), is_bug=True))
+                    self._waiting.popleft().finish(FailedAsk(str(error), is_bug=True))
                 await asyncio.sleep(RESTART_PAUSE)
                 continue
             if jobs := self._take():
@@ -270,7 +270,7 @@ class WorkQueue:
     async def _compute(self, process: _Process, jobs: Sequence[Job]) -> None:
         """Compute jobs together, until they are done, cancelled, late, or the process ends."""
         loop = asyncio.get_running_loop()
-        task = Task(next(self._numbers), jobs[0].kind, tuple(job.ask for job in jobs))
+        task = Batch(next(self._numbers), jobs[0].kind, tuple(job.ask for job in jobs))
         started = loop.time()
         deadline = started + self._seconds
         try:
@@ -286,7 +286,7 @@ class WorkQueue:
                         deadline = min(deadline, loop.time() + GRACE)
                 elif isinstance(message, _Ended):
                     return await self._give_up(process, jobs, self._ended)
-                elif isinstance(message, Progress) and message.number == task.number:
+                elif isinstance(message, ProgressEvent) and message.number == task.number:
                     for job in jobs:
                         job.tell(message)
                 elif isinstance(message, Failed) and message.number == task.number:
@@ -298,7 +298,7 @@ class WorkQueue:
                         (loop.time() - started) / len(jobs) - self._typical_seconds
                     )
                     for job, value in zip(jobs, message.answers, strict=True):
-                        job.finish(value if isinstance(value, Refusal) else Answer(value))
+                        job.finish(value if isinstance(value, FailedAsk) else Answer(value))
                     return None
         except TimeoutError:
             late = f"this took longer than {self._seconds:g} seconds and was stopped"
@@ -311,7 +311,7 @@ class WorkQueue:
 
     async def _give_up(self, process: _Process, jobs: Sequence[Job], sentence: str) -> None:
         for job in jobs:
-            job.finish(Refusal(sentence, is_bug=True))
+            job.finish(FailedAsk(sentence, is_bug=True))
         await process.end()
 
 

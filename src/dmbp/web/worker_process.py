@@ -23,7 +23,7 @@ from dmbp.errors import DMBPError, first_line, one_line
 
 
 @dataclass(frozen=True)
-class Task:
+class Batch:
     """Asks of one kind that are answered together."""
 
     number: int
@@ -46,7 +46,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressEvent:
     """A step of a task, of so many, and what it does."""
 
     number: int
@@ -57,14 +57,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    """The answers of a task, one for each ask; some may be a `Refusal`."""
+    """The answers of a task, one for each ask; some may be a `FailedAsk`."""
 
     number: int
     answers: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Refusal:
+class FailedAsk:
     """Why there is no answer, in one sentence.
 
     `is_bug` says that it is nothing that who asked can change.
@@ -79,7 +79,7 @@ class Failed:
     """A task, or the start of the process if there is no number, has failed."""
 
     number: int | None
-    refusal: Refusal
+    refusal: FailedAsk
 
 
 class Cancelled(BaseException):
@@ -98,7 +98,7 @@ class Service(Protocol):
         ...
 
     def answer(self, kind: str, asks: Sequence[Any], report: Report) -> Sequence[Any]:
-        """Return an answer, or a `Refusal`, for each ask."""
+        """Return an answer, or a `FailedAsk`, for each ask."""
         ...
 
 
@@ -117,7 +117,7 @@ def main(pipe: Any, service: str, arguments: bytes) -> None:
 class _Worker:
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Batch | None] = SimpleQueue()
         self._running: int | None = None
         self._cancelled: int | None = None
         signal.signal(signal.SIGINT, self._interrupt)
@@ -135,10 +135,10 @@ class _Worker:
         while (task := self._tasks.get()) is not None:
             self._answer(service, task)
 
-    def _answer(self, service: Service, task: Task) -> None:
+    def _answer(self, service: Service, task: Batch) -> None:
         def report(step: int, of: int, doing: str) -> None:
             self._running = None  # an interrupted message would make the pipe unreadable
-            self._send(Progress(task.number, step, of, doing))
+            self._send(ProgressEvent(task.number, step, of, doing))
             self._running = task.number
             if self._cancelled == task.number:
                 raise Cancelled
@@ -151,7 +151,7 @@ class _Worker:
             self._running = None
         except Cancelled:
             self._running = None
-            self._send(Failed(task.number, Refusal("cancelled")))
+            self._send(Failed(task.number, FailedAsk("cancelled")))
         except Exception as error:
             self._running = None
             self._send(Failed(task.number, _refusal(error)))
@@ -183,17 +183,17 @@ class _Worker:
             os._exit(0)
 
 
-def _refusal(error: Exception) -> Refusal:
+def _refusal(error: Exception) -> FailedAsk:
     """Return an exception in one sentence; a bug's traceback is for the server's output only."""
     if isinstance(error, DMBPError):
-        return Refusal(one_line(error))
+        return FailedAsk(one_line(error))
     words = ("not enough memory", "out of memory", "alloc_cpu")
     if isinstance(error, MemoryError) or any(word in str(error) for word in words):
-        return Refusal(OUT_OF_MEMORY)
+        return FailedAsk(OUT_OF_MEMORY)
     traceback.print_exc(file=sys.stderr)
-    return Refusal(f"{BUG} ({type(error).__name__})", is_bug=True)
+    return FailedAsk(f"{BUG} ({type(error).__name__})", is_bug=True)
 
 
-def refusal_of(error: DMBPError) -> Refusal:
+def refusal_of(error: DMBPError) -> FailedAsk:
     """Return an error of one of several asks as its answer."""
-    return Refusal(one_line(error) or first_line(error))
+    return FailedAsk(one_line(error) or first_line(error))

@@ -391,4 +391,4 @@ def test_flipped_bytes_are_one_sentence(tmp_path: Path) -> None:
             content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)
         with suppress(DMBPError):
-            diagnose(ModelSpec(str(path)))
+            diagnose(ModelSpec(str(path)).load())
