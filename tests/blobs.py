@@ -1,4 +1,4 @@
-"""Planted blobs: volumes, signals and tables with something in one place, and small networks that
+"""Planted blobs: volumes, signals, bands and tables with something in one place, and small networks that
 are trained to find it.
 
 Every input of class 1 has a bright blob, and every input of class 2 a dark one, somewhere in noise;
@@ -36,16 +36,21 @@ class Planted:
         return mask
 
 
-def planted(size: tuple[int, ...], side: int, count: int, seed: int) -> Planted:
-    """Noise with a box of `side` pixels that is brighter or darker, at random places."""
+def planted(
+    size: tuple[int, ...], side: int, count: int, seed: int, *, channels: int = 1, bright: int = 1
+) -> Planted:
+    """Noise with a box of `side` pixels that is brighter or darker, at random places.
+
+    The box is in the last `bright` of the channels.
+    """
     generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(count, 1, *size, generator=generator)
+    inputs = torch.randn(count, channels, *size, generator=generator)
     classes = torch.randint(CLASSES, (count,), generator=generator)
     most = torch.tensor(size) - side
     start = (torch.rand(count, len(size), generator=generator) * (most + 1)).long()
     for row, index in enumerate(classes.tolist()):
         corner = start[row].tolist()
-        box = (row, 0, *(slice(k, k + side) for k in corner))
+        box = (row, slice(channels - bright, None), *(slice(k, k + side) for k in corner))
         inputs[box] += {0: 0.0, 1: STRENGTH, 2: -STRENGTH}[index]
     return Planted(inputs, classes, start, start + side)
 
@@ -62,6 +67,27 @@ def volumes(count: int = 16, seed: int = 1) -> Planted:
 def signals(count: int = 16, seed: int = 1) -> Planted:
     """Signals of 1000 moments with a pulse of 40."""
     return planted((LENGTH,), PULSE, count, seed)
+
+
+def bands(count: int = 16, seed: int = 1) -> Planted:
+    """Images of ten bands with a square of 7², which the last three bands have."""
+    return planted((SIDE, SIDE), BLOB, count, seed, channels=10, bright=3)
+
+
+@cache
+def bands_network() -> nn.Module:
+    """A 2-D network that finds the squares."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(10, 8, 5, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, CLASSES),
+    )
+    return _train(model, bands(256, seed=0), steps=80)
 
 
 @cache

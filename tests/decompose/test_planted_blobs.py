@@ -1,4 +1,4 @@
-"""Volumes and signals with a planted blob, and tables of which three features count: what trained
+"""Volumes, signals and ten bands with a planted blob, and tables of which three features count: what trained
 networks saw is found, tested by removal, scored by every metric, and saved."""
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from tests import blobs
 KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[], blobs.Planted]]] = {
     "volumes": (blobs.volume_network, blobs.volumes),
     "signals": (blobs.signal_network, blobs.signals),
+    "bands": (blobs.bands_network, blobs.bands),
 }
 
 
@@ -34,7 +35,7 @@ def test_the_blob_is_found(kind: str, tmp_path: Path) -> None:
     d = dmbp.DMBP(network).explain(inputs, target=classes)
     red = d.attribution.sum(1).clamp(min=0)
     for row, positive in zip(rows, red, strict=True):
-        inside = data.inside(row, grown=2)
+        inside = data.inside(row, grown=0 if kind == "bands" else 2)
         assert positive[inside].sum() >= 0.8 * positive.sum()
         assert inside.double().mean() < 0.06  # and that is a small part of the input
     assert d.tested is not None
