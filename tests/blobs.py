@@ -1,5 +1,5 @@
-"""Planted blobs: volumes, signals, bands and tables with something in one place, and small networks that
-are trained to find it.
+"""Planted blobs: volumes, signals, images of ten bands and tables with something in one place, and
+small networks that are trained to find it.
 
 Every input of class 1 has a bright blob, and every input of class 2 a dark one, somewhere in noise;
 class 0 has none. The networks learn in seconds.

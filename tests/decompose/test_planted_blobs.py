@@ -1,5 +1,7 @@
-"""Volumes, signals and ten bands with a planted blob, and tables of which three features count: what trained
-networks saw is found, tested by removal, scored by every metric, and saved."""
+"""Volumes, signals and ten bands with a planted blob, and tables of which three features count.
+
+What trained networks saw is found, tested by removal, scored by every metric, and saved.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
