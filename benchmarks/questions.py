@@ -242,7 +242,7 @@ def answer(question: Question, pictures: Path | None) -> str:
     confirmed = "confirmed" if d.tested.is_confirmed.all() else "not confirmed"
     if pictures is not None:
         name = "".join(k if k.isalnum() else "-" for k in question.name)
-        (pictures / f"{name}.png").write_bytes(explanation.picture())
+        explanation.plot(pictures / f"{name}.png")
     seconds = explanation.seconds["explaining"]
     return (
         f"{question.name}: {share:.1%} of red on {area:.1%} of the image; {confirmed}; "

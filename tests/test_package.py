@@ -154,6 +154,7 @@ def test_the_python_about_python_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     """Every line but `show()`, which would open a window."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Image.Image, "show", lambda _: None)
+    monkeypatch.setenv("DISPLAY", ":0")
     import_torchvision()
     sample_photos()["cat"][0].resize((200, 133)).save("photo.jpg")
     torch.manual_seed(0)

@@ -55,6 +55,7 @@ An implementation of "Generating Attribution Maps with Disentangled Masked Backp
 (Ruiz, Agudo and Moreno-Noguer, ICCV 2021).
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -127,4 +128,10 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(f"dmbp.{name}")
-    raise AttributeError(f"module 'dmbp' has no attribute {name!r}")
+    near = get_close_matches(name, __all__, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"module 'dmbp' has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})

@@ -12,6 +12,8 @@ matplotlib is imported when something is drawn, not before.
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from io import BytesIO
 from pathlib import Path
@@ -76,12 +78,19 @@ class Shown(ABC):
 
         Returns:
             The result itself.
+
+        Raises:
+            OutputError: If there is no screen.
         """
         if _is_notebook():
             from IPython.display import display
 
             display(self)
         else:
+            if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}:
+                raise OutputError(
+                    "there is no screen to show the picture on: use plot('picture.png')"
+                )
             with Image.open(BytesIO(self._repr_png_())) as picture:
                 picture.show()
         return self
@@ -136,10 +145,13 @@ def write_figure(figure: Figure, where: Any) -> None:
             "a picture is drawn to a path, an open binary file or axes of matplotlib, not to a "
             f"{type(where).__name__}"
         )
+    content = encode_figure(figure, ".png")
     try:
-        write(encode_figure(figure, ".png"))
-    except TypeError as error:  # a file that was opened for text
+        write(content)
+    except TypeError as error:
         raise InputError("the file is open for text: open it with mode 'wb'") from error
+    except (OSError, ValueError) as error:  # it is closed, or open for reading
+        raise OutputError(f"the open file cannot be written: {error}") from error
 
 
 def _is_notebook() -> bool:

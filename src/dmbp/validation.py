@@ -14,10 +14,11 @@ been meant.
 Pydantic is imported on the first validation, because the import takes 0.05 s.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 from dmbp.errors import InputError, require_known, suggestion
 
@@ -323,3 +324,32 @@ def _keys_at(kind: Any, location: Location) -> list[str]:
     for part in location:
         kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[part]
     return [item.name for item in fields(kind)] if is_dataclass(kind) else []
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def check_keywords(given: Iterable[str], known: Sequence[str], refusal: str) -> None:
+    """Raise an `InputError` for the first keyword that is not known, which suggests the right one.
+
+    Args:
+        given: The keywords of a call.
+        known: Those that there are.
+        refusal: How the sentence begins, such as "DMBP takes no setting".
+    """
+    for name in given:
+        if name not in known:
+            raise InputError(f"{refusal} {name!r}; {suggestion(name, [*known])}")
+
+
+def suggests_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Wrap a function so that a misspelt keyword is an error that suggests the right one."""
+    known = [*inspect.signature(function).parameters]
+
+    @wraps(function)
+    def call(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        check_keywords(keywords, known, f"{function.__name__} takes no argument")
+        return function(*arguments, **keywords)
+
+    return call

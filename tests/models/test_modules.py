@@ -56,14 +56,19 @@ def test_transforms_are_read(steps: list[Any], expected: Preprocessing) -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        [transforms.Resize(40), transforms.RandomCrop(32), TENSOR],
-        [transforms.Resize(40), transforms.CenterCrop(32), transforms.RandomInvert(1.0), TENSOR],
+        [transforms.Resize(40), transforms.CenterCrop(32), transforms.Pad(2), TENSOR],
         [TENSOR, NORMALISE],
         [transforms.Resize(40), transforms.CenterCrop(32)],
     ],
 )
 def test_a_transform_that_does_something_else_is_refused(steps: list[Any]) -> None:
     with pytest.raises(InputError, match="prepares photos in a way that dmbp cannot read"):
+        as_preprocessing(transforms.Compose(steps))
+
+
+def test_a_transform_for_training_is_refused() -> None:
+    steps = [transforms.Resize((32, 32)), transforms.RandomHorizontalFlip(), TENSOR]
+    with pytest.raises(InputError, match=r"at random \(RandomHorizontalFlip\)"):
         as_preprocessing(transforms.Compose(steps))
 
 

@@ -1,7 +1,7 @@
 """`dmbp.explain`, `compare`, `sanity` and `doctor` in Python: inputs and models in any form."""
 
 from collections.abc import Callable
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,12 @@ import matplotlib.pyplot as plt
 import numpy
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 
 import dmbp
-from dmbp.display import encode_figure
+from dmbp.display import encode_figure, write_figure
 from dmbp.errors import DMBPError
 from dmbp.models import Classifier
 from dmbp.targets import Class
@@ -58,6 +59,7 @@ def test_a_photo_in_any_form_gives_the_same(
         numpy.asarray(photo),
         numpy.asarray(photo) / 255,
         photo.convert("RGBA"),
+        BytesIO(encoded(photo)),
     ]
     for form in forms:
         found = dmbp.explain(form, model, target=["dog", 0], name="photo", **FEW)
@@ -87,6 +89,7 @@ def test_a_target_in_any_form_gives_the_same(
 def test_what_an_explanation_tells(explanation: Any, model: Classifier) -> None:
     assert explanation.targets == ["dog", "cat"]
     assert explanation.attribution.shape == (2, 3, 32, 32)
+    assert torch.equal(explanation.worth_for, explanation.decomposition.worth_for)
     told = explanation.to_dict()
     assert [target["name"] for target in told["targets"]] == ["dog", "cat"]
     assert told["predicted"]["name"] in model.classes  # type: ignore[operator]
@@ -127,6 +130,8 @@ def test_several_inputs(photo: Image.Image, model: Classifier, tmp_path: Path) -
     assert found[0] != found[1]
     assert found[:1] == api.Explanations([found[0]])
     assert "photo 2" in found.report(tmp_path).read_text()
+    with pytest.raises(DMBPError, match="a report about several inputs is a folder"):
+        found.report(tmp_path / "report.html")
     assert found._repr_html_().count("<iframe") == 2
     assert [told["photo"] for told in found.to_dicts()] == ["photo 1", "photo 2"]
 
@@ -139,6 +144,22 @@ def test_the_users_module_is_left_as_it_is(photo: Image.Image) -> None:
     assert all(part.training for part in module.modules())
     assert [p.requires_grad for p in module.parameters()] == [False, False, True, True]
     assert not module[0]._forward_hooks
+
+
+def test_the_module_lists_and_suggests_names() -> None:
+    assert {"explain", "DMBP", "metrics"} <= {*dir(dmbp)}
+    with pytest.raises(AttributeError, match="did you mean 'explain'"):
+        dmbp.explian  # noqa: B018
+
+
+def test_without_a_screen_there_is_a_sentence(
+    explanation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(DMBPError, match="there is no screen"):
+        explanation.show()
 
 
 def test_a_second_call_is_not_fooled_by_new_weights(photo: Image.Image) -> None:
@@ -184,6 +205,13 @@ def test_the_doctor_prints_itself() -> None:
     assert not dmbp.doctor(spectral().eval()).can_be_explained
 
 
+def closed(file: Any) -> Any:
+    """A copy of an image that was closed, or a closed file."""
+    file = file.copy() if isinstance(file, Image.Image) else file
+    file.close()
+    return file
+
+
 MODULE = net()
 MISTAKES: list[tuple[Callable[[Image.Image], object], str]] = [
     (lambda p: dmbp.methods()["gradcm"], "there is no method 'gradcm'; did you mean 'gradcam'"),
@@ -212,6 +240,22 @@ MISTAKES: list[tuple[Callable[[Image.Image], object], str]] = [
     (lambda p: dmbp.explain(p, target={}), "the target has no class"),
     (lambda p: dmbp.explain(torch.full((3, 32, 32), float("nan"))), "NaN or infinite"),
     (lambda p: dmbp.explain(p, nn.LazyLinear(3)), "lazy layers that have no weights yet"),
+    (
+        lambda p: dmbp.explain(torch.ones(3, 32, 32, dtype=torch.uint8)),
+        "whole numbers",
+    ),
+    (lambda p: dmbp.explain(torch.ones(0, 3, 32, 32)), "holds no input"),
+    (lambda p: dmbp.explain(closed(p)), "the photo cannot be read: Operation on closed image"),
+    (lambda p: dmbp.explain(StringIO("photo")), "open it with mode 'rb'"),
+    (
+        lambda p: dmbp.explain(p, target=torch.tensor([1, 2])),
+        "a target for each photo",
+    ),
+    (lambda p: dmbp.explain(p, target=numpy.array([1, 2])), "a target for each photo"),
+    (lambda p: dmbp.compare(p, method="dmbp"), "no argument 'method'; did you mean 'methods'"),
+    (lambda p: dmbp.render.show(p, p, titel="a"), "show takes no argument 'titel'; there are"),
+    (lambda p: dmbp.render.grid(p, [p]), "give maps by their titles"),
+    (lambda p: write_figure(Figure(), closed(BytesIO())), "the open file cannot be written"),
     (lambda p: dmbp.compare([p]), "this takes one photo: call it for each of the list"),
     (lambda p: dmbp.compare(p, target=[1, 2]), "this is about one target, and 2 were given"),
     (lambda p: dmbp.compare(p, methods="gradcm"), "there is no method 'gradcm'"),

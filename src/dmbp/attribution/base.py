@@ -23,12 +23,13 @@ from torch import Tensor
 
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.devices import release_memory
-from dmbp.errors import InputError, suggestion
+from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Question, Target
 from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, OneAtATime, evaluating
 from dmbp.precision import full_precision
+from dmbp.validation import check_keywords
 
 with warnings.catch_warnings():
     # In a notebook without ipywidgets, importing Captum warns about the look of progress bars.
@@ -87,11 +88,8 @@ def with_known_keywords(constructor: Callable[..., None]) -> Callable[..., None]
 
     @wraps(constructor)
     def construct(self: Any, *arguments: Any, **keywords: Any) -> None:
-        for name in keywords:
-            if name not in parameters:
-                known = [key for key in parameters if key not in ("self", "model")]
-                hint = suggestion(name, known)
-                raise InputError(f"{type(self).__name__} takes no setting {name!r}; {hint}")
+        known = [key for key in parameters if key not in ("self", "model")]
+        check_keywords(keywords, [*known, "model"], f"{type(self).__name__} takes no setting")
         constructor(self, *arguments, **keywords)
 
     return construct

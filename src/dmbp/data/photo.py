@@ -153,7 +153,10 @@ def photo_of(
         with without_size_warnings(), _opened(BytesIO(source), name, formats, max_pixels) as image:
             return photo_of(image, name, deep=deep, max_pixels=max_pixels)
     _check_size(name, *source.size, max_pixels=max_pixels)
-    source.load()
+    try:
+        source.load()
+    except ValueError as error:  # it was closed
+        raise PhotoError(f"{name} cannot be read: {first_line(error)}") from error
     upright = ImageOps.exif_transpose(source)
     return _to_floating(upright) if deep and _is_deep(upright) else _to_rgb(upright)
 

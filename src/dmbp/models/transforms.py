@@ -32,6 +32,10 @@ torchvision's and Pillow's rounding differ by 0.1 at most, a shift by one pixel 
 of 13."""
 
 
+AT_RANDOM = ("Random", "Color", "Auto", "Trivial", "Aug", "Gaussian", "Elastic")
+"""How the names of steps begin that change photos at random, in training."""
+
+
 def prepares_alike(preprocessing: Preprocessing, prepare: Callable[[Image.Image], Tensor]) -> bool:
     """Return whether trial photos become what `prepare` makes of them, a batch or one image."""
     std = torch.tensor(preprocessing.std).view(-1, 1, 1)
@@ -64,6 +68,13 @@ def read_transform(transform: Any) -> Preprocessing:
     Raises:
         InputError: If what is read from it prepares a trial photo differently.
     """
+    steps = [type(step).__name__ for step in _steps(transform)]
+    chance = [step for step in steps if step.startswith(AT_RANDOM)]
+    if chance:
+        raise InputError(
+            f"the transform changes photos at random ({', '.join(chance)}): give the one of your "
+            "validation photos"
+        )
     try:
         if hasattr(transform, "resize_size"):
             return read_preset(transform)
@@ -75,9 +86,10 @@ def read_transform(transform: Any) -> Preprocessing:
     except DMBPError:
         pass
     raise InputError(
-        f"the transform {type(transform).__name__} prepares photos in a way that dmbp cannot read: "
-        "give preprocessing=dmbp.models.Preprocessing(…), or the tensor that the transform makes "
-        "of the photo in place of the photo"
+        f"the transform ({', '.join(steps)}) prepares photos in a way that dmbp cannot read, which "
+        "is by Resize, CenterCrop, Grayscale, ToTensor and Normalize: give "
+        "preprocessing=dmbp.models.Preprocessing(…), or the tensor that the transform makes of the "
+        "photo in place of the photo"
     )
 
 

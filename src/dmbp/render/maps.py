@@ -22,11 +22,13 @@ from dmbp.render.colour import Array
 from dmbp.render.comparison import shift_to_zero
 from dmbp.render.panel import PanelStyle, draw_legend, show_image, title_height, write_note
 from dmbp.render.pictures import Picture, stretch_contrast
+from dmbp.validation import suggests_keywords
 
 COLUMNS = 4
 """How many pictures fit beside each other."""
 
 
+@suggests_keywords
 def show(
     photo: Any,
     attribution: Any,
@@ -57,6 +59,7 @@ def show(
     return grid(photo, {caption: attribution}, style=style)
 
 
+@suggests_keywords
 def grid(photo: Any, attributions: Mapping[str, Any], *, style: PanelStyle | None = None) -> Figure:
     """Draw a photo, and several maps over it, each on its own scale.
 
@@ -71,6 +74,8 @@ def grid(photo: Any, attributions: Mapping[str, Any], *, style: PanelStyle | Non
     Raises:
         InputError: As for `show`, or if there is no map.
     """
+    if not isinstance(attributions, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError('give maps by their titles, such as {"GradCAM": maps}')
     if not attributions:
         raise InputError("there is no map to draw: give one for each title")
     style = style or PanelStyle()

@@ -33,10 +33,11 @@ from dmbp.attribution.dmbp import PresetName
 from dmbp.attribution.settings import MethodSettings, check_settings
 from dmbp.decompose import Combine, Precision, Removal
 from dmbp.engine import fingerprint
-from dmbp.errors import InputError, ModelError, suggestion
+from dmbp.errors import InputError, ModelError
 from dmbp.linear import Selection, Smoothing
 from dmbp.linear.model.wrappers import evaluating
 from dmbp.models import Classifier
+from dmbp.validation import check_keywords, suggests_keywords
 from dmbp.workflows.arrays import ArrayInput
 from dmbp.workflows.compare import Comparison
 from dmbp.workflows.compare import compare as run_methods
@@ -159,14 +160,15 @@ def explain(
             an `nn.Module`, an `ExportedProgram` or a `dmbp.models.Classifier`. None is the model
             in the box.
         target: What to explain: a class by number or name, an object of `dmbp.targets`, a function
-            of an image's outputs, or a list of them. None takes what the model says.
+            of an image's outputs, or a list of them, all of which are asked about every photo.
+            None takes what the model says.
         rather_than: Classes that the target is compared with, or "rivals".
         weights: A file of weights for a model by name.
         classes: The names of the classes, or a file with one on each line.
         preprocessing: How photos become the model's input: the transform of your validation photos,
             an image processor, a `dmbp.models.Preprocessing`, or settings such as
-            `{"size": 224, "mean": 0.5, "std": 0.5}`. It is known for models by name and for
-            modules of torchvision, timm and transformers.
+            `{"size": 224, "mean": 0.5, "std": 0.5}`, where what is left out is ImageNet's. It is
+            known for models by name and for modules of torchvision, timm and transformers.
         activation: What turns outputs into probabilities: "softmax", "sigmoid" or "none".
         prompts: Texts to compare photos with, for models such as CLIP.
         device: Where a model by name runs; "auto" takes a GPU if there is one. Your own module
@@ -206,6 +208,7 @@ def explain(
     return Explanations(found) if is_several else found[0]
 
 
+@suggests_keywords
 def compare(
     photo: OnePhoto,
     model: AnyModel = None,
@@ -260,6 +263,7 @@ def compare(
         return run_methods(prediction, names, settings=settings, console=console)
 
 
+@suggests_keywords
 def sanity(
     photo: OnePhoto,
     model: AnyModel = None,
@@ -314,6 +318,7 @@ def sanity(
         return check_sanity(prediction, names, settings=settings, draws=draws, console=console)
 
 
+@suggests_keywords
 def doctor(
     model: AnyModel = None,
     *,
@@ -363,11 +368,8 @@ def _method_names(methods: str | Sequence[str]) -> list[str]:
 
 def _check_names(settings: Mapping[str, Any]) -> None:
     """Raise an `InputError` for a misspelt argument, before anything is loaded."""
-    own = inspect.signature(explain).parameters
-    known = [*DMBPSettings.__annotations__, *own]
-    for key in settings:
-        if key not in DMBPSettings.__annotations__:
-            raise InputError(f"explain takes no argument {key!r}; {suggestion(key, known)}")
+    known = [*DMBPSettings.__annotations__, *inspect.signature(explain).parameters]
+    check_keywords(settings, known, "explain takes no argument")
     check_settings("dmbp", {k: v for k, v in settings.items() if k != "reference"})
 
 
@@ -388,7 +390,8 @@ def _asked(
         only = inputs[0]
         if not isinstance(only, Photo):
             raise InputError(
-                f"{only.name} is no photo: methods and metrics take other inputs as tensors"
+                "this takes photos, as files, images or arrays; for a tensor, call "
+                "dmbp.methods()[name](model).attribute(tensor, target=…)"
             )
         yield only.predict(classifier)
 
@@ -413,7 +416,7 @@ def forget() -> None:
 def _loaded(model: Any, options: ModelOptions) -> Generator[tuple[Classifier, ExplainerOf]]:
     """Give a model, loaded or found among the recent ones, and a function that makes its DMBP."""
     module = model.module if isinstance(model, Classifier) else model
-    guard = evaluating(module, stacklevel=5) if isinstance(module, nn.Module) else nullcontext()
+    guard = evaluating(module, stacklevel=None) if isinstance(module, nn.Module) else nullcontext()
     with guard:
         key = _key(model, options)
         with _lock:

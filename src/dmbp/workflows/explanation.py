@@ -96,6 +96,16 @@ class Explanation(Shown, Generic[P]):
         return self.decomposition.attribution
 
     @property
+    def worth_for(self) -> Tensor:
+        """What each target's score loses if all red pixels are removed, (targets,)."""
+        return self.decomposition.worth_for
+
+    @property
+    def worth_against(self) -> Tensor:
+        """What each target's score gains if all blue pixels are removed, (targets,)."""
+        return self.decomposition.worth_against
+
+    @property
     def targets(self) -> list[str]:
         """What was explained, in words."""
         return [target.name for target in self.prediction.targets]

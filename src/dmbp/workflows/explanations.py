@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from dmbp.errors import InputError
 from dmbp.render import PanelStyle, ReportWriter
 from dmbp.workflows.explanation import Explanation, report_heading
 from dmbp.workflows.prediction import InputPrediction
@@ -64,8 +65,13 @@ class Explanations(Sequence[Explanation[InputPrediction]]):
             The path of the first page.
 
         Raises:
+            InputError: If `folder` is the name of a page.
             OutputError: If a file cannot be written.
         """
+        if Path(folder).suffix == ".html":
+            raise InputError(
+                f"a report about several inputs is a folder: give {Path(folder).with_suffix('')}"
+            )
         first = self[0]
         heading = report_heading(first.prediction.classifier, first.settings)
         with ReportWriter(Path(folder), heading, style=style) as report:

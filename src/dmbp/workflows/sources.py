@@ -24,7 +24,7 @@ from dmbp.data import is_array_file, read_array, read_photo
 from dmbp.data.arrays import PICTURES
 from dmbp.data.photo import photo_of
 from dmbp.devices import AUTO
-from dmbp.errors import InputError, ModelError, PhotoError, TargetError
+from dmbp.errors import InputError, ModelError, PhotoError, TargetError, first_line
 from dmbp.files import shown
 from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
 from dmbp.linear.targets import function_name
@@ -106,6 +106,8 @@ def read_inputs(
             found = inputs_of(values, name, classifier, is_table=file.is_table)
             return _array_inputs(found, name, stem, question, file.names)
         return [_photo(read_photo(path, deep=is_grey), name, stem, classifier, question)]
+    if hasattr(source, "read") and not isinstance(source, Image.Image):
+        source = _read(source)
     if isinstance(source, bytes | bytearray | memoryview):
         image = photo_of(bytes(source), name or "the photo", deep=is_grey)
         return [_photo(image, name or "photo", stem, classifier, question)]
@@ -123,6 +125,17 @@ def read_inputs(
         "a photo is a path, the bytes of a file, a Pillow image, an array or a tensor, not a "
         f"{type(source).__name__}"
     )
+
+
+def _read(file: Any) -> Any:
+    """Return the content of an open file."""
+    try:
+        content = file.read()
+    except (OSError, ValueError) as error:  # it is closed, or open for writing
+        raise PhotoError(f"the open file cannot be read: {first_line(error)}") from error
+    if not isinstance(content, bytes):
+        raise InputError("the file is open for text: open it with mode 'rb'")
+    return content
 
 
 def _photo(
@@ -177,7 +190,15 @@ def _checked(values: Tensor) -> Tensor:
     """Return a tensor of floating-point numbers that are finite."""
     if values.is_complex():
         raise InputError("an input has real numbers, not complex ones")
-    values = values.detach() if values.is_floating_point() else values.float()
+    if not values.is_floating_point():
+        raise InputError(
+            f"a tensor is given to the model as it is, and this one has whole numbers "
+            f"({values.dtype}): give floating point, as the model takes it, or a photo as an array "
+            "(height, width, 3)"
+        )
+    values = values.detach()
+    if values.dim() == 0 or len(values) == 0:
+        raise InputError(f"a tensor of shape {tuple(values.shape)} holds no input")
     if not values.isfinite().all():
         raise InputError("the input has values that are NaN or infinite")
     return values
@@ -316,7 +337,13 @@ def _asked(target: Any) -> Asked:
         return total
     if isinstance(target, tuple):
         return Value(cast("tuple[int, ...]", target))
-    if isinstance(target, Tensor) and target.numel() == 1:
+    if isinstance(target, Tensor | numpy.ndarray):
+        if target.size != 1 if isinstance(target, numpy.ndarray) else target.numel() != 1:
+            raise TargetError(
+                "a target for each photo is not taken: a list of targets is asked about every "
+                "photo. Call this for each photo, or dmbp.DMBP(model).attribute(images, "
+                "target=labels)"
+            )
         target = target.item()
     if isinstance(target, SupportsIndex) and not isinstance(target, bool):
         return str(operator.index(target))

@@ -44,7 +44,8 @@ def unwrapped(model: Any) -> Model:
 def levels_to_caller() -> int:
     """Return the `stacklevel` of the first frame outside this package."""
     frame, levels = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dmbp."):
+    ours = ("dmbp.", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         frame, levels = frame.f_back, levels + 1
     return levels
 
@@ -64,10 +65,11 @@ def _wrapped_model(model: Any) -> Any:
 
 
 @contextmanager
-def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
+def evaluating(model: Model, *, stacklevel: int | None = 4) -> Generator[None]:
     """Put every module of a model into evaluation mode, and restore its mode on exit.
 
-    If the model is in training mode, a warning is issued with this `stacklevel`.
+    If the model is in training mode, a warning is issued with this `stacklevel`; None is the level
+    of the first frame outside this package.
     """
     with PROCESS_LOCK:
         Fork.use_own_threads()
@@ -78,7 +80,7 @@ def evaluating(model: Model, *, stacklevel: int = 4) -> Generator[None]:
             warnings.warn(
                 "the model is in training mode; it is explained in evaluation mode, as after "
                 "model.eval()",
-                stacklevel=stacklevel,
+                stacklevel=levels_to_caller() if stacklevel is None else stacklevel,
             )
         try:
             for module in training:

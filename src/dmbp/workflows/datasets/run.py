@@ -12,6 +12,7 @@ killed is continued by the same call, with the same results.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from dmbp.linear import Target
 from dmbp.linear.model.checks import check_batch
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.models.digest import module_digest
+from dmbp.validation import check_keywords
 from dmbp.workflows.datasets.folder import DatasetFolder, Records, on_cpu, tensor_digest
 from dmbp.workflows.datasets.items import (
     LABEL,
@@ -121,6 +123,9 @@ def explain_dataset(
         TargetError: If an item's label is not one of the model's classes.
         OutputError: If the folder cannot be written.
     """
+    known = [*inspect.signature(DMBP.__init__).parameters]
+    known += [*inspect.signature(explain_dataset).parameters]
+    check_keywords(settings, known, "explain_dataset takes no argument")
     if isinstance(model, DMBP) and settings:
         raise InputError(f"{', '.join(settings)}: settings belong to the DMBP that is given")
     explainer = model if isinstance(model, DMBP) else DMBP(model, **settings)
