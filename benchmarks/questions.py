@@ -33,8 +33,9 @@ from dmbp.models import InputSettings, load_model
 from dmbp.models.classifier import Classifier, Frame, Preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.targets import Region, boxes_in
-from dmbp.workflows.explain import Photo, explain_photo
+from dmbp.workflows.explain import explain_photo
 from dmbp.workflows.prediction import run_on_photo
+from dmbp.workflows.sources import Photo
 
 Corners = tuple[float, float, float, float]
 """Left, top, right and bottom."""

@@ -37,8 +37,9 @@ def _explain_samples(out: Path) -> None:
     from dmbp.models import DEFAULT, load_model
     from dmbp.render import REPORT_NAME, PanelStyle
     from dmbp.workflows.compare import compare
-    from dmbp.workflows.explain import OutputOptions, Photo, check_folder, explain_all
+    from dmbp.workflows.explain import OutputOptions, check_folder, explain_all
     from dmbp.workflows.prediction import predict
+    from dmbp.workflows.sources import Photo
 
     check_folder(out)
     classifier = load_model(DEFAULT)

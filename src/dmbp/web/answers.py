@@ -41,11 +41,12 @@ from dmbp.web.decoding import Pixels
 from dmbp.web.store import OpenedPhoto, SeenPhoto
 from dmbp.web.worker_process import Report, refusal_of
 from dmbp.workflows.compare import compare
-from dmbp.workflows.explain import Photo, explain_photo, result_stem
+from dmbp.workflows.explain import explain_photo, result_stem
 from dmbp.workflows.explained_target import ClassTarget, NamedClass, explained_targets
 from dmbp.workflows.explanation import PhotoExplanation, report_heading
 from dmbp.workflows.prediction import ModelSpec, Prediction, run_on_view
 from dmbp.workflows.sanity import check_sanity
+from dmbp.workflows.sources import Photo
 
 KEPT = 8
 """How many explanations are kept, so that files about them need no second explanation."""
