@@ -6,6 +6,7 @@ thread interrupts the main thread, in which `Cancelled` is then raised wherever 
 """
 
 import _thread
+import multiprocessing
 import os
 import pickle
 import signal
@@ -111,6 +112,10 @@ def main(pipe: Any, service: str, arguments: bytes) -> None:
 
     The arguments of the class are pickled: reading them may import PyTorch, which takes seconds.
     """
+    if "fork" in multiprocessing.get_all_start_methods():
+        # Libraries make locks as they are imported. Those for forked processes have no name, which
+        # would be left behind, with a warning, if this process is killed; it starts no others.
+        multiprocessing.set_start_method("fork", force=True)
     _Worker(pipe).run(service, arguments)
 
 
