@@ -53,18 +53,21 @@ const pause = (seconds, signal) => new Promise((resolve, reject) => {
   signal?.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
 });
 
-// Sends an ask; with the photo if the server does not know it, and again if the server is busy.
-async function send(values, { accept, signal, tell, file }) {
-  let body = JSON.stringify(values);
+// Sends an ask; with the photo if the server does not know it, and again if the server is busy. The server
+// keeps the turn of whoever sends the same again.
+async function send(values, { accept, signal, tell, file, isNew = false }) {
+  const line = JSON.stringify(values);
+  let body = isNew ? new Blob([line, "\n", file]) : line;
   for (;;) {
     const response = await fetch("api/ask", { method: "POST", headers: { accept }, body, signal });
     if (response.ok) return response;
     const answer = await response.json().catch(() => ({}));
     if (response.status === 404 && file && typeof body === "string") {
-      body = new Blob([body, "\n", file]);
+      body = new Blob([line, "\n", file]);
     } else if (response.status === 503) {
       const seconds = answer.retry_after || 2;
-      tell?.({ doing: `the server is busy; asking again in ${seconds} s` });
+      const queue = answer.before ? `: ${answer.before} before you in the queue` : "";
+      tell?.({ doing: `the server is busy${queue}; your turn is kept, asking again in ${seconds} s` });
       await pause(seconds, signal);
     } else {
       throw new Failure(answer.error || `the server answers with status ${response.status}`);
@@ -129,18 +132,9 @@ function drawStrip() {
 
 async function add(files) {
   for (const file of files) {
-    const record = await busy(`opening ${file.name || "the photo"}`, async options => {
-      const line = JSON.stringify({ kind: "open", name: (file.name || "pasted photo").slice(-200) });
-      for (;;) {
-        const body = new Blob([line, "\n", file]);
-        const response = await fetch("api/ask", { method: "POST", headers: { accept: "application/json" }, body, signal: options.signal });
-        const answer = await response.json().catch(() => ({}));
-        if (response.ok) return answer;
-        if (response.status !== 503) throw new Failure(answer.error || `the server answers with status ${response.status}`);
-        options.tell({ doing: `the server is busy; asking again in ${answer.retry_after} s` });
-        await pause(answer.retry_after || 2, options.signal);
-      }
-    });
+    const values = { kind: "open", name: (file.name || "pasted photo").slice(-200) };
+    const record = await busy(`opening ${file.name || "the photo"}`, async options =>
+      (await send(values, { accept: "application/json", ...options, file, isNew: true })).json());
     if (!record) return;
     let item = photos.find(known => known.digest === record.digest);
     if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
