@@ -303,6 +303,9 @@ def test_a_phone_shows_all_without_scrolling_sideways(visit: Any) -> None:
     page = visit(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
     tab = page.tab
     assert tab.is_visible("text=Take a photo")
+    tab.locator("#picture").tap()
+    assert "pixel 80, 80" in page.text("#readout")
+    assert tab.is_visible("#circle")
     for name in ("picture", "methods", "away"):
         tab.tap(f"#tab-{name}")
         width = tab.evaluate("() => document.documentElement.scrollWidth")

@@ -429,7 +429,9 @@ function place(event) {
 }
 
 $("picture").addEventListener("pointerdown", event => {
-  if (!shown || mode() !== "paint") return;
+  if (!shown) return;
+  read(...place(event)); // a finger does not move before it touches
+  if (mode() !== "paint") return;
   event.preventDefault();
   $("picture").setPointerCapture(event.pointerId);
   paint(...place(event));
@@ -440,7 +442,9 @@ $("picture").addEventListener("pointermove", event => {
   read(...place(event));
   if (mode() === "paint" && event.buttons) paint(...place(event));
 });
-$("picture").addEventListener("pointerleave", () => $("cursor").removeAttribute("data-on"));
+$("picture").addEventListener("pointerleave", event => {
+  if (event.pointerType === "mouse") $("cursor").removeAttribute("data-on");
+});
 $("picture").addEventListener("keydown", event => {
   if (!shown) return;
   const step = event.shiftKey ? 1 : Math.max(1, Math.round(shown.width / 40));
