@@ -473,3 +473,37 @@ def test_windows_may_be_run_in_fewer_bits_but_nothing_else() -> None:
     factor, counts["exact"] = 1.2, 0  # too far off, so that all windows are run again
     confirm_colours(question, streams, WindowTest(), removals=("zero",), run=ways(rough))
     assert counts["exact"] > 64 + 49
+
+
+def test_whether_fewer_bits_do_is_decided_for_each_row() -> None:
+    """A map does not depend on what else is in the batch."""
+    model = Planted().double().eval()
+    linearizer = Linearizer(model)
+    counts = {"exact": 0}
+
+    def exact(images: Tensor) -> Tensor:
+        counts["exact"] += len(images)
+        return linearizer.runner.outputs(images)
+
+    def rough(images: Tensor) -> Tensor:
+        """Too far off where images are bright."""
+        squares = (images**4).flatten(1).sum(1, keepdim=True)
+        return linearizer.runner.outputs(images) + 1e-5 * squares
+
+    def attribution(images: Tensor) -> Tensor:
+        inputs, outputs, rows = linearizer.runner.target_rows(images, 0)
+        question = Question(linearizer, inputs, rows, images=len(images), known_outputs=outputs)
+        gradients = partial(input_gradients, linearizer.runner.run)
+        run = Run(exact, gradients, rough_outputs=rough)
+        counts["exact"] = 0
+        streams = inputs.clone(), -inputs.clone()
+        return confirm_colours(
+            question, streams, WindowTest(), removals=("zero",), run=run
+        ).attribution
+
+    dim = bright()
+    alone = attribution(dim)
+    few = counts["exact"]
+    together = attribution(torch.cat([dim, 3 * dim]))
+    assert counts["exact"] == 2 * (few + 64 + 49)  # windows are run again
+    assert relative(together[:1], alone) < 1e-9
