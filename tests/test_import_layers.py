@@ -24,6 +24,7 @@ LAYERS = (
     "precision",
     "baseline",
     "probabilities",
+    "gradients",
     "linear.lines",
     "linear.rules",
     "linear.steps",

@@ -29,6 +29,7 @@ from dmbp.engine.plan.streams import (
     split_streams,
     stacked,
 )
+from dmbp.gradients import vector_products
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import LinearStep, Slot
 
@@ -84,9 +85,7 @@ class GeneralOperation:
         if not results:
             return [None] * len(self.reads)
         leaves = [leaf for value in self._variables.values() for leaf in _leaves(value)]
-        leaf_gradients = iter(
-            torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
-        )
+        leaf_gradients = iter(vector_products(results, leaves, gradients, retain_graph=True))
         return [_arrange_like(self._variables[index], leaf_gradients) for index in self.reads]
 
 
