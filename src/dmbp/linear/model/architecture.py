@@ -61,6 +61,8 @@ def described(model: nn.Module) -> Iterator[str]:
             if name not in OF_EVERY_MODULE
         }
         yield f"{path!r} {sources.name_of(type(part))} {attributes}".replace("\n", " ")
+        if "<locals>" in type(part).__qualname__:  # its functions may hold anything
+            yield f"{path!r} {_described_methods(type(part), known, sources)}"
         tensors = {**part._parameters, **part._buffers}
         forms = {k: v if v is None else (v.dtype, tuple(v.shape)) for k, v in tensors.items()}
         yield f"{path!r} {forms} {[*part._modules]}"
@@ -121,6 +123,13 @@ class _Sources:
                 raise Indescribable(f"the source code in {path} is not known") from error
 
 
+def _described_methods(kind: type, known: Mapping[int, str], sources: _Sources) -> dict[str, Any]:
+    """Return the methods of a class that was defined inside a function."""
+    methods = {k: v for k, v in vars(kind).items() if isinstance(v, types.FunctionType)}
+    known = {**known, id(kind): kind.__qualname__}  # `super()` holds the class itself
+    return {name: _described(method, known, sources, 0) for name, method in methods.items()}
+
+
 @cache
 def _is_installed(path: Path) -> bool:
     """Return whether a file belongs to Python or to an installed package."""
@@ -158,12 +167,25 @@ def _described(value: Any, known: Mapping[int, str], sources: _Sources, depth: i
     if isinstance(value, types.MethodType):
         return ["method", inner(value.__func__), inner(value.__self__)]
     if isinstance(value, types.FunctionType):
-        cells = [inner(cell.cell_contents) for cell in value.__closure__ or ()]
-        defaults = inner([value.__defaults__, value.__kwdefaults__])
-        return [sources.name_of(value), value.__code__.co_code.hex(), cells, defaults]
+        return _described_function(value, inner, sources)
     if isinstance(value, type | types.BuiltinFunctionType):
         return sources.name_of(value)
     return _described_object(value, inner, sources)
+
+
+def _described_function(function: types.FunctionType, inner: Any, sources: _Sources) -> list[Any]:
+    """Return a function's name, its code, and the values that it holds."""
+    cells = [inner(cell.cell_contents) for cell in function.__closure__ or ()]
+    defaults = inner([function.__defaults__, function.__kwdefaults__])
+    return [sources.name_of(function), _described_code(function.__code__), cells, defaults]
+
+
+def _described_code(code: types.CodeType) -> list[Any]:
+    constants = [
+        _described_code(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
+    ]
+    return [code.co_code.hex(), code.co_names, code.co_freevars, constants]
 
 
 def _described_tensor(value: Tensor) -> str:
