@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 class _Seed(torch.autograd.Function):
-    """Returns a zero whose gradient with respect to each tensor is the vector that belongs to it."""
+    """Returns a zero whose gradient by each tensor is the vector that belongs to the tensor."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Sequence[Tensor], *tensors: Tensor) -> Tensor:
@@ -21,8 +20,7 @@ class _Seed(torch.autograd.Function):
         return tensors[0].new_zeros(())
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *_: Any) -> tuple[Tensor | None, ...]:
         return (None, *ctx.vectors)
 
 

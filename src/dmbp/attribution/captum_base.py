@@ -29,16 +29,17 @@ class WaitingPackage(ModuleType):
     def __getattr__(self, name: str) -> Any:
         with _LOCK:
             if type(self) is WaitingPackage:
-                self.__class__ = ModuleType
                 spec = self.__spec__
-                assert spec is not None and spec.loader is not None
+                assert spec is not None
+                assert spec.loader is not None
+                _set_class(self, ModuleType)
                 try:
                     with warnings.catch_warnings():
                         # In a notebook without ipywidgets, Captum warns about progress bars.
                         warnings.filterwarnings("ignore", "IProgress not found")
                         spec.loader.exec_module(self)
                 except BaseException:
-                    self.__class__ = WaitingPackage
+                    _set_class(self, WaitingPackage)
                     raise
         return getattr(self, name)
 
@@ -46,6 +47,10 @@ class WaitingPackage(ModuleType):
         """Return the names after the import."""
         _ = self.__doc__, getattr(self, "__all__", None)
         return sorted(vars(self))
+
+
+def _set_class(package: ModuleType, kind: type[ModuleType]) -> None:
+    package.__class__ = kind
 
 
 def _import_attribution() -> Any:
@@ -63,7 +68,7 @@ def _import_attribution() -> Any:
 
 def _set_up(spec: ModuleSpec) -> None:
     package = module_from_spec(spec)
-    package.__class__ = WaitingPackage
+    _set_class(package, WaitingPackage)
     sys.modules[spec.name] = package
     parent, _, name = spec.name.rpartition(".")
     if parent:
@@ -71,6 +76,6 @@ def _set_up(spec: ModuleSpec) -> None:
 
 
 if TYPE_CHECKING:
-    from captum.attr import Attribution
+    from captum.attr import Attribution as Attribution
 else:
     Attribution = _import_attribution()
