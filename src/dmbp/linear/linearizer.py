@@ -223,6 +223,7 @@ class Linearizer:
             except InexactCapture:
                 # The model has changed since it was captured; it may have a new head.
                 del self._captured[self.runner.signature(inputs)]
+                self.runner.forget()
         extra = self.runner.extra_inputs
         exportable = self.runner.exportable(inputs)
         recalled = self._recalled(exportable, inputs, outputs)

@@ -66,6 +66,17 @@ def test_a_graph_is_captured_once_for_all_weights(
         assert torch.equal(tensor, expected)
 
 
+def test_an_input_may_have_the_name_of_a_builtin(
+    folder: Path, inputs: Tensor, exports: list[object]
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten()).eval()
+    expected = explained(model, inputs)  # its input is called `input`
+    exports.clear()
+    found = explained(model, inputs)
+    assert not exports
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_another_size_dtype_or_architecture_is_captured_again(
     folder: Path, inputs: Tensor, exports: list[object]
 ) -> None:
@@ -178,6 +189,13 @@ def operation(name: str) -> Callable[[Any], None]:
     return change
 
 
+def named(name: Any) -> Callable[[Any], None]:
+    def change(description: Any) -> None:
+        description["nodes"][-1][0] = description["nodes"][-2][0] if name == "relu" else name
+
+    return change
+
+
 def argument(value: Any) -> Callable[[Any], None]:
     def change(description: Any) -> None:
         called(description)[1] = [value]
@@ -198,6 +216,10 @@ def argument(value: Any) -> Callable[[Any], None]:
         argument({"node": -1}),
         argument({"dtype": "load"}),
         argument({"pickle": "gASVAA=="}),
+        named("x = __import__('os').abort()"),
+        named("relu"),  # as another
+        named("class"),
+        named(7),
         lambda description: description.pop("nodes"),
         lambda description: description["nodes"].clear(),
         lambda description: description["nodes"][0].pop(),

@@ -57,6 +57,10 @@ MAX_KEPT = 4
 """How many forward passes `ForwardPasses` keeps, because each has its own copy of the weights."""
 
 
+Fingerprint = tuple[Any, ...]
+"""What `fingerprint` returns."""
+
+
 class ForwardPass:
     """The forward pass of a captured model, for inputs of the form that it was captured for.
 
@@ -142,9 +146,15 @@ class ForwardPass:
         """
         return self._gradients(images, weights)
 
-    def is_faithful(self, images: Tensor, outputs: Tensor) -> bool:
-        """Return whether this still computes the model, whose `outputs` at the images are given."""
-        is_current = self._built_from == fingerprint(self._captured.constants.values())
+    def is_faithful(
+        self, images: Tensor, outputs: Tensor, *, state: Fingerprint | None = None
+    ) -> bool:
+        """Return whether this still computes the model, whose `outputs` at the images are given.
+
+        `state` is the `fingerprint` of the model's tensors, if it is known.
+        """
+        state = state or fingerprint(self._captured.constants.values())
+        is_current = self._built_from == state
         return is_current and relative_error(self(images), outputs) <= self.tolerance
 
     def _in_chunks(self, images: Tensor, batch_size: int) -> Tensor:
@@ -204,7 +214,7 @@ STRETCHES = 64
 
 
 @torch.no_grad()
-def fingerprint(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
+def fingerprint(tensors: Iterable[Tensor]) -> Fingerprint:
     """Return where tensors are, how often they were written to, and sums of their numbers.
 
     PyTorch counts changes in place, but not those by fused optimizers or through `.data`, which
@@ -296,7 +306,14 @@ class ForwardPasses:
         self._is_differentiable = is_differentiable
         self._kept: dict[Graph, ForwardPass | None] = {}
 
-    def find(self, captured: CapturedGraph, images: Tensor, outputs: Tensor) -> ForwardPass | None:
+    def find(
+        self,
+        captured: CapturedGraph,
+        images: Tensor,
+        outputs: Tensor,
+        *,
+        state: Fingerprint | None = None,
+    ) -> ForwardPass | None:
         """Return a forward pass that agrees with the model at these images, or None.
 
         A forward pass that does not agree is built again once, because the model's parameters may
@@ -306,11 +323,12 @@ class ForwardPasses:
             captured: The model's captured graph.
             images: Inputs of the form that it was captured for.
             outputs: The model's outputs at these inputs.
+            state: The `fingerprint` of the graph's tensors, if it is known.
         """
         graph = captured.graph
         if graph in self._kept:
             kept = self._kept[graph]
-            if kept is None or kept.is_faithful(images, outputs):
+            if kept is None or kept.is_faithful(images, outputs, state=state):
                 return kept
             del self._kept[graph]
         built = fast_forward(

@@ -18,6 +18,7 @@ import operator
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from keyword import iskeyword
 from typing import Any, cast
 
 import torch
@@ -143,6 +144,9 @@ def _read(description: Any, model: nn.Module, inputs: Tensor) -> CapturedGraph:
     if description["input"] != [list(inputs.shape[1:]), _last(inputs.dtype)]:
         raise NotReadable("it is about inputs of another form")
     own = _tensors(model)
+    names = [name for name, *_ in description["nodes"]]
+    if len({*names}) < len(names) or not all(map(_is_name, names)):
+        raise NotReadable("its names are not those of operations")
     graph, nodes = Graph(), list[Node]()
     constants: dict[Node, Tensor] = {}
     explained: Node | None = None
@@ -164,14 +168,19 @@ def _read(description: Any, model: nn.Module, inputs: Tensor) -> CapturedGraph:
                 constants[node] = own[content["model"]]
             else:
                 constants[node] = _tensor(content, inputs.device)
-        if node.name != name:
-            raise NotReadable(f"{name} cannot be the name of an operation")
+        if node.name != name:  # a graph renames what has the name of a builtin, such as input
+            node.name = name
         node.meta["val"] = _unpacked_value(value)
         node.meta["nn_module_stack"] = {"": tuple(module)} if module else {}
         nodes.append(node)
     if explained is None:
         raise NotReadable("it has no input")
     return CapturedGraph(graph, explained, nodes[description["output"]], constants, batch=None)
+
+
+def _is_name(name: Any) -> bool:
+    """Return whether this may stand in code, which is made of a graph to run it."""
+    return isinstance(name, str) and name.isidentifier() and not iskeyword(name)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
