@@ -22,7 +22,7 @@ from dmbp.engine.base import (
     learn_by_steps,
 )
 from dmbp.engine.plan.plan import ExecutionPlan
-from dmbp.gradients import vector_products
+from dmbp.engine.gradients import vector_products
 from dmbp.linear import LinearNetwork, Site
 
 

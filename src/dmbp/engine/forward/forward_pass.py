@@ -29,7 +29,7 @@ from torch.fx import Graph
 from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn, has_onednn
 from dmbp.engine.forward.graph import ForwardGraph
 from dmbp.engine.forward.recording import Recorder
-from dmbp.gradients import vector_products
+from dmbp.engine.gradients import vector_products
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.rules.base import Function
 from dmbp.precision import TOLERANCE, full_precision, relative_error

@@ -29,7 +29,7 @@ from dmbp.engine.plan.streams import (
     split_streams,
     stacked,
 )
-from dmbp.gradients import vector_products
+from dmbp.engine.gradients import vector_products
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import LinearStep, Slot
 
