@@ -4,7 +4,9 @@
 the packages that lead to `Attribution` are set up without running their `__init__`; it runs once
 somebody reads anything else from them, in the same module objects:
 
-    >>> captum.attr.IntegratedGradients                   # imports all of captum.attr, now
+    >>> import captum
+    >>> captum.attr.IntegratedGradients.__name__          # imports all of captum.attr, now
+    'IntegratedGradients'
 """
 
 import importlib

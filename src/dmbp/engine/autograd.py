@@ -21,8 +21,8 @@ from dmbp.engine.base import (
     Terms,
     learn_by_steps,
 )
-from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.engine.gradients import vector_products
+from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear import LinearNetwork, Site
 
 

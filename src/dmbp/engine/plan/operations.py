@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dmbp.engine.gradients import vector_products
 from dmbp.engine.plan.convolution import Convolution
 from dmbp.engine.plan.kernels import Kernels, Unpool, square_windows
 from dmbp.engine.plan.rewrites import (
@@ -29,7 +30,6 @@ from dmbp.engine.plan.streams import (
     split_streams,
     stacked,
 )
-from dmbp.engine.gradients import vector_products
 from dmbp.linear.rules.choices import Gather
 from dmbp.linear.steps import LinearStep, Slot
 

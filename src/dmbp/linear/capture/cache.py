@@ -1,7 +1,8 @@
 """Keeps captured graphs in files, because `torch.export` takes seconds and its import another one.
 
+    >>> from dmbp.linear.capture.export import capture
     >>> captured = recall(model, images)                     # None the first time
-    >>> keep(capture(model, images), model, images)
+    >>> keep(captured or capture(model, images), model, images)
 
 A graph is found by what its model computes (`model/architecture.py`), the form of the inputs, and
 the versions of torch and of this package. It holds no weights. Whoever takes a graph from here

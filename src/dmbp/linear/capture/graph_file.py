@@ -1,7 +1,9 @@
 """A captured graph as bytes that hold no code, and back.
 
-    >>> content = pack(captured, model, images)
-    >>> unpack(content, model, images).graph.nodes          # reads the model's own parameters
+    >>> from dmbp.linear.capture.export import capture
+    >>> content = pack(capture(model, images), model, images)
+    >>> unpack(content, model, images).output.name          # reads the model's own parameters
+    'linear'
 
 The format is compressed JSON behind its checksum: operations by name, arguments as plain values,
 and tensors of the model by their names; the few tensors that `forward()` itself makes are stored.
