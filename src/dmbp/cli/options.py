@@ -289,6 +289,14 @@ TrustOption = Annotated[
         "file may run any code, so use this only for files of people you trust.",
     ),
 ]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Capture the model again, and keep nothing for later runs; see DMBP_CACHE in the "
+        "documentation of the commands.",
+    ),
+]
 HoldOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -412,8 +420,11 @@ def model_spec(
     output_name: OutputNameOption = None,
     prompt: PromptOption = None,
     device: DeviceOption = "cpu",
+    no_cache: NoCacheOption = False,
 ) -> "ModelSpec":
     """Return the model that the options describe.
+
+    `--no-cache` switches the cache of captured graphs off for the whole process.
 
     Raises:
         InputError: If an option is not of its form.
@@ -423,6 +434,10 @@ def model_spec(
     from dmbp.validation import ErrorContext, parse
     from dmbp.workflows.prediction import ModelSpec
 
+    if no_cache:
+        from dmbp.linear.capture import cache
+
+        cache.switch_off()
     values = given_options(
         size=size,
         fit=None if fit is None else fit.value,
