@@ -114,8 +114,8 @@ def place_worth(runs: Sequence[WindowRun], worths_of_windows: WindowWorths) -> P
 
 NEAR_REGION = 1 / 5
 """Around a target's region up to so wide, as a share of the image's side, windows of half the side
-are tested, too. Of the red for boxes that ddddocr's detector found in ten drawn images, the share
-in the box, grown by half, rose by that from .37–.92 to .80–.99 (`benchmarks/questions.py`)."""
+are tested, too. Of the red for boxes that ddddocr's detector found in eight drawn images, the share
+in the box, grown by half, rose by that from .37–1.00 to .82–1.00 (`benchmarks/questions.py`)."""
 
 
 def windows_near_regions(
