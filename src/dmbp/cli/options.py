@@ -197,6 +197,8 @@ class FitName(StrEnum):
     squeeze = "squeeze"
     squeeze_crop = "squeeze-crop"
     whole = "whole"
+    letterbox = "letterbox"
+    letterbox_corner = "letterbox-corner"
 
 
 class ChannelOrderName(StrEnum):
@@ -236,8 +238,12 @@ FitOption = Annotated[
     typer.Option(
         "--fit",
         help="Which part of a photo the model sees: its centre, all of it squeezed, the centre of "
-        "the squeezed photo, or all of it in its own shape.",
+        "the squeezed photo, all of it in its own shape, or that with grey padding (letterbox).",
     ),
+]
+PaddingOption = Annotated[
+    int | None,
+    typer.Option("--padding", metavar="GREY", help="The grey of a letterbox, from 0 to 255."),
 ]
 MeanOption = Annotated[
     str | None,
@@ -415,6 +421,7 @@ def model_spec(
     scale: ScaleOption = None,
     channels: ChannelsOption = None,
     layout: LayoutOption = None,
+    padding: PaddingOption = None,
     hold: HoldOption = None,
     input_name: InputNameOption = None,
     output_name: OutputNameOption = None,
@@ -446,6 +453,7 @@ def model_spec(
         scale=scale,
         channels=None if channels is None else channels.value,
         layout=None if layout is None else layout.value,
+        padding=padding,
     )
     context = ErrorContext("the options", key_name=lambda key: f"--{key}")
     return ModelSpec(

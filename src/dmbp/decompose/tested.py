@@ -44,9 +44,11 @@ from dmbp.decompose.places import (
     Places,
     order_without_colour,
     place_worth,
+    sharpen_places,
     significance,
     smooth_places,
     window_runs,
+    windows_near_regions,
 )
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
@@ -202,7 +204,10 @@ def confirm_colours(
     runs = window_runs(changed, window=window, stride=test.stride, contexts=test.contexts)
     windows = runs[-1].windows
     details = details_for(test, windows)
-    progress = Progress(on_step, expected=_count_passes(changed, runs, len(details)))
+    near = windows_near_regions(question.rows.labels, windows, None if test.window else window)
+    passes = _count_passes(changed, runs, len(details))
+    passes += sum(map(len, near.values())) * (len(changed.tested) + test.contexts - 1)
+    progress = Progress(on_step, expected=passes)
     for_windows.progress = changed.progress = progress
     worths = for_windows.window_worth(runs)
     if for_windows is not changed:
@@ -215,6 +220,7 @@ def confirm_colours(
                 for rough, found in zip(worths, exact, strict=True)
             ]
     places = smooth_places(place_worth(runs, worths))
+    places = sharpen_places(places, near, changed, contexts=test.contexts)
     stream = None
     if test.mixtures and any(detail.floor < 1 for detail in details):
         stream = mixture_stream(

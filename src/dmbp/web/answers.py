@@ -62,8 +62,8 @@ SANITY_DRAWS = 3
 _SAMPLE = 'from dmbp.data import sample_photos; sample_photos()["{}"][0]'
 """The Python code of a sample photo, by its name."""
 
-TOGETHER = {"cpu": 4, "cuda": 16}
-"""How many explanations of one shape are computed together."""
+TOGETHER = {"cuda": 16}
+"""How many explanations of one shape are computed together; on a CPU that would gain nothing."""
 
 
 @dataclass(frozen=True)
