@@ -225,6 +225,7 @@ def compare(
     device: str = "auto",
     name: str = "",
     console: Console | None = None,
+    before_slow: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
     """Run several methods on one photo, and score their maps.
 
@@ -247,6 +248,7 @@ def compare(
         device: Where a model by name runs.
         name: What pictures and records call the photo.
         console: Where scores are printed as they are known.
+        before_slow: Called with what is known before the first method that takes long.
 
     Returns:
         A `Comparison`, which shows itself.
@@ -260,7 +262,9 @@ def compare(
         check_settings(method, own)
     options = ModelOptions(weights, classes, preprocessing, activation, prompts, device)
     with _asked(photo, model, target, rather_than, options, name) as prediction:
-        return run_methods(prediction, names, settings=settings, console=console)
+        return run_methods(
+            prediction, names, settings=settings, console=console, before_slow=before_slow
+        )
 
 
 @suggests_keywords
