@@ -50,7 +50,13 @@ from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
 from dmbp.decompose.tested import Run, join_rows
 from dmbp.decompose.windows import pixel_size
-from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, input_gradients, prepare
+from dmbp.engine import (
+    MAX_BYTES_PER_ELEMENT,
+    ForwardPass,
+    ForwardPasses,
+    input_gradients,
+    prepare,
+)
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -357,6 +363,16 @@ class DMBP(Method):
             )
             found.append(tested)
         return join_rows(found, list(rows_of.values()))
+
+    def forward_pass(self, inputs: Tensor, outputs: Tensor) -> ForwardPass | None:
+        """Return a faster way to run the model on many images, if it is captured and there is one.
+
+        Args:
+            inputs: Inputs that were explained.
+            outputs: The model's outputs at them, (images, classes).
+        """
+        captured = self.linearizer.captured_graph(inputs)
+        return None if captured is None else self._forward_passes.find(captured, inputs, outputs)
 
     def _fastest_run(self, question: Question) -> Run:
         """Return the fastest ways to run the model on any number of images."""

@@ -39,10 +39,11 @@ from dmbp.linear.model.wrappers import evaluating
 from dmbp.models import Classifier
 from dmbp.validation import check_keywords, suggests_keywords
 from dmbp.workflows.arrays import ArrayInput
+from dmbp.workflows.batches import explain_together
 from dmbp.workflows.compare import Comparison
 from dmbp.workflows.compare import compare as run_methods
 from dmbp.workflows.doctor import Diagnosis, diagnose
-from dmbp.workflows.explain import explain_photo, progress_bar
+from dmbp.workflows.explain import progress_bar
 from dmbp.workflows.explanation import Explanation
 from dmbp.workflows.explanations import Explanations
 from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction
@@ -203,7 +204,7 @@ def explain(
         check_preparation(classifier, inputs, model)
         console = Console() if progress else None
         with progress_bar(console, len(inputs) * explainer.progress_steps) as on_iteration:
-            found = [explain_photo(k, classifier, explainer, on_iteration) for k in inputs]
+            found = list(explain_together(inputs, classifier, explainer, on_iteration))
     is_several = isinstance(photo, list) or len(found) > 1
     return Explanations(found) if is_several else found[0]
 
