@@ -29,6 +29,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 
+from dmbp.process import end_with_parent
+
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
@@ -168,6 +170,7 @@ def _serve(pipe: Any, parents: list[Any], answer: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for end in parents:
         end.close()
+    end_with_parent()
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):
         while True:
