@@ -9,6 +9,7 @@ from PIL import Image
 
 from dmbp.attribution import METHODS
 from dmbp.baseline import baseline_for
+from dmbp.engine.forward.convolution import has_onednn
 from dmbp.metrics import pixel_ranks, replace_pixels
 from dmbp.models import load_model
 from dmbp.workflows.compare import FRACTIONS, make_quick
@@ -182,7 +183,9 @@ def test_a_quick_comparison_says_what_it_changes() -> None:
     assert said == "quick: rise has 1,000 masks in place of 6,000"
     methods = read_record("out/photo-methods.json")["methods"]
     assert list(methods) == ["rise", "lpr"]
-    assert methods["rise"]["settings"] == {"masks": 1000}
+    assert methods["rise"]["settings"]["masks"] == 1000
+    has_bfloat16 = has_onednn(torch.device("cpu"), torch.bfloat16)
+    assert methods["rise"]["settings"].get("precision") == ("bfloat16" if has_bfloat16 else None)
 
 
 def test_what_a_quick_comparison_leaves_out() -> None:

@@ -105,7 +105,8 @@ def _explain_batch(
         except DMBPError:  # it is about one of them, or the model takes only one at a time
             found = []
         if found:
-            yield from found
+            while found:  # none is kept here once the caller has it
+                yield found.pop(0)
             return
     for one in batch:
         yield from _decompose([one], explainer, on_iteration)

@@ -1,8 +1,8 @@
 """`dmbp explain`: explain photos, and write a picture and a JSON file for each.
 
 `explain_photos` checks everything that can be checked cheaply (the photos' headers, the folder for
-the results, the device), loads the model, and hands the photos to `explain_all`, which decodes and
-explains them one at a time. Each gives an `Explanation`, from which all files are written.
+the results, the device), loads the model, and hands the files to a `FolderJob`, which decodes and
+explains them and draws their pictures. `write_all` writes what it finishes, in order.
 """
 
 import os
