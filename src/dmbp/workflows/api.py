@@ -204,7 +204,9 @@ def explain(
         check_preparation(classifier, inputs, model)
         console = Console() if progress else None
         with progress_bar(console, len(inputs) * explainer.progress_steps) as on_iteration:
-            found = list(explain_together(inputs, classifier, explainer, on_iteration))
+            # On a CPU, batches gain little: there, a list is equal to its photos one by one.
+            most = None if classifier.move_inputs(torch.empty(0)).is_cuda else 1
+            found = list(explain_together(inputs, classifier, explainer, on_iteration, most=most))
     is_several = isinstance(photo, list) or len(found) > 1
     return Explanations(found) if is_several else found[0]
 

@@ -37,11 +37,13 @@ def explain_together(
     classifier: Classifier,
     explainer: DMBP,
     on_iteration: Callable[[], None] | None = None,
+    *,
+    most: int | None = None,
 ) -> Iterator[Explanation[InputPrediction]]:
     """Yield the explanation of each photo; neighbours of one size are explained in one batch.
 
-    Batches are bounded in what they hold: `PHOTOS_TOGETHER` by the type of device, and
-    `MOST_PIXELS` of photos. Results differ from those of single photos by rounding alone. If a
+    Batches are bounded in what they hold: `most` photos, by default `PHOTOS_TOGETHER` by the type
+    of device, and `MOST_PIXELS`. Results differ from those of single photos by rounding alone. If a
     batch cannot be explained, its photos are explained one by one, so that an error is about one
     of them, and comes after the explanations of those before it.
     """
@@ -53,7 +55,7 @@ def explain_together(
             yield from _explain_batch(waiting, explainer, on_iteration)
             waiting = []
         waiting.append(predicted)
-        if len(waiting) == PHOTOS_TOGETHER.get(predicted.prediction.inputs.device.type, 1):
+        if len(waiting) >= (most or PHOTOS_TOGETHER.get(predicted.device_type, 1)):
             yield from _explain_batch(waiting, explainer, on_iteration)
             waiting = []
     if waiting:
@@ -77,6 +79,11 @@ class _Predicted:
         self.photo = photo
         self.prediction = prediction
         self.seconds = time.perf_counter() - started
+
+    @property
+    def device_type(self) -> str:
+        """Where it is explained."""
+        return self.prediction.inputs.device.type
 
     @property
     def _form(self) -> Any:

@@ -218,6 +218,10 @@ def compare(
     with suppress(DMBPError):
         shared.linearize(prediction.inputs, target=prediction.targets[0].target)
     capture_seconds = time.perf_counter() - started
+    for name, method in methods.items():
+        method.linearizer.share_captures(shared)
+        if "sites" in settings.get(name, {}):
+            _check_sites(method, prediction)
     forward = _forward_pass(prediction, shared)
     seconds_of_run = _seconds_of_run(prediction, forward)
     maps: dict[str, ComparedMap] = {}
@@ -240,7 +244,6 @@ def compare(
         )
 
     for name, method in sorted(methods.items(), key=lambda item: expected_runs(item[1])):
-        method.linearizer.share_captures(shared)
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
             seconds = expected_runs(method) * seconds_of_run
             if seconds > ANNOUNCED:
@@ -261,6 +264,16 @@ def compare(
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return known()
+
+
+def _check_sites(method: Method, prediction: Prediction) -> None:
+    """Raise a `SiteError` if the model has no such sites, before any other method is run."""
+    try:
+        method.linearizer.linearize(prediction.inputs, target=prediction.targets[0].target)
+    except SiteError:
+        raise
+    except DMBPError:  # a reason to leave the method out when its turn has come
+        return
 
 
 MANY_MASKS = 1000
