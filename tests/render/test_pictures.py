@@ -65,16 +65,20 @@ def test_names_that_are_too_long_after_their_ending(tmp_path: Path) -> None:
         write_all_or_none({tmp_path / ("a" * 251 + ".json"): b"x"})
 
 
-def test_a_png_is_what_matplotlib_would_write() -> None:
+def small_figure() -> Figure:
     figure = Figure(figsize=(3, 2), layout="constrained")
-    axes = figure.subplots(1, 2)
-    axes[0].imshow(numpy.arange(12.0).reshape(3, 4))
-    axes[0].set_title("a title\nof two lines")
-    axes[1].plot([0, 3, 1])
+    left, right = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
+    left.imshow(numpy.arange(12.0).reshape(3, 4))
+    left.set_title("a title\nof two lines")
+    right.plot([0, 3, 1])
+    return figure
+
+
+def test_a_png_is_what_matplotlib_would_write() -> None:
+    figure = small_figure()
     before = figure.dpi, figure.canvas, figure.get_layout_engine()
-    found = encode_figure(figure, ".png")
+    found, expected = encode_figure(figure, ".png"), BytesIO()
     assert (figure.dpi, figure.canvas, figure.get_layout_engine()) == before
-    expected = BytesIO()
-    figure.savefig(expected, format="png", dpi=DOTS_PER_INCH, facecolor="white")
+    small_figure().savefig(expected, format="png", dpi=DOTS_PER_INCH, facecolor="white")
     with Image.open(BytesIO(found)) as one, Image.open(expected) as other:
         assert numpy.array_equal(numpy.asarray(one), numpy.asarray(other))
