@@ -56,7 +56,11 @@ def test_tasks_are_read_only_so_far_ahead() -> None:
             read.append(task)
             yield task
 
-    with ForkedWorkers(answer, 2) as workers:
+    def slow_at_first(task: int) -> int:
+        time.sleep(0.3 if task == 100 else 0)
+        return task
+
+    with ForkedWorkers(slow_at_first, 2) as workers:
         for number, _ in enumerate(workers.map(tasks()), 1):
             assert len(read) <= number + 4
 
