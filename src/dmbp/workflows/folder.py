@@ -142,8 +142,9 @@ class FolderJob:
                     warnings.warn_explicit(*warned, registry=registry)
                 damaged |= found.damaged
                 yield from found.finished
-                for _ in range(len(group) * self.explainer.progress_steps if on_iteration else 0):
-                    on_iteration()
+                if on_iteration is not None:
+                    for _ in range(len(group) * self.explainer.progress_steps):
+                        on_iteration()
 
     def _finish_here(
         self,
