@@ -33,7 +33,7 @@ from dmbp.models import InputSettings, load_model
 from dmbp.models.classifier import Classifier, Frame, Preprocessing
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.targets import Region, boxes_in
-from dmbp.workflows.explain import explain_photo
+from dmbp.workflows.batches import explain_photo
 from dmbp.workflows.prediction import run_on_photo
 from dmbp.workflows.sources import Photo
 

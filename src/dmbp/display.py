@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, Union
@@ -33,6 +35,10 @@ Where: TypeAlias = Union[str, Path, BinaryIO, "Axes", None]
 
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 DOTS_PER_INCH = 110
+
+COMPRESSION = 3
+"""How hard zlib tries to make a PNG small, from 0 to 9. Above 3 a panel becomes hardly smaller, and
+takes longer to write than its text to draw."""
 
 
 class Shown(ABC):
@@ -105,8 +111,35 @@ def encode_figure(figure: Figure, suffix: str) -> bytes:
         raise OutputError(f"pictures are written as {', '.join(FORMATS)}, not {suffix!r}")
     draw_names_literally(figure)
     buffer = BytesIO()
-    figure.savefig(buffer, format=FORMATS[suffix], dpi=DOTS_PER_INCH, facecolor="white")
+    options: dict[str, Any] = {"dpi": DOTS_PER_INCH, "facecolor": "white"}
+    if suffix != ".png":
+        figure.savefig(buffer, format=FORMATS[suffix], **options)
+        return buffer.getvalue()
+    with _laid_out_once(figure):
+        compression = {"compress_level": COMPRESSION}
+        figure.savefig(buffer, format="png", pil_kwargs=compression, **options)
     return buffer.getvalue()
+
+
+@contextmanager
+def _laid_out_once(figure: Figure) -> Generator[None]:
+    """Lay a figure out for its pixels, and keep that inside; `savefig` draws it twice otherwise."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    dpi, engine, canvas = figure.dpi, figure.get_layout_engine(), figure.canvas
+    if engine is None:
+        yield
+        return
+    try:
+        FigureCanvasAgg(figure)
+        figure.dpi = DOTS_PER_INCH
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+        yield
+    finally:
+        figure.dpi = dpi
+        figure.set_canvas(canvas)
+        figure.set_layout_engine(engine)
 
 
 def draw_names_literally(figure: Figure) -> None:

@@ -25,13 +25,15 @@ import logging
 import math
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from multiprocessing import connection, parent_process
 from pathlib import Path
-from threading import RLock
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the process that decodes photos of strangers does without PyTorch
@@ -234,3 +236,24 @@ def _kibibytes(field: str) -> int:
     """Return a field of `/proc/self/status`, in KiB."""
     fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return int(fields[field].split()[0])
+
+
+PR_SET_PDEATHSIG = 1
+"""Linux' number of the request to be sent a signal when the parent ends."""
+
+
+def end_with_parent() -> None:
+    """End this process, which multiprocessing has started, as soon as its parent ends."""
+    parent = parent_process()
+    assert parent is not None
+    if sys.platform == "linux":  # a thread would have to wait for the import of libraries
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent.pid:  # it has ended already
+            os._exit(0)
+    else:
+        Thread(target=_wait_and_exit, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_and_exit(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(0)

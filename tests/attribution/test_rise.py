@@ -1,10 +1,16 @@
 """RISE against maps that are computed here from the definition of its masks."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dmbp.attribution import rise
 from dmbp.attribution.rise import BLOCK, RISE
+from dmbp.engine import ForwardPass
+from dmbp.engine.forward.convolution import has_onednn
 from tests import nets
 from tests.attribution.networks import images
 
@@ -75,3 +81,44 @@ def test_the_region_that_matters_is_found() -> None:
     method = RISE(Corner().eval(), masks=300, cells=4, open=0.5)
     maps = method.attribute(torch.ones(1, 3, 32, 32), target=0)
     assert maps[0, 0, :8, :8].mean() > maps[0, 0, 16:, 16:].mean() * 1.05
+
+
+AGREED = {"float32": 0.999999, "bfloat16": 0.999}
+"""The least correlation with the map of the model as it is."""
+
+
+@pytest.mark.parametrize("precision", AGREED)
+def test_a_captured_model_runs_faster_and_gives_the_same_map(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
+    if not has_onednn(torch.device("cpu"), dtype):
+        pytest.skip(f"this CPU has no fast convolutions in {dtype}")
+    model, inputs = nets.VGGLike().eval(), images(16)[:2].float()
+    settings: dict[str, Any] = {"masks": 200, "cells": 4, "open": 0.3, "precision": precision}
+    plain = RISE(model, **settings | {"precision": "float32"}).attribute(inputs, target=[1, 2])
+    runs: list[torch.dtype] = []
+    run = ForwardPass.__call__
+
+    def counted(self: ForwardPass, *arguments: Any, **keywords: Any) -> Tensor:
+        runs.append(self.dtype)
+        return run(self, *arguments, **keywords)
+
+    monkeypatch.setattr(ForwardPass, "__call__", counted)
+    monkeypatch.setattr(rise, "WORTH_CAPTURING", 200)
+    fast = RISE(model, **settings).attribute(inputs, target=[1, 2])
+    assert runs.count(dtype) > 200 / 32
+    for one, other in zip(fast.flatten(1), plain.flatten(1), strict=True):
+        assert torch.corrcoef(torch.stack([one, other]))[0, 1] > AGREED[precision]
+
+
+def test_a_model_that_cannot_be_captured_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spectral(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.rfft2(x).abs().mean((2, 3))
+
+    inputs = images(8)[:1].float()
+    expected = RISE(Spectral().eval(), masks=10, cells=2).attribute(inputs, target=0)
+    monkeypatch.setattr(rise, "WORTH_CAPTURING", 10)
+    found = RISE(Spectral().eval(), masks=10, cells=2).attribute(inputs, target=0)
+    assert torch.equal(found, expected)

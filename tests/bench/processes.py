@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from dmbp.bench import Store
-from dmbp.bench.run.worker_process import end_with_parent
 from dmbp.errors import DMBPError
+from dmbp.process import end_with_parent
 from tests.conftest import ROOT
 
 

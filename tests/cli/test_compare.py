@@ -9,9 +9,10 @@ from PIL import Image
 
 from dmbp.attribution import METHODS
 from dmbp.baseline import baseline_for
+from dmbp.engine.forward.convolution import has_onednn
 from dmbp.metrics import pixel_ranks, replace_pixels
 from dmbp.models import load_model
-from dmbp.workflows.compare import FRACTIONS
+from dmbp.workflows.compare import FRACTIONS, make_quick
 from tests.cli.commands import read_record, run
 
 GOOD = ("--model", "tests.cli.networks:good", "--out", "out")
@@ -147,10 +148,52 @@ def test_a_method_that_takes_minutes_says_so_beforehand(monkeypatch: pytest.Monk
     settings = ("--set", "rise.masks=60")
     done = run("compare", "photo.jpg", *GOOD, "--methods", "gradient,rise", *settings)
     assert done.exit_code == 0, done.output
-    lines = [line for line in done.stdout.splitlines() if "may take" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("rise runs the model on 60 images, which may take ")
-    assert lines[0].endswith(" s; with --set rise.masks=10, a sixth of that")
+    lines = done.stdout.splitlines()
+    (gradient, rise) = [line for line in lines if "may take" in line]
+    assert gradient.startswith("gradient may take ")
+    assert rise.startswith("rise runs the model on 60 images, which may take ")
+    assert rise.endswith(" s; with --set rise.masks=10, a sixth of that")
+    # Before the first slow method with one before it, the figures are written with what is known.
+    so_far = next(k for k, line in enumerate(lines) if line.endswith(", 1 methods so far"))
+    assert "out/photo-methods.png" in lines[so_far]
+    assert lines[so_far + 1] == rise
+    assert list(read_record("out/photo-methods.json")["methods"]) == ["gradient", "rise"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_fast_methods_run_first() -> None:
+    settings = ("--set", "rise.masks=60", "--set", "dmbp_fast.iterations=3")
+    asked = ("--methods", "rise,dmbp_fast,gradient", *settings)
+    done = run("compare", "photo.jpg", *GOOD, *asked)
+    assert done.exit_code == 0, done.output
+    names = [line.partition(":")[0] for line in done.stdout.splitlines()[:3]]
+    assert names == ["gradient", "dmbp_fast", "rise"]
+    assert list(read_record("out/photo-methods.json")["methods"]) == [
+        "rise",
+        "dmbp_fast",
+        "gradient",
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_quick_comparison_says_what_it_changes() -> None:
+    done = run("compare", "photo.jpg", *GOOD, "--methods", "rise,lpr", "--quick", *FEWER[-2:])
+    assert done.exit_code == 0, done.output
+    said, _, *_ = done.stdout.splitlines()
+    assert said == "quick: rise has 1,000 masks in place of 6,000"
+    methods = read_record("out/photo-methods.json")["methods"]
+    assert list(methods) == ["rise", "lpr"]
+    assert methods["rise"]["settings"]["masks"] == 1000
+    has_bfloat16 = has_onednn(torch.device("cpu"), torch.bfloat16)
+    assert methods["rise"]["settings"].get("precision") == ("bfloat16" if has_bfloat16 else None)
+
+
+def test_what_a_quick_comparison_leaves_out() -> None:
+    names, settings, said = make_quick([*METHODS], {"rise": {"masks": 20}}, are_all=True)
+    assert set(METHODS) - set(names) == {"lpr", "dmbp_paper"}
+    assert settings == {"rise": {"masks": 20}}
+    assert said == "quick: lpr and dmbp_paper are left out"
+    assert "lpr" in make_quick([*METHODS], {"lpr": {"iterations": 2}}, are_all=True)[0]
 
 
 @pytest.mark.usefixtures("folder")

@@ -24,7 +24,8 @@ from dmbp.errors import InputError
 from dmbp.models import Preprocessing, load_model
 from dmbp.models.torchvision_models import import_torchvision
 from dmbp.render import ReportPhoto, ReportWriter
-from dmbp.workflows.explain import Explanation
+from dmbp.workflows.explanation import Explanation
+from dmbp.workflows.forked_workers import ForkedWorkers, can_fork
 from dmbp.workflows.prediction import ModelSpec
 from tests.cli import networks
 from tests.cli.commands import NETWORKS, read_record, run, run_explain
@@ -645,3 +646,59 @@ def test_patterns_of_a_bgr_network_are_drawn_as_rgb(
         largest = numpy.abs(pattern).max()
         assert numpy.allclose(getattr(found, name), pattern, atol=1e-3 * largest)
         assert numpy.abs(pattern - pattern[..., ::-1]).max() > 0.1 * largest
+
+
+def contents(folder: str) -> dict[str, Any]:
+    """Return what is in the files of a folder: records without seconds, and pictures' pixels."""
+    found: dict[str, Any] = {}
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix == ".json":
+            found[path.name] = {**read_record(str(path)), "seconds": None}
+        elif path.suffix == ".png":
+            with Image.open(path) as picture:
+                found[path.name] = numpy.asarray(picture.convert("RGB"))
+        else:
+            text = re.sub(r"explained in [0-9.]+ s", "", path.read_text())
+            found[path.name] = re.sub(r"<dd>[0-9.]+ s</dd>", "", text)
+    return found
+
+
+@pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux only")
+def test_a_folder_is_the_same_in_several_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "album").mkdir()
+    for number in range(6):
+        noise = numpy.random.default_rng(number).integers(0, 255, (40, 60, 3), dtype=numpy.uint8)
+        Image.fromarray(noise).save(folder / "album" / f"{number}.png")
+    damaged = (folder / "album" / "3.png").read_bytes()
+    (folder / "album" / "3.png").write_bytes(damaged[:3000])
+    lines: list[list[str]] = []
+    processes = set[int]()
+    init = ForkedWorkers.__init__
+
+    def counted(self: Any, answer: Any, count: int) -> None:
+        processes.add(count)
+        init(self, answer, count)
+
+    monkeypatch.setattr(ForkedWorkers, "__init__", counted)
+    for out, cores in (("one", 1), ("two", 2)):
+        monkeypatch.setattr("dmbp.workflows.folder.usable_cores", lambda cores=cores: cores)
+        done = run_explain("album", "--preset", "fast", "--report", "--out", out)
+        assert done.exit_code == 0, done.output
+        assert "left out: album/3.png cannot be read" in done.stderr
+        lines.append(done.stdout.replace(out, "out").splitlines())
+    assert processes == {2}
+    assert lines[0] == lines[1]
+    assert [line[:11] for line in lines[1][:-1]] == [f"album/{k}.png" for k in range(6) if k != 3]
+    one, two = contents("one"), contents("two")
+    assert one.keys() == two.keys()
+    for name in one:
+        if name.endswith(".json"):
+            for first, second in zip(one[name]["targets"], two[name]["targets"], strict=True):
+                assert first["terms"] == pytest.approx(second["terms"], rel=1e-3)
+            assert one[name]["predicted"] == two[name]["predicted"]
+        elif name.endswith(".png"):
+            assert one[name].shape == two[name].shape
+            assert numpy.abs(one[name].astype(int) - two[name]).mean() < 1
+    assert two["report.html"].count("<section") == 5

@@ -42,6 +42,20 @@ def test_a_curve_by_hand() -> None:
     torch.testing.assert_close(score[0], (p[0] / 2 + p[1] + p[2] + p[3] + p[4] / 2) / 4)
 
 
+def test_another_way_to_run_the_model() -> None:
+    model, shapes = Brightness().eval(), list[int]()
+
+    def run(images: Tensor) -> Tensor:
+        shapes.append(len(images))
+        return 2 * model(images)
+
+    curve = insertion_curve(
+        model, IMAGE, 0, IMAGE, steps=4, substrate=None, activation="none", run=run
+    )
+    assert curve.tolist() == [[0.0, 6.0, 10.0, 10.0, 8.0]]
+    assert shapes == [5]
+
+
 def test_a_function_as_activation() -> None:
     def halves(outputs: Tensor) -> Tensor:
         return outputs / 2

@@ -1,5 +1,6 @@
 """Photos of every form are understood, and files are written all or none."""
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy
@@ -8,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dmbp.display import encode_figure
+from dmbp.display import DOTS_PER_INCH, encode_figure
 from dmbp.errors import OutputError
 from dmbp.files import write_all_or_none
 from dmbp.render.pictures import parse_photo
@@ -62,3 +63,22 @@ def test_names_that_are_too_long_after_their_ending(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [fits.name]
     with pytest.raises(OutputError, match=r"cannot write .*\.json: its name is too long"):
         write_all_or_none({tmp_path / ("a" * 251 + ".json"): b"x"})
+
+
+def small_figure() -> Figure:
+    figure = Figure(figsize=(3, 2), layout="constrained")
+    left, right = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
+    left.imshow(numpy.arange(12.0).reshape(3, 4))
+    left.set_title("a title\nof two lines")
+    right.plot([0, 3, 1])
+    return figure
+
+
+def test_a_png_is_what_matplotlib_would_write() -> None:
+    figure = small_figure()
+    before = figure.dpi, figure.canvas, figure.get_layout_engine()
+    found, expected = encode_figure(figure, ".png"), BytesIO()
+    assert (figure.dpi, figure.canvas, figure.get_layout_engine()) == before
+    small_figure().savefig(expected, format="png", dpi=DOTS_PER_INCH, facecolor="white")
+    with Image.open(BytesIO(found)) as one, Image.open(expected) as other:
+        assert numpy.array_equal(numpy.asarray(one), numpy.asarray(other))

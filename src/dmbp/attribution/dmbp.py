@@ -52,6 +52,7 @@ from dmbp.decompose.tested import Run, join_rows
 from dmbp.decompose.windows import pixel_size
 from dmbp.engine import (
     MAX_BYTES_PER_ELEMENT,
+    ForwardPass,
     ForwardPasses,
     fingerprint,
     input_gradients,
@@ -363,6 +364,16 @@ class DMBP(Method):
             )
             found.append(tested)
         return join_rows(found, list(rows_of.values()))
+
+    def forward_pass(self, inputs: Tensor, outputs: Tensor) -> ForwardPass | None:
+        """Return a faster way to run the model on many images, if it is captured and there is one.
+
+        Args:
+            inputs: Inputs that were explained.
+            outputs: The model's outputs at them, (images, classes).
+        """
+        captured = self.linearizer.captured_graph(inputs)
+        return None if captured is None else self._forward_passes.find(captured, inputs, outputs)
 
     def _fastest_run(self, question: Question) -> Run:
         """Return the fastest ways to run the model on any number of images."""

@@ -51,30 +51,50 @@ def compare(
     out: OutOption = DEFAULT_OUT,
     picture: PictureOption = PictureFormat.png,
     colours: ColoursOption = PaletteName.red_blue,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Take fewer masks for RISE, and leave out the two slowest methods."
+        ),
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compare methods on one photo.
 
     Writes a figure with the maps of all methods side by side, a figure of their insertion curves
     (how fast the class is recognised again as each method's strongest pixels are put back into a
-    blurred photo), and a JSON file with the scores.
+    blurred photo), and a JSON file with the scores. Fast methods run first; before one that takes
+    long, the figures are written with the methods that are done.
     """
     from dmbp.attribution import parse_method_names
-    from dmbp.attribution.settings import parse_settings, with_dmbp_settings
+    from dmbp.attribution.settings import MethodSettings, parse_settings, with_dmbp_settings
     from dmbp.workflows.api import compare as compare_methods
+    from dmbp.workflows.compare import Comparison, make_quick
     from dmbp.workflows.explain import result_stem
+
+    def write(comparison: Comparison, note: str = "") -> None:
+        write_result(comparison, out / result_stem(photo), picture, colours, quiet, note=note)
+
+    def write_so_far(comparison: Comparison) -> None:
+        write(comparison, note=f", {len(comparison.maps)} methods so far")
 
     with report_errors():
         names = parse_method_names(methods)
         freezing = given_options(smooth=smooth, sites=sites)
+        settings: MethodSettings = parse_settings(setting or [], names)
+        if quick:
+            names, settings, change = make_quick(names, settings, are_all=methods == "all")
+            if not quiet:
+                stdout.print(change)
         comparison = compare_methods(
             open_photo(photo, target, out=out),
             announced(spec, quiet),
             target or None,
             methods=names,
-            settings=with_dmbp_settings(parse_settings(setting or [], names), names, freezing),
+            settings=with_dmbp_settings(settings, names, freezing),
             rather_than=rather_than or [],
             name=str(photo),
             console=None if quiet else stdout,
+            before_slow=write_so_far,
         )
-        write_result(comparison, out / result_stem(photo), picture, colours, quiet)
+        write(comparison)

@@ -559,11 +559,13 @@ def write_result(
     picture: PictureFormat,
     colours: PaletteName,
     quiet: bool,
+    *,
+    note: str = "",
 ) -> None:
-    """Write a result to files whose names start with `path`, and print their paths."""
+    """Write a result to files whose names start with `path`, and print their paths and a note."""
     from dmbp.render import PALETTES, PanelStyle
 
     style = PanelStyle(palette=PALETTES[colours.value])
     paths = result.write(path.parent, path.name, style, suffix=f".{picture.value}")
     if not quiet:
-        stdout.print("→ " + ", ".join(shown(path) for path in paths))
+        stdout.print("→ " + ", ".join(shown(path) for path in paths) + note)

@@ -250,6 +250,20 @@ class Decomposition(Shown):
             tested=None,
         )
 
+    def of_image(self, image: int) -> Decomposition:
+        """Return the rows of one image of the call, as if it had been explained alone."""
+        rows = [row for row, own in enumerate(self.image) if own == image]
+        history = {k.name: getattr(self.history, k.name)[:, rows] for k in fields(History)}
+        tested = self.tested
+        return replace(
+            self,
+            **_picked_tensors(self, rows),
+            tested=None if tested is None else replace(tested, **_picked_tensors(tested, rows)),
+            history=History(**history),
+            targets=tuple(self.targets[row] for row in rows),
+            image=(0,) * len(rows),
+        )
+
     def save(self, path: str | Path) -> None:
         """Write the decomposition to a safetensors file, which `dmbp.load` reads.
 
@@ -371,6 +385,12 @@ def _joined_tensors(parts: Sequence[Any]) -> dict[str, Any]:
         for field in fields(parts[0])
         if isinstance(getattr(parts[0], field.name), Tensor)
     }
+
+
+def _picked_tensors(whole: Any, rows: Sequence[int]) -> dict[str, Any]:
+    """Return these rows of every field of a dataclass that is a tensor."""
+    tensors = ((field.name, getattr(whole, field.name)) for field in fields(whole))
+    return {name: value[list(rows)] for name, value in tensors if isinstance(value, Tensor)}
 
 
 FORMAT = "dmbp.decomposition/1"

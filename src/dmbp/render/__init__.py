@@ -49,6 +49,7 @@ from dmbp.render.maps import grid, show
 from dmbp.render.panel import PanelRow, PanelStyle, draw_panel
 from dmbp.render.report import (
     REPORT_NAME,
+    DrawnPhoto,
     ReportHeading,
     ReportPhoto,
     ReportTarget,
@@ -66,6 +67,7 @@ __all__ = [
     "ComparedMap",
     "CurveSubject",
     "DrawnBox",
+    "DrawnPhoto",
     "InsertedPhoto",
     "Outcome",
     "Palette",

@@ -24,7 +24,13 @@ from PIL import Image
 from dmbp.display import encode_figure
 from dmbp.files import write_all_or_none
 from dmbp.render.colour import INK, Array, Palette
-from dmbp.render.colour_test import INDEPENDENT_CLASSES, PHOTO, SCORE_MEANING, ColourTest
+from dmbp.render.colour_test import (
+    INDEPENDENT_CLASSES,
+    PHOTO,
+    SCORE_MEANING,
+    ColourTest,
+    InputWords,
+)
 from dmbp.render.comparison import CurveSubject
 from dmbp.render.panel import (
     ChangedPhoto,
@@ -150,6 +156,32 @@ class ReportPhoto:
 
 
 @dataclass(frozen=True)
+class DrawnPhoto:
+    """A photo's section with its pictures encoded, which another process may have made."""
+
+    name: str
+    predicted: str
+    independent: bool
+    tests: Sequence[ColourTest]
+    words: InputWords
+    values: Mapping[str, object]
+
+    @staticmethod
+    def of(photo: ReportPhoto, style: PanelStyle) -> "DrawnPhoto":
+        """Draw and encode a photo's pictures."""
+        rows = [k.row for k in photo.targets if isinstance(k.row, PanelRow)]
+        tested = [row for row in rows if row.test is not None]
+        return DrawnPhoto(
+            photo.name,
+            photo.predicted,
+            photo.independent,
+            [row.test for row in tested if row.test is not None],
+            tested[-1].words if tested else PHOTO,
+            _photo(photo, style),
+        )
+
+
+@dataclass(frozen=True)
 class ReportHeading:
     """What every page of a report says."""
 
@@ -210,8 +242,10 @@ class ReportWriter:
             for number in count(len(self._contents) + 1):
                 (self.folder / _page_name(number)).unlink()
 
-    def add(self, photo: ReportPhoto) -> None:
+    def add(self, photo: ReportPhoto | DrawnPhoto) -> None:
         """Add a photo; the page before it is written if the photo does not fit into it."""
+        if isinstance(photo, ReportPhoto):
+            photo = self._maker.draw(photo)
         section = self._maker.section(photo, number=len(self._page.sections) + 1)
         if self._page.sections and self._page.size + len(section) > self.page_bytes:
             self._write_page(is_last=False)
@@ -254,7 +288,8 @@ def report_page(
             introduction.
     """
     maker, page = _PageMaker(heading, style or PanelStyle()), _Page()
-    page.add(photo, maker.section(photo, number=1))
+    drawn = maker.draw(photo)
+    page.add(drawn, maker.section(drawn, number=1))
     return maker.content(page, is_part=is_part)
 
 
@@ -280,10 +315,14 @@ class _PageMaker:
             loader=PackageLoader("dmbp.render"), autoescape=True, undefined=StrictUndefined
         )
 
-    def section(self, photo: ReportPhoto, *, number: int) -> bytes:
+    def draw(self, photo: ReportPhoto) -> DrawnPhoto:
+        """Return a photo with its pictures drawn in the pages' style."""
+        return DrawnPhoto.of(photo, self.style)
+
+    def section(self, photo: DrawnPhoto, *, number: int) -> bytes:
         """Return a photo's section."""
         template = self._environment.get_template("report_photo.html")
-        text = template.render(photo=_photo(photo, self.style), number=number)
+        text = template.render(photo=photo.values, number=number)
         return text.encode(errors="replace")  # names of files need not be UTF-8
 
     def content(self, page: "_Page", **links: object) -> bytes:
@@ -333,15 +372,13 @@ class _Page:
         self.words = PHOTO
         self.independent = False
 
-    def add(self, photo: ReportPhoto, section: bytes) -> None:
+    def add(self, photo: DrawnPhoto, section: bytes) -> None:
         self.sections.append(section)
         self.size += len(section)
         self.independent = self.independent or photo.independent
         self.listed.append(_ListedPhoto(photo.name, photo.predicted))
-        for target in photo.targets:
-            if isinstance(target.row, PanelRow) and target.row.test is not None:
-                self.tests.append(target.row.test)
-                self.words = target.row.words
+        self.tests += photo.tests
+        self.words = photo.words if photo.tests else self.words
 
 
 def _page_name(number: int) -> str:

@@ -41,8 +41,9 @@ from dmbp.web.asks import Ask
 from dmbp.web.decoding import Pixels
 from dmbp.web.store import OpenedPhoto, SeenPhoto
 from dmbp.web.worker_process import Report, refusal_of
+from dmbp.workflows.batches import explain_photo
 from dmbp.workflows.compare import compare
-from dmbp.workflows.explain import explain_photo, result_stem
+from dmbp.workflows.explain import result_stem
 from dmbp.workflows.explained_target import (
     ClassTarget,
     ExplainedTarget,

@@ -39,10 +39,11 @@ from dmbp.linear.model.wrappers import evaluating
 from dmbp.models import Classifier
 from dmbp.validation import check_keywords, suggests_keywords
 from dmbp.workflows.arrays import ArrayInput
+from dmbp.workflows.batches import explain_together
 from dmbp.workflows.compare import Comparison
 from dmbp.workflows.compare import compare as run_methods
 from dmbp.workflows.doctor import Diagnosis, diagnose
-from dmbp.workflows.explain import explain_photo, progress_bar
+from dmbp.workflows.explain import progress_bar
 from dmbp.workflows.explanation import Explanation
 from dmbp.workflows.explanations import Explanations
 from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction
@@ -203,7 +204,9 @@ def explain(
         check_preparation(classifier, inputs, model)
         console = Console() if progress else None
         with progress_bar(console, len(inputs) * explainer.progress_steps) as on_iteration:
-            found = [explain_photo(k, classifier, explainer, on_iteration) for k in inputs]
+            # On a CPU, batches gain little: there, a list is equal to its photos one by one.
+            most = None if classifier.move_inputs(torch.empty(0)).is_cuda else 1
+            found = list(explain_together(inputs, classifier, explainer, on_iteration, most=most))
     is_several = isinstance(photo, list) or len(found) > 1
     return Explanations(found) if is_several else found[0]
 
@@ -225,6 +228,7 @@ def compare(
     device: str = "auto",
     name: str = "",
     console: Console | None = None,
+    before_slow: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
     """Run several methods on one photo, and score their maps.
 
@@ -247,6 +251,7 @@ def compare(
         device: Where a model by name runs.
         name: What pictures and records call the photo.
         console: Where scores are printed as they are known.
+        before_slow: Called with what is known before the first method that takes long.
 
     Returns:
         A `Comparison`, which shows itself.
@@ -260,7 +265,9 @@ def compare(
         check_settings(method, own)
     options = ModelOptions(weights, classes, preprocessing, activation, prompts, device)
     with _asked(photo, model, target, rather_than, options, name) as prediction:
-        return run_methods(prediction, names, settings=settings, console=console)
+        return run_methods(
+            prediction, names, settings=settings, console=console, before_slow=before_slow
+        )
 
 
 @suggests_keywords

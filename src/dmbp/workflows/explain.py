@@ -1,17 +1,15 @@
 """`dmbp explain`: explain photos, and write a picture and a JSON file for each.
 
 `explain_photos` checks everything that can be checked cheaply (the photos' headers, the folder for
-the results, the device), loads the model, and hands the photos to `explain_all`, which decodes and
-explains them one at a time. Each gives an `Explanation`, from which all files are written.
+the results, the device), loads the model, and hands the files to a `FolderJob`, which decodes and
+explains them and draws their pictures. `write_all` writes what it finishes, in order.
 """
 
 import os
 import stat
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -23,37 +21,20 @@ from rich.progress import Progress
 from dmbp.attribution import DMBP
 from dmbp.data import check_photo, is_array_file, photo_paths
 from dmbp.data.arrays import MAX_BYTES
-from dmbp.display import encode_figure
 from dmbp.errors import InputError, OutputError, PhotoError
 from dmbp.files import LONGEST_NAME, NAME_TOO_LONG, check_file, reason, shown, write_all_or_none
 from dmbp.models import Classifier
-from dmbp.render import REPORT_NAME, PanelStyle, ReportWriter
-from dmbp.workflows.arrays import ArrayExplanation, ArrayInput
+from dmbp.render import REPORT_NAME, ReportWriter
+from dmbp.workflows.arrays import ArrayInput
+from dmbp.workflows.batches import explain_photo
 from dmbp.workflows.explained_target import Asked
-from dmbp.workflows.explanation import Explanation, PhotoExplanation, report_heading
-from dmbp.workflows.prediction import InputPrediction, ModelSpec, Prediction
-from dmbp.workflows.sources import InputQuestion, Photo, read_inputs
+from dmbp.workflows.explanation import report_heading
+from dmbp.workflows.folder import FinishedInput, FolderJob, OutputOptions, finish
+from dmbp.workflows.prediction import ModelSpec
+from dmbp.workflows.sources import InputQuestion, Photo
 
 LONGEST_STEM = 110
 """The most bytes of the photo's name in the names of its results."""
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Which files are written, where, and how pictures look."""
-
-    folder: Path
-    style: PanelStyle
-    suffix: str = ".png"
-    report: bool = False
-    raw: bool = False
-    gif: bool = False
-    whole_photo: bool = False
-    bands: Sequence[int] | None = None
-
-    def picture(self, stem: str) -> Path:
-        """Return the path of a photo's picture."""
-        return self.folder / f"{stem}{self.suffix}"
 
 
 def explain_photos(
@@ -84,8 +65,10 @@ def explain_photos(
     classifier, explainer = _load(model, settings)
     damaged: dict[Path, str] = {}
     question = InputQuestion(targets, rather_than, output.bands)
-    photos = _decode_inputs(stems, classifier, question, damaged)
-    explain_all(photos, classifier, explainer, output, total=len(stems), console=console)
+    job = FolderJob(classifier, explainer, question, output)
+    with progress_bar(console, len(stems) * explainer.progress_steps) as on_iteration:
+        finished = job.finish_files(stems, damaged, on_iteration)
+        write_all(finished, classifier, explainer, output, console=console)
     _report_unreadable(damaged, paths, arguments=files)
 
 
@@ -186,20 +169,6 @@ def _load(model: ModelSpec, settings: Mapping[str, Any]) -> tuple[Classifier, DM
     return classifier, DMBP(classifier.module, **settings)
 
 
-def _decode_inputs(
-    stems: Mapping[str, Path],
-    classifier: Classifier,
-    question: InputQuestion,
-    damaged: dict[Path, str],
-) -> Iterator[Photo | ArrayInput]:
-    """Yield one decoded input at a time; add those that cannot be decoded to `damaged`."""
-    for stem, path in stems.items():
-        try:
-            yield from read_inputs(path, classifier, question, stem=stem)
-        except PhotoError as error:
-            damaged[path] = str(error)
-
-
 def explain_all(
     photos: Iterable[Photo | ArrayInput],
     classifier: Classifier,
@@ -214,65 +183,36 @@ def explain_all(
     No explanation is kept once its files are written, and the report holds one page's pictures.
     """
     steps = total * explainer.progress_steps
+    with progress_bar(console, steps) as on_iteration:
+        finished = (
+            finish(explain_photo(photo, classifier, explainer, on_iteration), output, photo.stem)
+            for photo in photos
+        )
+        write_all(finished, classifier, explainer, output, console=console)
+
+
+def write_all(
+    finished: Iterable[FinishedInput],
+    classifier: Classifier,
+    explainer: DMBP,
+    output: OutputOptions,
+    *,
+    console: Console | None,
+) -> None:
+    """Write the files of each photo as it is finished, say so, and write the report."""
     report: ReportWriter | None = None
     if output.report:
         heading = report_heading(classifier, explainer.described())
         report = ReportWriter(output.folder, heading, style=output.style)
-    with progress_bar(console, steps) as on_iteration, report or nullcontext():
-        for photo in photos:
-            explanation = explain_photo(photo, classifier, explainer, on_iteration)
-            picture = _write_files(explanation, output, photo.stem)
-            if report is not None:
-                report.add(explanation.report_photo())
+    with report or nullcontext():
+        for one in finished:
+            write_all_or_none(one.files)
+            if report is not None and one.section is not None:
+                report.add(one.section)
             if console is not None:
-                console.print(f"{shown(photo.name)}: {explanation.summary()} → {shown(picture)}")
+                console.print(f"{shown(one.name)}: {one.summary} → {shown(one.picture)}")
     if report is not None and not report.is_empty and console is not None:
         console.print(f"report → {output.folder / REPORT_NAME}")
-
-
-def explain_photo(
-    photo: Photo | ArrayInput,
-    classifier: Classifier,
-    explainer: DMBP,
-    on_iteration: Callable[[], None] | None = None,
-) -> Explanation[InputPrediction]:
-    """Explain one photo for its targets, or for what suits the model's outputs if it has none."""
-    started = time.perf_counter()
-    prediction = photo.predict(classifier)
-    predicted = time.perf_counter()
-    decomposition = explainer.explain(
-        prediction.inputs,
-        target=[target.target for target in prediction.targets],
-        outputs=prediction.outputs[None] if prediction.outputs.dim() == 1 else None,
-        on_iteration=on_iteration,
-    )
-    seconds = {"reading": predicted - started, "explaining": time.perf_counter() - predicted}
-    described = explainer.described()
-    if isinstance(prediction, Prediction):
-        return PhotoExplanation(prediction, decomposition, described, seconds)
-    return ArrayExplanation(prediction, decomposition, described, seconds)
-
-
-def _write_files(
-    explanation: Explanation[InputPrediction], output: OutputOptions, stem: str
-) -> Path:
-    """Write a photo's files, all or none, and return the path of its picture."""
-    folder, picture = output.folder, output.picture(stem)
-    files = {
-        picture: encode_figure(explanation.figure(output.style), output.suffix),
-        folder / f"{stem}.json": explanation.record(),
-    }
-    is_photo = isinstance(explanation, PhotoExplanation)
-    if output.raw and not is_photo:
-        files |= explanation.raw_files(folder, stem)
-    if output.raw and is_photo:
-        files |= explanation.raw_files(folder, stem, whole_photo=output.whole_photo)
-    if output.whole_photo and is_photo:
-        files |= explanation.whole_photo_files(folder, stem, output.style)
-    if output.gif and is_photo:
-        files |= explanation.gif_files(folder, stem)
-    write_all_or_none(files)
-    return picture
 
 
 @contextmanager

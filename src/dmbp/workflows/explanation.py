@@ -22,10 +22,12 @@ from PIL import Image
 from torch import Tensor
 
 from dmbp import __version__
+from dmbp.attribution import DMBP
 from dmbp.baseline import baseline_for
 from dmbp.decompose import Decomposition
 from dmbp.decompose.decomposition import Labels
 from dmbp.display import Shown
+from dmbp.engine import ForwardPass
 from dmbp.files import write_all_or_none
 from dmbp.metrics import area, insertion_curve, pixel_ranks, replace_pixels
 from dmbp.metrics.insertion import STEPS
@@ -68,12 +70,14 @@ class Explanation(Shown, Generic[P]):
         settings: How it was explained.
         seconds: "reading" is the time for preparing the decoded input and running the model,
             "explaining" that for the decomposition.
+        explainer: What explained it, which may know a faster way to run the model.
     """
 
     prediction: P
     decomposition: Decomposition
     settings: Mapping[str, str | int | float]
     seconds: dict[str, float]
+    explainer: DMBP | None = None
 
     def __repr__(self) -> str:
         """Say what was predicted and explained."""
@@ -258,12 +262,17 @@ class Explanation(Shown, Generic[P]):
     def insertion_curves(self) -> list[list[float]]:
         """Each target's probability, or else its score, as its strongest pixels are inserted."""
         d = self.decomposition
+        outputs = self.prediction.outputs
+        run: ForwardPass | None = None
+        if self.explainer is not None and outputs.dim() == 1:
+            run = self.explainer.forward_pass(self.prediction.inputs, outputs[None])
         curve = insertion_curve(
             self.prediction.classifier.module,
             d.inputs,
             [target.likely for target in self.prediction.targets],
             d.attribution,
             activation=self.prediction.classifier.activation,
+            run=run,
         )
         return curve.tolist()
 
