@@ -31,6 +31,7 @@ from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.positions import Positions, find_positions
+from dmbp.linear.rules.base import Rule
 from dmbp.linear.steps import FrozenGraph, Selection, parse_selection, select_sites
 from dmbp.linear.targets import Target, TargetRows
 from dmbp.precision import TOLERANCE, full_precision, relative_error
@@ -77,7 +78,8 @@ def linearize(
 class Linearizer:
     """Freezes one model at any number of inputs, and captures its graph only once.
 
-    `runner` runs the model itself. The other arguments are those of `linearize`.
+    `runner` runs the model itself, and `overrides` are rules that replace those of the freezing
+    table, by operation. The other arguments are those of `linearize`.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class Linearizer:
         smooth: Smoothing = "tangent",
         sites: Selection = None,
         output: Output = None,
+        overrides: Mapping[str, Rule] | None = None,
     ) -> None:
+        self._overrides = overrides
         self.runner = ModelRunner(model, output=output)
         self._line = parse_line(smooth)
         self._selection: Selection = None if sites is None else parse_selection(sites)
@@ -176,7 +180,7 @@ class Linearizer:
     @torch.no_grad()
     def freeze_unchecked(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
         """Freeze a captured graph at other inputs without comparing it with the model."""
-        return select_sites(freeze(captured, inputs, line=self._line), self._selection)
+        return select_sites(self._frozen(captured, inputs), self._selection)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -242,11 +246,16 @@ class Linearizer:
         extra = self.runner.extra_inputs
         arguments = extra.arguments(len(inputs))
         captured = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
-        frozen = freeze(captured, inputs, line=line)
-        exactness = check_exactness(captured, frozen, inputs, outputs, line=line)
+        frozen = freeze(captured, inputs, line=line, overrides=self._overrides)
+        exactness = check_exactness(
+            captured, frozen, inputs, outputs, line=line, overrides=self._overrides
+        )
         if self.is_approximate:
-            frozen = freeze(captured, inputs, line=self._line)
+            frozen = self._frozen(captured, inputs)
         return select_sites(frozen, self._selection), exactness
+
+    def _frozen(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
+        return freeze(captured, inputs, line=self._line, overrides=self._overrides)
 
     def __copy__(self) -> Linearizer:
         """Return a copy that shares the captured graphs."""
