@@ -49,7 +49,7 @@ from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model
 from dmbp.linear.rules.base import Function
 from dmbp.linear.rules.bilinear import BILINEAR
-from dmbp.linear.steps import FrozenGraph, LinearStep, fill
+from dmbp.linear.steps import FrozenGraph, LinearStep, Slot, fill
 from dmbp.precision import full_precision
 from dmbp.validation import check_range
 
@@ -207,17 +207,22 @@ def with_relevance_rules(frozen: FrozenGraph, inputs: Tensor, rules: RelevanceRu
     for step in frozen.steps:
         result = step.apply(slots)
         weighted = WEIGHTED_SUMS.get(step.operation)
-        arguments = fill(step.arguments, slots)
-        # A matrix product with more dimensions than a weight has mixes activations by activations.
-        if weighted is not None and arguments[weighted.weight].dim() - 2 <= (
-            inputs.dim() if weighted.is_convolution else 0
-        ):
+        if weighted is not None and _multiplies_by_weight(step, weighted):
+            arguments = fill(step.arguments, slots)
             step = replace(step, function=_ruled(step.function, weighted, arguments, result, rules))
         steps.append(step)
         slots[step.output] = result
         for index in step.finished:
             del slots[index]
     return replace(frozen, steps=tuple(steps))
+
+
+def _multiplies_by_weight(step: LinearStep, weighted: WeightedSum) -> bool:
+    """Return whether a weight is constant; a matrix product may mix activations by activations."""
+    read, weight = step.arguments[weighted.read], step.arguments[weighted.weight]
+    if not isinstance(read, Slot) or not isinstance(weight, Tensor):
+        return False
+    return weighted.is_convolution or weight.dim() <= 2
 
 
 @dataclass(frozen=True)

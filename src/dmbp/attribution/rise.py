@@ -95,6 +95,7 @@ class RISE(Method):
     """
 
     runs_many_points = True
+    run_setting = "masks"
 
     def __init__(
         self,

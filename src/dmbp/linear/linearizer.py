@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InexactCapture
+from dmbp.linear.attention import AttentionPass, run_attention
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
 from dmbp.linear.freeze.freeze import check_exactness, freeze
@@ -211,11 +212,25 @@ class Linearizer:
         known = self._positions.get(key)
         if known is None or known[0] is not captured:
             example = inputs[:1] if captured.batch is None else inputs
-            extra = self.runner.extra_inputs
-            arguments = extra.arguments(len(example))
-            bound = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
+            bound = self._with_extra_tensors(captured, len(example))
             known = self._positions[key] = captured, find_positions(bound, example)
         return known[1]
+
+    def attention(self, inputs: Tensor) -> AttentionPass:
+        """Run the captured graph itself, and keep what its attention layers compute.
+
+        The model has to have been frozen at inputs of this form.
+        """
+        captured = self.captured_graph(inputs)
+        assert captured is not None, "the model has not been frozen"
+        with evaluating(self.model), full_precision():
+            return run_attention(self._with_extra_tensors(captured, len(inputs)), inputs)
+
+    def _with_extra_tensors(self, captured: CapturedGraph, images: int) -> CapturedGraph:
+        """Return a graph with the extra inputs of so many images as constants."""
+        extra = self.runner.extra_inputs
+        arguments = extra.arguments(images)
+        return captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
 
     def _freeze(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
         """Return the graph frozen at the inputs and its relative error; capture it if needed."""
@@ -243,9 +258,7 @@ class Linearizer:
         Pieces approximate the model, so the network with tangents is compared with it instead.
         """
         line = tangent if self.is_approximate else self._line
-        extra = self.runner.extra_inputs
-        arguments = extra.arguments(len(inputs))
-        captured = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
+        captured = self._with_extra_tensors(captured, len(inputs))
         frozen = freeze(captured, inputs, line=line, overrides=self._overrides)
         exactness = check_exactness(
             captured, frozen, inputs, outputs, line=line, overrides=self._overrides
