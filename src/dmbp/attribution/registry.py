@@ -15,7 +15,7 @@ function that Quantus can call:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
@@ -241,6 +241,10 @@ COMPARED: tuple[MethodName, ...] = (
 families that came later."""
 
 
+SEVERAL: Mapping[str, Iterable[str]] = {"all": METHODS, "default": COMPARED}
+"""Words for several methods."""
+
+
 def methods() -> MethodTable:
     """Return every attribution method by name.
 
@@ -252,13 +256,15 @@ def methods() -> MethodTable:
 
 
 def parse_method_names(text: str) -> list[str]:
-    """Return the methods named by "all" or by names separated by commas, each once.
+    """Return the methods named by "all", "default" or names separated by commas, each once.
+
+    "default" are those that `dmbp compare` runs, `COMPARED`.
 
     Raises:
         InputError: If a name is unknown, or no method is named.
     """
-    if text == "all":
-        return list(METHODS)
+    if text in SEVERAL:
+        return list(SEVERAL[text])
     names = [name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip()]
     if not names:
         raise InputError(f"no method is named; choose from {', '.join(METHODS)}, or all")

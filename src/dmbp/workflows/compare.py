@@ -276,8 +276,8 @@ def _announce(name: str, method: Method, prediction: Prediction, console: Consol
         fewer = method.run_count // 6
         console.print(
             f"{name} runs the model on {method.run_count:,} images, which may take "
-            f"{format_duration(seconds)}; with --set {name}.{method.run_setting}={fewer}, a sixth of "
-            "that"
+            f"{format_duration(seconds)}; with --set {name}.{method.run_setting}={fewer}, a sixth "
+            "of that"
         )
 
 

@@ -1,0 +1,117 @@
+"""KernelSHAP against Shapley values by their definition, and against Captum's."""
+
+import math
+import sys
+from itertools import permutations
+
+import pytest
+import torch
+from captum.attr import KernelShap
+from torch import Tensor
+
+from dmbp.attribution.kernel_shap import KernelSHAP, coalitions, grid, segments
+from dmbp.errors import InputError
+from tests import nets
+from tests.attribution.networks import images
+from tests.tolerance import FLOAT64, relative
+
+QUARTERS = grid((16, 16), 4)
+
+
+@torch.no_grad()
+def shapley_by_definition(model: torch.nn.Module, image: Tensor, baseline: Tensor) -> Tensor:
+    """The mean gain of each region over all orders in which regions can be added."""
+    count = int(QUARTERS.max()) + 1
+    values = torch.zeros(count, 5).double()
+    for order in permutations(range(count)):
+        shown, before = baseline.clone(), model(baseline[None])[0]
+        for region in order:
+            shown = torch.where(QUARTERS == region, image, shown)
+            after = model(shown[None])[0]
+            values[region] += (after - before) / math.factorial(count)
+            before = after
+    return values
+
+
+def test_it_is_the_definition() -> None:
+    model, inputs = nets.ResidualNet().double().eval(), images()[:1]
+    method = KernelSHAP(model, count=4, samples=14)  # all coalitions of four regions
+    for baseline in (0.0, 0.7):
+        expected = shapley_by_definition(model, inputs[0], torch.full_like(inputs[0], baseline))
+        found = method.attribute(inputs, baseline, [[0, 3]])
+        for row, target in enumerate((0, 3)):
+            by_region = torch.stack([found[row, 0][QUARTERS == k].sum() for k in range(4)])
+            assert relative(by_region, expected[:, target]) <= FLOAT64
+            pixels = found[row, 0] * 64
+            assert relative(pixels, expected[:, target][QUARTERS]) <= FLOAT64
+
+
+def test_a_sum_over_regions_is_found_from_few_coalitions() -> None:
+    """An additive model's Shapley values are its terms, whatever is drawn."""
+
+    class Additive(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            cells = torch.nn.functional.avg_pool2d(x.mean(1, keepdim=True), 4)
+            return torch.cat(
+                [cells.exp().sum((1, 2, 3), keepdim=False)[:, None], cells[:, 0, 0]], 1
+            )
+
+    inputs = images()
+    found = KernelSHAP(Additive(), count=16, samples=100).attribute(inputs, target=0)
+    cells = torch.nn.functional.avg_pool2d(inputs.mean(1, keepdim=True), 4)
+    expected = (cells.exp() - 1).repeat_interleave(4, 2).repeat_interleave(4, 3) / 16
+    assert relative(found, expected) <= 1e-8  # a system of 16 unknowns has been solved
+
+
+def test_coalitions_are_drawn_by_the_kernel() -> None:
+    kept, weights = coalitions(20, 4000, seed=0)
+    assert torch.equal(kept[0::2], ~kept[1::2])
+    assert bool((weights == 1).all())
+    shares = kept.sum(1).bincount(minlength=20)[1:20] / len(kept)
+    sizes = torch.arange(1, 20)
+    kernel = 1 / (sizes * (20 - sizes))
+    assert float((shares - kernel / kernel.sum()).abs().max()) < 0.02
+    every, kernel_weights = coalitions(4, 14, seed=0)
+    assert len(every.unique(dim=0)) == len(every) == 14
+    assert kernel_weights[every.sum(1) == 2].tolist() == [0.125] * 6  # 3 / (6 · 2 · 2)
+
+
+def test_captums_agrees_on_all_coalitions() -> None:
+    """Captum draws coalitions, with more and more of them it comes to the same values."""
+    model, inputs = nets.VGGLike().double().eval(), images()[:1]
+    found = KernelSHAP(model, count=4, samples=14).attribute(inputs, target=1)[0, 0] * 64
+    mask = QUARTERS.expand(1, 1, 16, 16)
+    captums = KernelShap(model).attribute(
+        inputs, target=1, feature_mask=mask, n_samples=400, perturbations_per_eval=50
+    )
+    assert relative(captums[0, 0], found) <= 0.02
+
+
+def test_segments_follow_the_image() -> None:
+    """Every segment of an image of four flat colours has one colour."""
+    colours = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]).double()
+    image = colours[QUARTERS].movedim(-1, 0)
+    labels = segments(image, 8)
+    assert len(labels.unique()) >= 4
+    for label in labels.unique():
+        assert len(image[:, labels == label].unique(dim=1)[0]) == 1
+    model = nets.VGGLike().double().eval()
+    method = KernelSHAP(model, regions="segments", count=8, samples=64)
+    maps = method.attribute(image[None], target=2)
+    own = KernelSHAP(model, regions=labels, samples=64).attribute(image[None], target=2)
+    assert torch.equal(maps, own)
+
+
+def test_regions_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = nets.VGGLike().eval(), images().float()
+    with pytest.raises(InputError, match="'grids'; did you mean 'grid'"):
+        KernelSHAP(model, regions="grids")
+    with pytest.raises(InputError, match="samples must be from 2"):
+        KernelSHAP(model, samples=1)
+    with pytest.raises(InputError, match=r"regions must be whole numbers of shape \(16, 16\)"):
+        KernelSHAP(model, regions=torch.zeros(8, 8).long()).attribute(inputs, target=0)
+    with pytest.raises(InputError, match="needs images or volumes"):
+        segments(torch.randn(2, 20), 4)
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    with pytest.raises(InputError, match="needs scikit-image: pip install"):
+        KernelSHAP(model, regions="segments").attribute(inputs, target=0)
