@@ -150,8 +150,8 @@ class HalfGradient(torch.autograd.Function):
 
 def secant_of_gelu(z: Tensor) -> Tensor:
     """GELU(z) / z, and the derivative where z is so small that a quotient would be rounding."""
-    normal = torch.distributions.Normal(0.0, 1.0)
-    derivative = normal.cdf(z) + z * normal.log_prob(z).exp()
+    at = z.clone().requires_grad_()
+    derivative = torch.autograd.grad(functional.gelu(at).sum(), at)[0]
     return torch.where(z.abs() < NEAR_ZERO, derivative, functional.gelu(z) / z)
 
 
@@ -178,7 +178,8 @@ class ModifiedViT(nets.TinyViT):
             probabilities = half(probabilities) if self.is_attn else probabilities.detach()
             x = x + self.outs[k]((probabilities @ half(values)).transpose(1, 2).flatten(2))
             z = self.wide[k](self.norm(2 * k + 1, x))
-            x = x + self.narrow[k](z * secant_of_gelu(z.detach()))
+            line = z * secant_of_gelu(z.detach())
+            x = x + self.narrow[k](line + (functional.gelu(z) - line).detach())
         return self.head(self.norm(4, x)[:, 0])
 
     def norm(self, k: int, x: Tensor) -> Tensor:

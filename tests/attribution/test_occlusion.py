@@ -8,14 +8,14 @@ from captum.attr import Occlusion as CaptumOcclusion
 from torch import Tensor, nn
 
 from dmbp.attribution import METHODS
-from dmbp.attribution.occlusion import Occlusion, TestedWindows
+from dmbp.attribution.occlusion import Occlusion, WindowWorth
 from dmbp.baseline import blur
 from dmbp.decompose.details import smooth_edges
 from dmbp.decompose.windows import windows_over
 from dmbp.errors import InputError
 from tests import nets
 from tests.attribution.networks import TARGET, images
-from tests.tolerance import FLOAT64, relative
+from tests.tolerance import FLOAT32, FLOAT64, relative
 
 
 def starts(side: int, stride: int, length: int = 16) -> Sequence[int]:
@@ -57,7 +57,7 @@ def test_occlusion_is_captums() -> None:
         inputs, (3, 4, 4), strides=(3, 2, 2), target=torch.tensor(TARGET), baselines=0.5
     )
     found = Occlusion(model, window=1 / 4, stride=1 / 8).attribute(inputs, 0.5, TARGET)
-    assert relative(found.expand_as(expected), expected) <= FLOAT64
+    assert relative(found.expand_as(expected), expected) <= FLOAT32  # Captum returns float32
 
 
 @torch.no_grad()
@@ -65,10 +65,11 @@ def test_tested_windows_by_hand() -> None:
     """Red is the mean of three tests above a share of the largest; blue is what all deny."""
     model, inputs = nets.VGGLike().double().eval(), images()
     settings = {"window": 1 / 4, "stride": 1 / 8}
-    method = TestedWindows(model, **settings, removal=["blur", "mean"])
+    method = WindowWorth(model, **settings, removal=["blur", "mean"])
     found = method.attribute(inputs, target=TARGET)
     windows = windows_over(inputs[:1], **settings)
     mean = inputs.mean((2, 3), keepdim=True).expand_as(inputs)
+    blues = 0
     for k, target in enumerate(TARGET):
         blurred, alone = losses(model, inputs[k], target, blur(inputs)[k], 4, 2)
         averaged, _ = losses(model, inputs[k], target, mean[k], 4, 2)
@@ -78,10 +79,11 @@ def test_tested_windows_by_hand() -> None:
         red = worth > 0.15 * worth.max()
         blue = (worth < 0) & (cost > 0)
         assert relative(found[k, 0][red], worth[red]) <= FLOAT64
-        assert blue.any()
-        assert relative(found[k, 0][blue], -cost[blue]) <= FLOAT64
+        blues += int(blue.sum())
+        torch.testing.assert_close(found[k, 0][blue], -cost[blue])
         neither = found[k, 0][~red & ~blue]
         assert float(neither.abs().max()) <= 1e-6 * float(worth.max()) * (1 + 1e-9)
+    assert blues
 
 
 @pytest.mark.parametrize("name", ["occlusion", "windows"])

@@ -2,7 +2,7 @@
 
     a(pixel) = mean over the windows that cover it of  y(x) − y(x without the window)
 
-`Occlusion` removes windows in one way, and shows every change. `TestedWindows` is the first step of
+`Occlusion` removes windows in one way, and shows every change. `WindowWorth` is the first step of
 the default explanation by itself (`dmbp.decompose.tested`): windows are removed in two ways, and
 also shown alone; a place is red if it is worth something on average, and blue only if all tests
 agree that it costs something. Both run the windows of all rows in large batches, an image with
@@ -96,7 +96,7 @@ class Occlusion(Method):
         return as_map(windows.paint(worth), inputs)
 
 
-class TestedWindows(Method):
+class WindowWorth(Method):
     """What places are worth to the score by every test of the default explanation, without detail.
 
     Pixels that have no colour have tiny attributions, which only order them.

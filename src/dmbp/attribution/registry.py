@@ -44,7 +44,7 @@ from dmbp.attribution.integrated_gradients import IntegratedGradients
 from dmbp.attribution.kernel_shap import KernelSHAP
 from dmbp.attribution.lpr import LPR
 from dmbp.attribution.lrp import LRP
-from dmbp.attribution.occlusion import Occlusion, TestedWindows
+from dmbp.attribution.occlusion import Occlusion, WindowWorth
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.smoothgrad import SmoothGrad
 from dmbp.errors import InputError, UnknownMethod, require_known, suggestion
@@ -200,7 +200,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "cp_lrp": MethodSpec(LRP, "CP-LRP", "CP-LRP", {"rules": "cp"}),
     "attn_lrp": MethodSpec(LRP, "AttnLRP", "AttnLRP", {"rules": "attn"}),
     "occlusion": MethodSpec(Occlusion, "Occlusion", "Occ", regions=True),
-    "windows": MethodSpec(TestedWindows, "Tested windows", "TW", regions=True),
+    "windows": MethodSpec(WindowWorth, "Tested windows", "TW", regions=True),
     "kernel_shap": MethodSpec(KernelSHAP, "KernelSHAP", "KS", regions=True),
     "attention_rollout": MethodSpec(AttentionRollout, "Attention rollout", "AR", regions=True),
     "attention_gradient": MethodSpec(
