@@ -1,4 +1,4 @@
-"""Attribution methods, a file for each or for each family, and `registry.py`, the table of them all.
+"""Attribution methods, a file for each or for each family, and their table, `registry.py`.
 
 To write a method, derive it from `Method`, or from `LinearMapMethod` if it finds a linear map m and
 attributes m ⊙ (x − reference), and add a row to the table.
