@@ -15,15 +15,15 @@ from tests.tolerance import FLOAT64, relative
 NAMES = ("attention_rollout", "attention_gradient")
 
 
-class ViTThatKeeps(nets.TinyViT):
+class ViTThatKeeps(nets.WrittenOutViT):
     """TinyViT with attention written out, which keeps its probabilities."""
 
-    def _attend(self, mixed: Tensor) -> Tensor:
-        query, key, values = mixed.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        probabilities = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).softmax(-1)
-        probabilities.retain_grad() if probabilities.requires_grad else None
+    def weigh(self, scores: Tensor) -> Tensor:
+        probabilities = super().weigh(scores)
+        if probabilities.requires_grad:
+            probabilities.retain_grad()
         self.kept.append(probabilities)
-        return (probabilities @ values).transpose(1, 2).flatten(2)
+        return probabilities
 
 
 def by_hand(name: str, kept: list[Tensor], grid: tuple[int, int], size: torch.Size) -> Tensor:
