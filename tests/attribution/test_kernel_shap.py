@@ -62,17 +62,26 @@ def test_a_sum_over_regions_is_found_from_few_coalitions() -> None:
     assert relative(found, expected) <= 1e-8  # a system of 16 unknowns has been solved
 
 
-def test_coalitions_are_drawn_by_the_kernel() -> None:
+def test_coalitions_follow_the_kernel() -> None:
+    """All of the outer sizes are there, each once; the others are drawn in pairs."""
     kept, weights = coalitions(20, 4000, seed=0)
-    assert torch.equal(kept[0::2], ~kept[1::2])
-    assert bool((weights == 1).all())
-    shares = kept.sum(1).bincount(minlength=20)[1:20] / len(kept)
-    sizes = torch.arange(1, 20)
-    kernel = 1 / (sizes * (20 - sizes))
-    assert float((shares - kernel / kernel.sum()).abs().max()) < 0.02
+    sizes = kept.sum(1)
+    found = torch.zeros(21).double().index_add(0, sizes, weights)[1:20]
+    kernel = 19 / (torch.arange(1, 20) * (20 - torch.arange(1, 20))).double()  # C(M, s) · k(s)
+    counts = sizes.bincount(minlength=21)
+    outer = [s for s in range(1, 20) if counts[s] == math.comb(20, s)]
+    assert outer == [1, 2, 18, 19]
+    for size in outer:
+        assert len(kept[sizes == size].unique(dim=0)) == counts[size]
+        assert float(found[size - 1]) == pytest.approx(float(kernel[size - 1]))
+    assert float((found - kernel).abs().max()) < 0.02 * float(kernel.sum())
+    assert float(found.sum()) == pytest.approx(float(kernel.sum()))
+    drawn = kept[(sizes > 2) & (sizes < 18)]
+    assert torch.equal(drawn[0::2], ~drawn[1::2])
     every, kernel_weights = coalitions(4, 14, seed=0)
     assert len(every.unique(dim=0)) == len(every) == 14
     assert kernel_weights[every.sum(1) == 2].tolist() == [0.125] * 6  # 3 / (6 · 2 · 2)
+    assert len(coalitions(1, 14, seed=0)[0]) == 0
 
 
 def test_segments_follow_the_image() -> None:

@@ -4,9 +4,9 @@
 
 A coalition z keeps some of M regions and replaces the others by the baseline x₀. Its weight is the
 Shapley kernel k(s) = (M − 1) / (C(M, s) s (M − s)). If all coalitions fit into `samples`, φ are the
-Shapley values exactly. Otherwise sizes are drawn by k, and each drawn coalition is followed by its
-complement, which lowers the variance. A region's value is spread evenly over its pixels, so the
-attributions add up to y(x) − y(x₀).
+Shapley values exactly. Otherwise the smallest and the largest coalitions are all taken, as many
+sizes as fit, and others are drawn by k in pairs of complements, which lowers the variance. A
+region's value is spread evenly over its pixels, so attributions add up to y(x) − y(x₀).
 
     >>> maps = KernelSHAP(model, count=4, samples=14).attribute(images, target=3)
     >>> change = model(images)[0, 3] - model(0 * images)[0, 3]
@@ -24,8 +24,10 @@ Lee, "Improving KernelSHAP", AISTATS 2021 (pairs).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -207,24 +209,48 @@ def segments(image: Tensor, count: int) -> Tensor:
 def coalitions(regions: int, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
     """Return which regions each coalition keeps, (coalitions, regions), and its weight.
 
-    They are all there are, with the Shapley kernel as weights, if these are no more than `samples`;
-    otherwise they are drawn by it, in pairs that together keep every region once.
+    Coalitions of one region, and of all but one, are taken first, then those of two, and so on, as
+    long as all of a size fit into its share of what is left of `samples`. The others are drawn by
+    the kernel, in pairs that together keep every region once.
     """
-    sizes = torch.arange(1, regions, dtype=torch.float64)
-    if regions < 32 and 2**regions - 2 <= samples:
-        which = torch.arange(1, 2**regions - 1)[:, None] >> torch.arange(regions)
-        kept = (which & 1).bool()
-        kernel = [(regions - 1) / (math.comb(regions, s) * s * (regions - s)) for s in
-                  range(1, regions)]  # fmt: skip
-        weights = torch.tensor(kernel, dtype=torch.float64)
-        return kept, weights[kept.sum(1) - 1] if regions > 1 else torch.zeros(0).double()
+    sizes = range(1, regions)
+    mass = {s: (regions - 1) / (s * (regions - s)) for s in sizes}
+    kept: list[Tensor] = []
+    weights: list[Tensor] = []
+    left = samples
+    for size in range(1, regions // 2 + 1):
+        pair = {size, regions - size}
+        count = math.comb(regions, size)
+        share = sum(mass[s] for s in pair) / sum(mass.values())
+        if left * share < len(pair) * count * (1 - 1e-9):
+            break
+        inside = torch.tensor(list(combinations(range(regions), size)))
+        every = torch.zeros(count, regions, dtype=torch.bool).scatter_(1, inside, True)
+        every = torch.cat([every, ~every]) if len(pair) == 2 else every
+        kept.append(every)
+        weights.append(torch.full((len(every),), mass[size] / count, dtype=torch.float64))
+        left -= len(every)
+        mass = {s: m for s, m in mass.items() if s not in pair}
+    if mass:
+        drawn = _drawn(regions, mass, max(1, left // 2), seed=seed)
+        kept.append(drawn)
+        weights.append(
+            torch.full((len(drawn),), sum(mass.values()) / len(drawn), dtype=torch.float64)
+        )
+    if not kept:
+        return torch.zeros(0, regions, dtype=torch.bool), torch.zeros(0, dtype=torch.float64)
+    return torch.cat(kept), torch.cat(weights)
+
+
+def _drawn(regions: int, mass: Mapping[int, float], pairs: int, *, seed: int) -> Tensor:
+    """Draw coalitions with sizes in proportion to their mass, each followed by its complement."""
     generator = torch.Generator().manual_seed(seed)
-    kernel = 1 / (sizes * (regions - sizes))
-    drawn = torch.multinomial(kernel, samples // 2, replacement=True, generator=generator) + 1
-    order = torch.rand(len(drawn), regions, generator=generator).argsort(1).argsort(1)
-    kept = order < drawn[:, None]
-    paired = torch.stack([kept, ~kept], 1).flatten(0, 1)
-    return paired, torch.ones(len(paired), dtype=torch.float64)
+    shares = torch.tensor(list(mass.values()), dtype=torch.float64)
+    which = torch.multinomial(shares, pairs, replacement=True, generator=generator)
+    size = torch.tensor(list(mass))[which]
+    place = torch.rand(pairs, regions, generator=generator).argsort(1).argsort(1)
+    kept = place < size[:, None]
+    return torch.stack([kept, ~kept], 1).flatten(0, 1)
 
 
 def shapley_values(kept: Tensor, weights: Tensor, gains: Tensor, totals: Tensor) -> Tensor:
