@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dmbp.attribution import METHODS, Method
 from dmbp.errors import InputError, ModelError, TargetError
-from dmbp.linear import Linearizer
 from tests import nets
+from tests.attribution.networks import captures
 from tests.tolerance import BATCH, relative
 
 IMAGES = (3, 3, 16, 16)
@@ -48,12 +48,6 @@ def network_for(
 ) -> nn.Module:
     """A network that a method explains: one with attention for those that need it."""
     return network(nets.TinyViT if name in NEED_ATTENTION else net, dtype)
-
-
-@cache
-def captures(model: nn.Module) -> Linearizer:
-    """The graphs that methods have captured of a network, which is what takes most of the time."""
-    return Linearizer(model)
 
 
 def make(name: str, model: nn.Module, **settings: object) -> Method:

@@ -14,7 +14,7 @@ from dmbp.errors import InputError
 from dmbp.linear import linearize
 from dmbp.linear.lines import NEAR_ZERO
 from tests import nets
-from tests.attribution.networks import TARGET, attribute, images
+from tests.attribution.networks import TARGET, attribute, captures, images
 from tests.attribution.token_networks import TOKEN_NETWORKS
 from tests.tolerance import FLOAT64, relative
 
@@ -90,9 +90,8 @@ def relevance_by_hand(model: Block, x: Tensor, rule: Rule) -> Tensor:
 def test_the_formula(numbers: tuple[float, float, float]) -> None:
     model, inputs = Block().double().eval(), images()
     expected = relevance_by_hand(model, inputs, by_contributions(*numbers))
-    gamma, epsilon, share = numbers
-    method = LRP(model, gamma=gamma, epsilon=epsilon, relative_epsilon=share)
-    assert relative(method.attribute(inputs, target=TARGET), expected) <= FLOAT64
+    settings = dict(zip(("gamma", "epsilon", "relative_epsilon"), numbers, strict=True))
+    assert relative(attribute("lrp_epsilon", model, inputs, **settings), expected) <= FLOAT64
 
 
 def absorbed(method: LRP, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +110,9 @@ def test_conservation(net: type[nn.Module]) -> None:
     """Pixels and absorbed relevance add up to the score, and pixels alone without any bias."""
     model, inputs = net().double().eval(), images()
     for name in NAMES:
-        found, score = absorbed(METHODS[name](model), inputs)
+        method = METHODS[name](model)
+        method.linearizer.share_captures(captures(model))
+        found, score = absorbed(method, inputs)
         assert relative(found, score) <= FLOAT64
 
 
@@ -123,9 +124,9 @@ def test_conservation_without_biases() -> None:
             parameter.data.zero_()
     score = model(inputs)[range(3), TARGET].detach()
     for gamma in (0.0, 0.25, 2.0):
-        maps = LRP(model, rules="cp", gamma=gamma).attribute(inputs, target=TARGET)
+        maps = attribute("cp_lrp", model, inputs, gamma=gamma)
         assert relative(maps.sum((1, 2, 3)), score) <= FLOAT64
-    lost = LRP(model, rules="epsilon").attribute(inputs, target=TARGET)
+    lost = attribute("lrp_epsilon", model, inputs)
     assert relative(lost.sum((1, 2, 3)), score) > 0.1
 
 

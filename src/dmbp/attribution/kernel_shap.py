@@ -99,7 +99,7 @@ class KernelSHAP(Method):
     def check_settings(*, regions: str | Tensor, count: int, samples: int, **_: Any) -> None:
         """Raise an `InputError` if a setting is out of range."""
         if isinstance(regions, str):
-            require_known("regions", regions, NAMED_REGIONS)
+            require_known("kind of regions", regions, NAMED_REGIONS)
         check_range("count", count, least=1, most=MAX_REGIONS)
         check_range("samples", samples, least=2, most=MAX_SAMPLES)
 

@@ -121,10 +121,11 @@ class LRP(LinearMapMethod):
         reference: Baseline = None,
         output: Output = None,
     ) -> None:
-        super().__init__(model, reference=reference, output=output)
         self.rules = _resolve(rules, gamma, epsilon, relative_epsilon)
         overrides = BILINEAR if self.rules.attention == "bilinear" else None
-        self.linearizer = Linearizer(model, smooth="secant", output=output, overrides=overrides)
+        linearizer = Linearizer(model, smooth="secant", output=output, overrides=overrides)
+        self._initialise(model, linearizer)
+        self.reference: Baseline = reference
 
     @staticmethod
     def check_settings(
@@ -153,7 +154,7 @@ class LRP(LinearMapMethod):
 
 def _resolve(rules: str, *numbers: float | None) -> RelevanceRules:
     """Return named rules with the numbers that are given in place of theirs."""
-    require_known("rules", rules, RULES)
+    require_known("set of rules", rules, RULES)
     names = ("gamma", "epsilon", "relative_epsilon")
     given = {k: v for k, v in zip(names, numbers, strict=True) if v is not None}
     return replace(RULES[rules], **given)
