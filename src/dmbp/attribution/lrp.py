@@ -82,7 +82,8 @@ class RelevanceRules:
 
 
 RULES: Mapping[str, RelevanceRules] = {
-    # ε = 0.25 σ "in middle layers" and γ = 0.25 "in lower layers" (Montavon et al., Section 10.3).
+    # The numbers of the tutorial on VGG16 that belongs to Montavon et al.: γ is 0.25 in its lower
+    # layers, ε a quarter of the root mean square in its middle ones.
     "epsilon": RelevanceRules(relative_epsilon=0.25),
     "gamma": RelevanceRules(gamma=0.25, relative_epsilon=0.25),
     "cp": RelevanceRules(),
@@ -209,8 +210,7 @@ def with_relevance_rules(frozen: FrozenGraph, inputs: Tensor, rules: RelevanceRu
         result = step.apply(slots)
         weighted = WEIGHTED_SUMS.get(step.operation)
         if weighted is not None and _multiplies_by_weight(step, weighted):
-            arguments = fill(step.arguments, slots)
-            step = replace(step, function=_ruled(step.function, weighted, arguments, result, rules))
+            step = replace(step, function=_ruled(step, weighted, slots, result, rules))
         steps.append(step)
         slots[step.output] = result
         for index in step.finished:
@@ -284,20 +284,22 @@ class RuledSum:
 
 
 def _ruled(
-    function: Function,
+    step: LinearStep,
     weighted: WeightedSum,
-    arguments: Any,
+    slots: Mapping[int, Any],
     result: Tensor,
     rules: RelevanceRules,
 ) -> RuledSum:
-    """Return a weighted sum, whose result at x is given, under rules."""
+    """Return the weighted sum of a step, whose result at x is given, under rules."""
+    arguments = tuple(fill(step.arguments, slots))
+    keywords = {name: fill(value, slots) for name, value in step.keywords.items()}
     read = arguments[weighted.read]
     gamma = rules.gamma if weighted.is_convolution else 0.0
     plain = RuledSum(
-        function, weighted, gamma, result > 0, read >= 0,
+        step.function, weighted, gamma, result > 0, read >= 0,
         torch.ones_like(result), torch.zeros_like(result),
     )  # fmt: skip
-    favoured = plain.favoured(tuple(arguments), {})
+    favoured = plain.favoured(arguments, keywords)
     dims = tuple(range(1, result.dim())) if weighted.is_convolution else (-1,)
     epsilon = rules.epsilon
     if not gamma:
