@@ -107,7 +107,7 @@ class ClassActivationMap(Method):
         """Return the weighted sum of channels for each row, resized to the image."""
         stages = Stages(self.network(question), question.linearizer.positions(question.inputs))
         names = _names(self.layer)
-        found = stages.named(names) if names else [stages.last()]
+        found = stages.all_named(names) if names else [stages.last()]
         self.used_layer = _joined([stage.layer for stage in found])
         maps = [self._regions(stage, question) for stage in found]
         return maps[0] if len(maps) == 1 else torch.stack([*map(_scaled, maps)]).mean(0)

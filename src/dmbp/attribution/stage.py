@@ -134,7 +134,11 @@ class Stages:
         self._steps = net.frozen.steps
         self._last_of = _last_steps(self._steps)
 
-    def named(self, names: Sequence[str]) -> list[Stage]:
+    def named(self, name: str) -> Stage:
+        """Return the layer of this name, as `all_named` does."""
+        return self.all_named([name])[0]
+
+    def all_named(self, names: Sequence[str]) -> list[Stage]:
         """Return the layers of these names: those of modules, or of operations in the graph.
 
         Raises:
