@@ -37,10 +37,13 @@ class Server:
         finally:
             connection.close()
 
-    def memory(self) -> dict[str, float]:
-        """Return the resident MiB of the server's processes, the largest child being the model."""
+    def memory(self, field: str = "VmRSS") -> dict[str, float]:
+        """Return the resident MiB of the server's processes, the largest child being the model.
+
+        With the field "VmHWM" it is the most that they had.
+        """
         pids = [self.process.pid, *_children(self.process.pid)]
-        sizes = {pid: _resident(pid) for pid in pids}
+        sizes = {pid: _resident(pid, field) for pid in pids}
         server = sizes.pop(self.process.pid)
         model, *others = sorted(sizes.values(), reverse=True)
         return {"server": server, "model": model, "decoder": max(others, default=0.0)}
@@ -93,6 +96,6 @@ def _command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
-def _resident(pid: int) -> float:
+def _resident(pid: int, field: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024

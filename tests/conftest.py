@@ -9,6 +9,8 @@ import torch
 if not torch.cuda.is_available():  # kernels are interpreted; read when Triton is first imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+os.environ["DMBP_CACHE"] = "off"  # tests of the cache name a folder of their own
+
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 

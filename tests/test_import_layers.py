@@ -35,6 +35,7 @@ LAYERS = (
     "linear.network",
     "linear",
     "targets",
+    "engine.gradients",
     "engine.base",
     "engine.plan",
     "engine.forward",

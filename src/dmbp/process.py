@@ -209,7 +209,7 @@ def _cuda_peak(work: Callable[[], object], device: torch.device) -> Peak:
 
 
 def _resident_peak(work: Callable[[], object]) -> Peak | None:
-    _return_free_memory()
+    return_free_memory()
     try:
         CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK)
         before = _kibibytes("VmRSS")
@@ -220,8 +220,12 @@ def _resident_peak(work: Callable[[], object]) -> Peak | None:
     return Peak(1024 * max(0, _kibibytes("VmHWM") - before), RESIDENT_GROWTH)
 
 
-def _return_free_memory() -> None:
-    """Return free memory to the system: using it again would not raise the high-water mark."""
+def return_free_memory() -> None:
+    """Return free memory to the system.
+
+    Tensors of many sizes leave gaps on the heap that the C library keeps: the resident memory
+    grows although no more of it is used.
+    """
     with suppress(OSError, AttributeError):  # only the GNU C library has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 

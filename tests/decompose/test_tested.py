@@ -1,6 +1,7 @@
 """Colours that the model has confirmed: windows, removals, and maps whose signs are known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from dmbp.decompose.tested import (
     scaled_to,
     strongest,
 )
-from dmbp.decompose.windows import windows_over
+from dmbp.decompose.windows import windows_near, windows_over
 from dmbp.engine import input_gradients
 from dmbp.errors import InputError
 from dmbp.linear import Linearizer, Question
@@ -221,6 +222,49 @@ def test_windows_overlap_by_half() -> None:
     first, second = found.masks(torch.arange(2))
     assert first.nonzero().amax(0).tolist() == [15, 15]
     assert second.nonzero().amin(0).tolist() == [0, 8]
+
+
+def test_smaller_windows_lie_around_a_region() -> None:
+    mask = torch.zeros(40, 60, dtype=torch.bool)
+    mask[2:6, 30:38] = True
+    near = windows_near(mask, (4, 4))
+    covered = near.masks(torch.arange(len(near))).any(0)
+    expected = torch.zeros_like(mask)
+    expected[:14, 22:46] = True  # two windows on each side, as far as the image goes
+    assert torch.equal(covered, expected)
+    painted = near.paint(torch.ones(1, len(near)))[0]
+    assert torch.equal(painted, expected.float())
+
+
+class Corner(nn.Module):
+    """Outputs the brightness of a square, and that of all pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.relu()
+        return torch.stack([x[..., 18:22, 18:22].sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
+
+
+def test_the_worth_of_a_small_region_is_found_more_exactly() -> None:
+    """What is asked about is a square of 4 × 4 pixels; windows of a tenth of the side are as large.
+
+    A row without a region is the same beside it as alone.
+    """
+    region = torch.zeros(40, 40, dtype=torch.bool)
+    region[18:22, 18:22] = True
+
+    def share(where: Tensor | None) -> tuple[float, Tensor]:
+        target = BoundTarget(Value(0), "a", weights=torch.tensor([1.0, 0]), region=where)
+        target = target if where is not None else replace(target, is_local=True)
+        plain = BoundTarget(Value(1), "b", weights=torch.tensor([0, 1.0]))
+        found = dmbp.DMBP(Corner().eval(), iterations=1, removal="zero", floor=1.0).explain(
+            torch.ones(1, 1, 40, 40), target=[target, plain]
+        )
+        red = found.attribution[0, 0].clamp(min=0)
+        return float(red[region].sum() / red.sum()), found.attribution[1]
+
+    (coarse, other), (fine, same) = share(None), share(region)
+    assert fine > max(0.9, coarse)
+    assert torch.equal(other, same)
 
 
 @pytest.mark.parametrize(
@@ -473,3 +517,37 @@ def test_windows_may_be_run_in_fewer_bits_but_nothing_else() -> None:
     factor, counts["exact"] = 1.2, 0  # too far off, so that all windows are run again
     confirm_colours(question, streams, WindowTest(), removals=("zero",), run=ways(rough))
     assert counts["exact"] > 64 + 49
+
+
+def test_whether_fewer_bits_do_is_decided_for_each_row() -> None:
+    """A map does not depend on what else is in the batch."""
+    model = Planted().double().eval()
+    linearizer = Linearizer(model)
+    counts = {"exact": 0}
+
+    def exact(images: Tensor) -> Tensor:
+        counts["exact"] += len(images)
+        return linearizer.runner.outputs(images)
+
+    def rough(images: Tensor) -> Tensor:
+        """Too far off where images are bright."""
+        squares = (images**4).flatten(1).sum(1, keepdim=True)
+        return linearizer.runner.outputs(images) + 1e-5 * squares
+
+    def attribution(images: Tensor) -> Tensor:
+        inputs, outputs, rows = linearizer.runner.target_rows(images, 0)
+        question = Question(linearizer, inputs, rows, images=len(images), known_outputs=outputs)
+        gradients = partial(input_gradients, linearizer.runner.run)
+        run = Run(exact, gradients, rough_outputs=rough)
+        counts["exact"] = 0
+        streams = inputs.clone(), -inputs.clone()
+        return confirm_colours(
+            question, streams, WindowTest(), removals=("zero",), run=run
+        ).attribution
+
+    dim = bright()
+    alone = attribution(dim)
+    few = counts["exact"]
+    together = attribution(torch.cat([dim, 3 * dim]))
+    assert counts["exact"] == 2 * (few + 64 + 49)  # windows are run again
+    assert relative(together[:1], alone) < 1e-9

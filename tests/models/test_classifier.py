@@ -1,5 +1,6 @@
 """Classifiers: how a photo becomes an input, how classes are named, what outputs mean."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy
@@ -20,6 +21,7 @@ PHOTO = Image.new("RGB", (300, 200))
     [
         *(("crop", (64, 64)), ("squeeze", (64, 64))),
         *(("squeeze-crop", (64, 64)), ("whole", (96, 64))),
+        *(("letterbox", (64, 64)), ("letterbox-corner", (64, 64))),
     ],
 )
 def test_size(fit: Fit, size: tuple[int, int]) -> None:
@@ -53,6 +55,35 @@ def test_the_centre_of_a_rectangle() -> None:
     photo.paste(Image.new("RGB", (60, 20), "red"), (20, 40))
     view = Preprocessing(resize=100, crop=(20, 60)).view(photo)
     assert view.getcolors() == [(20 * 60, (255, 0, 0))]
+
+
+@pytest.mark.parametrize(
+    ("fit", "size", "left", "top", "width", "height"),
+    [
+        ("letterbox", (60, 40), 0, 10, 60, 40),
+        ("letterbox", (25, 50), 15, 0, 30, 60),
+        ("letterbox", (61, 40), 0, 10, 60, 39),  # of 21 rows, 11 are below
+        ("letterbox-corner", (61, 40), 0, 0, 60, 39),
+        ("letterbox-corner", (25, 50), 0, 0, 30, 60),
+    ],
+)
+def test_a_letterbox(
+    fit: Fit, size: tuple[int, int], left: int, top: int, width: int, height: int
+) -> None:
+    """All of a photo is red, and what is added to it is grey, wherever it is."""
+    seen = Preprocessing(crop=60, fit=fit, padding=99)
+    view = seen.view(Image.new("RGB", size, "red"))
+    expected = Image.new("RGB", (60, 60), (99,) * 3)
+    expected.paste("red", (left, top, left + width, top + height))
+    assert numpy.array_equal(numpy.asarray(view), numpy.asarray(expected))
+    frame = seen.frame(size)
+    assert frame.to_view((0, 0)) == pytest.approx((left, top))
+    assert frame.to_view(size) == pytest.approx((left + width, top + height))
+    assert frame.to_photo(frame.to_view((3, 5))) == pytest.approx((3, 5))
+    assert seen.as_dict()["padding"] == 99
+    deep = replace(seen, mean=(0.0,), std=(1.0,))
+    found = deep.tensor(deep.view(Image.new("F", size, 0.5)))
+    assert found.unique().tolist() == pytest.approx([99 / 255, 0.5])
 
 
 def test_a_square_pair_is_a_number() -> None:

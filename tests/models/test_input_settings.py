@@ -2,8 +2,9 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.export import Dim
 
 from dmbp.errors import InputError, ModelError, WeightsError
 from dmbp.models import Classifier, InputSettings, Preprocessing, load_model
-from dmbp.models.classifier import ASSUMED
+from dmbp.models.classifier import ASSUMED, Fit
 from dmbp.models.input_settings import settings_of
 from dmbp.models.torchvision_models import import_torchvision
 from tests.models.networks import export_onnx, small_network
@@ -143,7 +144,10 @@ def test_options_go_before_the_toml_beside_the_file(tmp_path: Path) -> None:
         ('channels = "rbg"', "'channels' of .* must be \"rgb\" or \"bgr\", not 'rbg'"),
         ('layout = "nhcw"', "there is no layout 'nhcw'; did you mean"),
         ('fit = "squeezed"', "there is no fit 'squeezed'; did you mean 'squeeze'"),
-        ("fit = 1", "'fit' of .* must be 'crop', 'squeeze', 'squeeze-crop' or 'whole', not 1"),
+        (
+            "fit = 1",
+            "'fit' of .* must be 'crop', .* 'whole', 'letterbox' or 'letterbox-corner', not 1",
+        ),
         ('interpolation = "cubic"', "there is no interpolation 'cubic'; did you mean 'bicubic'"),
         ("classes = 3", "'classes' of .* must be a list of names, or the name of a text file"),
         ('classes = ""', "must be the name of a file beside it"),
@@ -195,9 +199,10 @@ def test_settings_of_any_model() -> None:
         InputSettings(size="224 x 224")
 
 
-@pytest.mark.parametrize("fit", ["crop", "squeeze", "squeeze-crop", "whole"])
+@pytest.mark.parametrize("fit", get_args(Fit))
 def test_every_preprocessing_can_be_written_as_settings(fit: Any) -> None:
     seen = Preprocessing(80, 64, fit, (1, 2, 3), (4, 5, 6), Image.Resampling.BOX, 255.0, "bgr")
+    seen = replace(seen, padding=7)
     assert settings_of(seen).change(Preprocessing()) == seen
 
 

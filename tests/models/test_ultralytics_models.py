@@ -55,7 +55,7 @@ def test_other_modules_remain_as_they_are() -> None:
 @NEEDS_PACKAGE
 def test_a_detector_is_exact() -> None:
     found = load_model("ultralytics:yolov8n.yaml", trust_model_file=True)
-    assert (found.preprocessing.fit, found.preprocessing.multiple) == ("whole", 32)
+    assert (found.preprocessing.fit, found.preprocessing.crop) == ("letterbox", 640)
     model, images = found.module.double(), torch.rand(1, 3, 96, 64, dtype=torch.float64)
     for parameter in model.parameters():
         if parameter.dim() > 1 and parameter.requires_grad:

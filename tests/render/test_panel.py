@@ -12,26 +12,13 @@ from numpy.typing import NDArray
 from dmbp.render.colour_test import VOLUME_WORDS, ColourTest, Outcome
 from dmbp.render.comparison import ComparedMap, SanityRow, draw_comparison, draw_sanity
 from dmbp.render.panel import (
-    TITLE_WIDTH,
     PanelRow,
     PanelStyle,
     draw_panel,
     format_number,
     outline,
     wrap_sentence,
-    wrap_title,
 )
-
-
-def test_long_titles_are_cut_in_the_middle() -> None:
-    assert wrap_title("predicted cat (98%)\nfor it") == "predicted cat (98%)\nfor it"
-    name = "adenocarcinoma in situ, well differentiated, left lower lobe of the lung"
-    lines = wrap_title(f"for and against: {name} (26%)").split("\n")
-    assert len(lines) == 2
-    assert max(map(len, lines)) <= TITLE_WIDTH
-    assert lines[0].startswith("for and against: adenocarcinoma")
-    assert lines[1].startswith("…")
-    assert lines[1].endswith("lung (26%)")
 
 
 def confirmed_row(caption: str, without_negative: Outcome | None = None) -> PanelRow:

@@ -118,9 +118,6 @@ def test_a_region_is_the_mean_over_its_places() -> None:
     assert lower.region is not None
     assert lower.region.float().mean() == 0.5  # at the size of the input, 8 × 8
     assert lower.region[4:].all()
-    # Pixels 2 to 6 of 8 are the places 1 and 2 of 4.
-    box = bind(Region("cat", box=(2, 2, 6, 6)), MAPS)
-    assert float(box(MAPS)) == (5 + 6 + 9 + 10) / 4
     point = bind(Region(point=(7.9, 0.1)), MAPS)
     assert point.name == "sea lion at 7.9,0.1"  # 7.5 is more than 3
     assert float(point(MAPS)) == 7.5
@@ -128,6 +125,25 @@ def test_a_region_is_the_mean_over_its_places() -> None:
     mask[0, 1] = mask[3, 3] = 1
     assert float(bind(Region(1, mask=mask), MAPS)(MAPS)) == (1 + 15) / 2
     assert float(bind(Region(0), -MAPS)(MAPS)) == 0
+
+
+def test_a_box_counts_where_the_class_is_predicted_in_it() -> None:
+    # Pixels 2 to 6 of 8 are the places 1 and 2 of 4: 5 and 6 are less than the sea lion's 7.5.
+    cat = bind(Region("cat", box=(2, 2, 6, 6)), MAPS)
+    assert float(cat(MAPS)) == (9 + 10) / 2
+    assert cat.score_words.endswith("over the places in the box where it is predicted")
+    assert cat.region is not None
+    assert cat.region.nonzero().tolist() == [[k, j] for k in (4, 5) for j in range(2, 6)]
+    assert cat.weights is not None  # so that the target stays linear
+    # Where it is predicted nowhere, all of the box counts.
+    sky = bind(Region("sky", box=(2, 2, 6, 6)), MAPS + torch.tensor([1, 0, 0]).view(3, 1, 1))
+    assert float(sky(MAPS)) == 0
+    assert sky.region is not None
+    assert sky.region.sum() == 16
+    # The background is asked about only if there is nothing else in the box.
+    shifted = MAPS - torch.tensor([0, 8, 8]).view(3, 1, 1)
+    assert bind(Region(box=(0, 0, 8, 6)), shifted).name == "cat in the box 0,0,8,6"
+    assert bind(Region(box=(0, 0, 8, 4)), shifted).name == "sky in the box 0,0,8,4"
 
 
 def test_a_probability_is_read_along_the_classes() -> None:
@@ -277,7 +293,9 @@ IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 def test_an_explanation_is_that_of_the_same_function(segmenter: nn.Module) -> None:
     explainer = dmbp.DMBP(segmenter, preset="fast", iterations=3)
-    named = explainer.attribute(IMAGES, target=Region(2, box=(4, 4, 8, 12)))
+    mask = torch.zeros(16, 16)
+    mask[4:12, 4:8] = 1
+    named = explainer.attribute(IMAGES, target=Region(2, mask=mask))
     written = explainer.attribute(IMAGES, target=lambda outputs: outputs[2, 2:6, 2:4].mean())
     torch.testing.assert_close(named, written)
 
@@ -296,7 +314,9 @@ def test_rows_with_windows_of_their_own_equal_each_alone(segmenter: nn.Module) -
 
 
 def test_metrics_follow_a_targets_probability(segmenter: nn.Module) -> None:
-    target = Region(2, box=(4, 4, 8, 8))
+    mask = torch.zeros(16, 16)
+    mask[4:8, 4:8] = 1
+    target = Region(2, mask=mask)
     maps = torch.randn(IMAGES.shape, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         outputs = segmenter(IMAGES)

@@ -12,7 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from dmbp.models.voc160 import CLASSES
 from dmbp.web.app import PageOptions
+from dmbp.workflows.prediction import ModelSpec
 from tests.web.serving import Running, running
 
 ARGUMENTS = [
@@ -27,11 +29,17 @@ ARGUMENTS = [
 ]
 
 
+MARKUP = """"'><img src=x onerror=window.hurt=1><script>window.hurt=1</script>"""
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[Running]:
-    """A server that explains fast rather than well."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that explains fast rather than well; one of its classes has markup for a name."""
+    names = tmp_path_factory.mktemp("classes") / "classes.txt"
+    names.write_text("\n".join(MARKUP if k == "train" else k for k in CLASSES))
     settings = {"preset": "fast", "iterations": 2}
-    with running(PageOptions(settings=settings, waiting=8, seconds=120)) as server:
+    options = PageOptions(ModelSpec(classes=names), settings, waiting=8, seconds=120)
+    with running(options) as server:
         yield server
 
 
@@ -72,9 +80,13 @@ class Visit:
 
     def picture(self) -> NDArray[numpy.int16]:
         """The canvas' pixels, (height, width, 3)."""
-        url = self.tab.evaluate("() => document.querySelector('#picture').toDataURL()")
-        image = Image.open(BytesIO(b64decode(url.partition(",")[2]))).convert("RGB")
-        return numpy.asarray(image).astype(numpy.int16)
+        return pixels(self.tab.evaluate("() => document.querySelector('#picture').toDataURL()"))
+
+
+def pixels(url: str) -> NDArray[numpy.int16]:
+    """The pixels of a data URL, (height, width, 3)."""
+    image = Image.open(BytesIO(b64decode(url.partition(",")[2]))).convert("RGB")
+    return numpy.asarray(image).astype(numpy.int16)
 
 
 @pytest.fixture

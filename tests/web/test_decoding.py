@@ -72,7 +72,7 @@ def test_exif_data_turns_the_photo_and_is_dropped() -> None:
 
 def in_decoder(use: Callable[[WorkQueue], Awaitable[None]]) -> None:
     async def run() -> None:
-        queue = WorkQueue("dmbp.web.decoding:Decoder", what="decodes photos", size=4, seconds=20)
+        queue = WorkQueue("dmbp.web.decoding:Decoder", what="decodes photos", seconds=20)
         await queue.start()
         try:
             await use(queue)

@@ -1,5 +1,6 @@
 """The page in a real browser, with the built-in model."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.render.reports import page as report_page
+from tests.web.conftest import MARKUP, pixels
 from tests.web.serving import photo
 
 HARMLESS = ("minor", "moderate")
@@ -137,7 +139,9 @@ def test_a_painted_region_is_asked_about(visit: Any) -> None:
     box = tab.locator("#picture").bounding_box()
     set_slider(tab, "#brush", 30)
     tab.mouse.move(box["x"] + 0.15 * box["width"], box["y"] + 0.3 * box["height"])
-    assert re.match(r"Pixel 2\d, 4\d: ", page.text("#readout"))
+    assert re.match(r"The circle [a-z ]+ for cat: \+\d", page.text("#readout"))
+    assert re.search(r"pixel 2\d, 4\d: ", page.text("#readout"))
+    assert tab.is_visible("#circle")
     tab.mouse.down()
     tab.mouse.move(box["x"] + 0.35 * box["width"], box["y"] + 0.7 * box["height"], steps=6)
     tab.mouse.up()
@@ -183,6 +187,65 @@ def test_a_cancelled_sanity_check_frees_the_process_for_the_next(visit: Any) -> 
     assert "Rank correlation" in page.text("#sanity-result")
 
 
+def test_what_was_cancelled_is_not_shown_as_if_it_were_explained(visit: Any) -> None:
+    page = visit()
+    cancel = """async button => {
+        document.querySelector(button).click();
+        while (document.querySelector("#status").hidden) await new Promise(requestAnimationFrame);
+        document.querySelector("#cancel").click();
+    }"""
+    page.tab.evaluate(cancel, "#top li:nth-child(4) button")
+    page.wait_until_idle()
+    assert page.tab.get_attribute("#top li:first-child button", "aria-pressed") == "true"
+    assert page.tab.get_attribute("body", "class") == ""
+    page.tab.evaluate(cancel, "#strip li:nth-child(4) button")
+    page.wait_until_idle()
+    assert "“cat”" in page.text("#verdict")
+    assert page.text("#picture-title") == "Not explained yet"
+    assert page.text("#sentence") + page.text("#command") == ""
+    assert page.tab.locator("#changed figure, #curve svg").count() == 0
+    view = page.tab.get_attribute("#strip li:nth-child(4) img", "src")
+    assert (page.picture() == pixels(view)).all()
+
+
+def test_markup_in_names_of_files_and_classes_stays_text(
+    visit: Any, browser: Any, tmp_path: Path
+) -> None:
+    page = visit()
+    tab = page.tab
+    name = f"{MARKUP.replace('/', ' ')}.png"
+    tab.set_input_files("#choose", file(name, photo((70, 10, 60))))
+    tab.wait_for_selector("#strip li:nth-child(5) [aria-pressed=true]")
+    page.wait_until_idle()
+    tab.fill("#target", MARKUP)
+    tab.fill("#other", "cat")
+    tab.press("#other", "Enter")
+    page.wait_until_shown(json.dumps(f"{MARKUP} rather than cat")[1:-1])
+    for place in ("#picture-title", "#red ~ [data-target-name]", "#sentence", "#curve"):
+        assert MARKUP in page.text(place), place
+    assert name in page.text("#verdict")
+    tab.click("#tab-methods")
+    assert MARKUP in page.text("#panel-methods h2")
+    tab.click("#tab-away")
+    assert "onerror" in page.text("#command")
+    for ending in ("html", "svg"):
+        with tab.expect_download() as download:
+            tab.click(f"[data-file={ending}]")
+        path = tmp_path / f"taken.{ending}"
+        download.value.save_as(path)
+        taken = browser.new_page()
+        taken.goto(path.as_uri())
+        assert "onerror" in taken.content()
+        assert is_unhurt(taken), ending
+        taken.close()
+    assert is_unhurt(tab)
+
+
+def is_unhurt(tab: Any) -> bool:
+    """Return whether no markup of a name has become an element, or has run."""
+    return tab.evaluate("() => !window.hurt && !document.querySelector('[src=x], [onerror]')")
+
+
 def test_two_tabs_ask_at_once(visit: Any) -> None:
     first, second = visit(), visit()
     wanted = {"horse": first, "sofa": second}
@@ -207,7 +270,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Any) -> None:
     assert [name for name in reached if name in wanted] == wanted
     tab.focus("#picture")
     tab.keyboard.press("ArrowRight")
-    assert page.text("#readout").startswith("Pixel 84, 80")
+    assert "pixel 84, 80" in page.text("#readout")
     assert tab.get_attribute("#readout", "aria-live") == "polite"
     tab.focus("[name=mode][value=evidence]")
     tab.keyboard.press("ArrowRight")
@@ -240,6 +303,9 @@ def test_a_phone_shows_all_without_scrolling_sideways(visit: Any) -> None:
     page = visit(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
     tab = page.tab
     assert tab.is_visible("text=Take a photo")
+    tab.locator("#picture").tap()
+    assert re.search("pixel (79|80), (79|80): ", page.text("#readout"))
+    assert tab.is_visible("#circle")
     for name in ("picture", "methods", "away"):
         tab.tap(f"#tab-{name}")
         width = tab.evaluate("() => document.documentElement.scrollWidth")
@@ -256,8 +322,9 @@ def test_files_are_taken_away(visit: Any, tmp_path: Path) -> None:
         assert download.value.suggested_filename == f"collage-7-cat.{ending}"
         download.value.save_as(tmp_path / ending)
         assert (tmp_path / ending).read_bytes().startswith(start)
-    assert page.text("#command").startswith("dmbp explain collage --target cat")
-    assert "dmbp.explain(\n    'collage',\n    target='cat'" in page.text("#python")
+    assert "\ndmbp explain collage.png --classes" in page.text("#command")
+    python = """dmbp.explain(\n    sample_photos()["collage"][0],\n    target='cat'"""
+    assert python in page.text("#python")
 
 
 def test_the_report_works_offline(browser: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.web.serving import photo
 pytestmark = [
     pytest.mark.skipif(
         not os.environ.get("DMBP_TEST_RAY_SERVE"),
-        reason="takes a minute, and needs pip install 'ray[serve]': set DMBP_TEST_RAY_SERVE=1",
+        reason="takes a minute, and needs pip install 'dmbp[ray]': set DMBP_TEST_RAY_SERVE=1",
     ),
     pytest.mark.filterwarnings("default"),  # Ray's own are not ours to fix
 ]

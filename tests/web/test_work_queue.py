@@ -1,4 +1,4 @@
-"""The queue: order, limits, cancelling, and a process that ends."""
+"""The queue: order, time limits, cancelling, and a process that ends."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ import pytest
 
 from dmbp.errors import WorkerError
 from dmbp.web import work_queue
-from dmbp.web.work_queue import Answer, Job, JobFailed, Position, QueueFull, WorkQueue
+from dmbp.web.work_queue import Answer, Job, JobFailed, Position, WorkQueue
 from dmbp.web.worker_process import OUT_OF_MEMORY, ProgressEvent
 
 
 @asynccontextmanager
 async def started(**options: Any) -> AsyncIterator[WorkQueue]:
-    given = {"what": "obeys", "size": 4, "seconds": 30.0, **options}
+    given = {"what": "obeys", "seconds": 30.0, **options}
     queue = WorkQueue("tests.web.services:Obedient", **given)
     await queue.start()
     try:
@@ -52,20 +52,6 @@ def test_answers_progress_and_positions_arrive() -> None:
         assert positions[-2:] == [1, 0]
 
     with_queue(use)
-
-
-def test_a_full_queue_says_when_to_return() -> None:
-    async def use(queue: WorkQueue) -> None:
-        running = queue.submit("slow", 0)
-        await wait_for_first_event(running)
-        waiting = [queue.submit("echo", k) for k in range(2)]
-        with pytest.raises(QueueFull) as full:
-            queue.submit("echo", 3)
-        assert full.value.retry_after >= 1
-        running.cancel()
-        assert [await job.answer() for job in waiting] == [("echo", k, 1) for k in range(2)]
-
-    with_queue(use, size=2)
 
 
 def test_a_cancelled_job_frees_the_same_process() -> None:
@@ -162,7 +148,7 @@ def test_jobs_of_one_shape_are_computed_together() -> None:
         assert await other.answer() == ("echo", "other", 1)
         assert await alone.answer() == ("echo", "alone", 1)
 
-    with_queue(use, size=8)
+    with_queue(use)
 
 
 def test_a_service_that_cannot_start_says_why() -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from dmbp.attribution.captum_base import Attribution
 from dmbp.baseline import Baseline, baseline_for
 from dmbp.devices import release_memory
 from dmbp.errors import InputError
@@ -30,11 +31,6 @@ from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, OneAtATime, evaluating
 from dmbp.precision import full_precision
 from dmbp.validation import check_keywords
-
-with warnings.catch_warnings():
-    # In a notebook without ipywidgets, importing Captum warns about the look of progress bars.
-    warnings.filterwarnings("ignore", "IProgress not found")
-    from captum.attr import Attribution
 
 Inputs = TypeVar("Inputs", Tensor, tuple[Tensor, ...])
 Parameters = ParamSpec("Parameters")

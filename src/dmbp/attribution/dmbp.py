@@ -51,7 +51,13 @@ from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
 from dmbp.decompose.tested import Run, join_rows
 from dmbp.decompose.windows import pixel_size
-from dmbp.engine import MAX_BYTES_PER_ELEMENT, ForwardPasses, input_gradients, prepare
+from dmbp.engine import (
+    MAX_BYTES_PER_ELEMENT,
+    ForwardPasses,
+    fingerprint,
+    input_gradients,
+    prepare,
+)
 from dmbp.errors import DMBPError
 from dmbp.linear import Linearizer, Question, Selection, Smoothing, Target
 from dmbp.linear.lines import parse_line
@@ -370,15 +376,16 @@ class DMBP(Method):
             padded = partial(run_padded, captured.batch)
             gradients = partial(input_gradients, partial(padded, runner.run))
             return Run(partial(padded, runner.outputs), gradients)
-        forward = self._forward_passes.find(captured, inputs, outputs)
+        state = fingerprint(captured.constants.values())
+        forward = self._forward_passes.find(captured, inputs, outputs, state=state)
         if forward is None:
             return run
         run = replace(run, outputs=forward, dtype=forward.dtype)
-        differentiable = self._differentiable_passes.find(captured, inputs, outputs)
+        differentiable = self._differentiable_passes.find(captured, inputs, outputs, state=state)
         if differentiable is not None:
             run = replace(run, gradients=differentiable.gradients)
         if inputs.device.type == "cpu":
-            rough = self._rough_passes.find(captured, inputs, outputs)
+            rough = self._rough_passes.find(captured, inputs, outputs, state=state)
             if rough is not None:
                 run = replace(run, rough_outputs=rough, rough_dtype=rough.dtype)
         return run

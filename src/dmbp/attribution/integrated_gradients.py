@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from torch import Tensor
 
 from dmbp.attribution.base import LinearMapMethod
@@ -66,6 +65,7 @@ class IntegratedGradients(LinearMapMethod):
 
     def linear_map(self, question: Question) -> Tensor:
         """Return the average gradient for each row."""
+        from captum.attr import IntegratedGradients as CaptumIntegratedGradients  # it is slow
 
         def score(points: Tensor, row: Tensor) -> Tensor:
             return scores(question.runner, points, question.rows.pick(row.tolist()))

@@ -197,6 +197,8 @@ class FitName(StrEnum):
     squeeze = "squeeze"
     squeeze_crop = "squeeze-crop"
     whole = "whole"
+    letterbox = "letterbox"
+    letterbox_corner = "letterbox-corner"
 
 
 class ChannelOrderName(StrEnum):
@@ -236,8 +238,12 @@ FitOption = Annotated[
     typer.Option(
         "--fit",
         help="Which part of a photo the model sees: its centre, all of it squeezed, the centre of "
-        "the squeezed photo, or all of it in its own shape.",
+        "the squeezed photo, all of it in its own shape, or that with grey padding (letterbox).",
     ),
+]
+PaddingOption = Annotated[
+    int | None,
+    typer.Option("--padding", metavar="GREY", help="The grey of a letterbox, from 0 to 255."),
 ]
 MeanOption = Annotated[
     str | None,
@@ -287,6 +293,14 @@ TrustOption = Annotated[
         "--trust-model-file",
         help="Open a TorchScript file, or a .pt2 file that dmbp cannot read as plain data. Such a "
         "file may run any code, so use this only for files of people you trust.",
+    ),
+]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Capture the model again, and keep nothing for later runs; see DMBP_CACHE in the "
+        "documentation of the commands.",
     ),
 ]
 HoldOption = Annotated[
@@ -407,13 +421,17 @@ def model_spec(
     scale: ScaleOption = None,
     channels: ChannelsOption = None,
     layout: LayoutOption = None,
+    padding: PaddingOption = None,
     hold: HoldOption = None,
     input_name: InputNameOption = None,
     output_name: OutputNameOption = None,
     prompt: PromptOption = None,
     device: DeviceOption = "cpu",
+    no_cache: NoCacheOption = False,
 ) -> "ModelSpec":
     """Return the model that the options describe.
+
+    `--no-cache` switches the cache of captured graphs off for the whole process.
 
     Raises:
         InputError: If an option is not of its form.
@@ -423,6 +441,10 @@ def model_spec(
     from dmbp.validation import ErrorContext, parse
     from dmbp.workflows.prediction import ModelSpec
 
+    if no_cache:
+        from dmbp.linear.capture import cache
+
+        cache.switch_off()
     values = given_options(
         size=size,
         fit=None if fit is None else fit.value,
@@ -431,6 +453,7 @@ def model_spec(
         scale=scale,
         channels=None if channels is None else channels.value,
         layout=None if layout is None else layout.value,
+        padding=padding,
     )
     context = ErrorContext("the options", key_name=lambda key: f"--{key}")
     return ModelSpec(

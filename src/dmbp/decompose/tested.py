@@ -44,9 +44,11 @@ from dmbp.decompose.places import (
     Places,
     order_without_colour,
     place_worth,
+    sharpen_places,
     significance,
     smooth_places,
     window_runs,
+    windows_near_regions,
 )
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
@@ -202,12 +204,23 @@ def confirm_colours(
     runs = window_runs(changed, window=window, stride=test.stride, contexts=test.contexts)
     windows = runs[-1].windows
     details = details_for(test, windows)
-    progress = Progress(on_step, expected=_count_passes(changed, runs, len(details)))
+    near = windows_near_regions(question.rows.labels, windows, None if test.window else window)
+    passes = _count_passes(changed, runs, len(details))
+    passes += sum(map(len, near.values())) * (len(changed.tested) + test.contexts - 1)
+    progress = Progress(on_step, expected=passes)
     for_windows.progress = changed.progress = progress
     worths = for_windows.window_worth(runs)
-    if for_windows is not changed and not is_close(worths[0][0], runs[0], changed):
-        worths = changed.window_worth(runs)
+    if for_windows is not changed:
+        # Each row for itself: a map must not depend on what else is in the batch.
+        close = is_close(worths[0][0], runs[0], changed)[:, None]
+        if not close.all():
+            exact = changed.window_worth(runs)
+            worths = [
+                (torch.where(close, rough[0], found[0]), torch.where(close, rough[1], found[1]))
+                for rough, found in zip(worths, exact, strict=True)
+            ]
     places = smooth_places(place_worth(runs, worths))
+    places = sharpen_places(places, near, changed, contexts=test.contexts)
     stream = None
     if test.mixtures and any(detail.floor < 1 for detail in details):
         stream = mixture_stream(
@@ -252,14 +265,20 @@ def confirm_colours(
     )
 
 
-def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> bool:
-    """Return whether the windows worth most, (rows, windows), are worth as much in more bits."""
+def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> Tensor:
+    """Return in which rows the windows worth most are worth as much in more bits, (rows,).
+
+    Args:
+        worth: What each window is worth in fewer bits, (rows, windows).
+        run: The windows, and how they are removed.
+        exact: Runs the model in more bits.
+    """
     most = worth.abs().topk(min(TRIED_WINDOWS, worth.shape[1]), dim=1).indices
     masks = run.windows.masks(most)
     without = exact.scores([(run.removal, mask) for mask in masks.unbind(1)])
     expected = exact.score[:, None] - without
     error, size = ((k * k).sum(1).sqrt() for k in (worth.gather(1, most) - expected, expected))
-    return bool((error <= MOST_ROUGH * size).all())
+    return error <= MOST_ROUGH * size
 
 
 def propose(

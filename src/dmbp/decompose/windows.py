@@ -81,11 +81,14 @@ class Windows:
         return values.flatten(1)
 
     def paint(self, values: Tensor) -> Tensor:
-        """Return the mean of the windows over each pixel, (rows, *size), from (rows, windows)."""
+        """Return the mean of the windows over each pixel, (rows, *size), from (rows, windows).
+
+        It is 0 where there are no windows.
+        """
         values = values.unflatten(1, [len(axis) for axis in self.intervals])
         for axis in self.intervals:
             covers = axis.to(values.dtype)
-            values = values.movedim(1, -1) @ (covers / covers.sum(0))
+            values = values.movedim(1, -1) @ (covers / covers.sum(0).clamp(min=1))
         return values
 
 
@@ -177,6 +180,24 @@ def _starts(length: int, side: int, stride: float) -> Sequence[int]:
     step = max(1.0, stride * length)
     gaps = math.ceil((length - side) / step - 1e-9)
     return [round(k * (length - side) / gaps) for k in range(gaps + 1)] if gaps else [0]
+
+
+def windows_near(mask: Tensor, side: tuple[int, ...]) -> Windows:
+    """Return windows of these sides, half a window apart, that cover a mask and what is around it.
+
+    Around the box that holds the mask, two windows are covered on each side.
+    """
+    intervals: list[Tensor] = []
+    for axis, length in enumerate(mask.shape):
+        others = [k for k in range(mask.dim()) if k != axis]
+        inside = (mask.any(others) if others else mask).nonzero()
+        first = max(0, int(inside.min()) - 2 * side[axis])
+        last = min(length, int(inside.max()) + 1 + 2 * side[axis])
+        starts = _starts(last - first, side[axis], side[axis] / 2 / (last - first))
+        begin = first + torch.tensor(starts, device=mask.device)[:, None]
+        moments = torch.arange(length, device=mask.device)
+        intervals.append((moments >= begin) & (moments < begin + side[axis]))
+    return Windows(tuple(intervals), side)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dmbp.engine.base import (
     Terms,
     learn_by_steps,
 )
+from dmbp.engine.gradients import vector_products
 from dmbp.engine.plan.plan import ExecutionPlan
 from dmbp.linear import LinearNetwork, Site
 
@@ -80,8 +81,8 @@ class AutogradEngine:
     def _descend(self, streams: Sequence[Tensor], seeds: Tensor) -> None:
         active = [k for k, seed in enumerate(seeds) if bool(seed.any())]
         logits = list(self._logits.values())
-        gradients = torch.autograd.grad(
-            [streams[k] for k in active], logits, [seeds[k] for k in active], allow_unused=True
+        gradients = vector_products(
+            [streams[k] for k in active], logits, [seeds[k] for k in active]
         )
         for tensor, gradient in zip(logits, gradients, strict=True):
             tensor.grad = gradient

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dmbp.errors import InexactCapture
 from dmbp.linear.attention import AttentionPass, run_attention
+from dmbp.linear.capture import cache
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
 from dmbp.linear.freeze.freeze import check_exactness, freeze
@@ -241,14 +242,45 @@ class Linearizer:
             except InexactCapture:
                 # The model has changed since it was captured; it may have a new head.
                 del self._captured[self.runner.signature(inputs)]
+                self.runner.forget()
         extra = self.runner.extra_inputs
-        captured = with_composite_activations(
-            capture(self.runner.exportable(inputs), inputs, extra_inputs=extra)
-        )
-        frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
+        exportable = self.runner.exportable(inputs)
+        recalled = self._recalled(exportable, inputs, outputs)
+        if recalled is not None:
+            captured, frozen, exactness = recalled
+        else:
+            exported = capture(exportable, inputs, extra_inputs=extra)
+            captured = with_composite_activations(exported)
+            frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
+            if not self.runner.has_extra_inputs:
+                cache.keep(exported, exportable, inputs)
         check_independence(self.runner.outputs_with, inputs, extra, outputs)
         self._captured[self.runner.signature(inputs)] = captured
         return frozen, exactness
+
+    def _recalled(
+        self, exportable: Model, inputs: Tensor, outputs: Tensor
+    ) -> tuple[CapturedGraph, FrozenGraph, float] | None:
+        """Return a graph from the cache with what `_freeze` returns, or None.
+
+        The graph has to agree with the model at the inputs, as any graph, and at another input.
+        """
+        exported = None
+        if not self.runner.has_extra_inputs:
+            exported = cache.recall(exportable, inputs)
+        if exported is None:
+            return None
+        try:
+            captured = with_composite_activations(exported)
+            frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
+            other = -inputs[:1].flip(-1)
+            self._freeze_and_check(captured, other, self.runner.outputs(other))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a graph that is not this model's may fail in any way
+            cache.forget(exportable, inputs, "it does not agree with the model")
+            return None
+        return captured, frozen, exactness
 
     def _freeze_and_check(
         self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor

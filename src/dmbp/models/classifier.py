@@ -19,7 +19,9 @@ from dmbp.probabilities import activation_function
 from dmbp.targets import BoxLayout
 from dmbp.validation import Constraint, check_fields
 
-Fit = Literal["crop", "squeeze", "squeeze-crop", "whole"]
+Fit = Literal["crop", "squeeze", "squeeze-crop", "whole", "letterbox", "letterbox-corner"]
+LETTERBOXES: tuple[Fit, ...] = ("letterbox", "letterbox-corner")
+"""The fits that keep all of a photo in its own shape, and pad it to the input's."""
 ChannelOrder = Literal["rgb", "bgr"]
 Layout = Literal["nchw", "nhwc"]
 
@@ -75,6 +77,7 @@ CROP = Constraint(
 RESIZE = Constraint("a number of pixels, or height and width", _is_size, instance_of=(int, tuple))
 SIDE = Constraint("a number of pixels, at most 4096", lambda side: 1 <= side <= MAX_SIDE)
 MULTIPLE = Constraint("a number of pixels, at most 256", lambda side: 1 <= side <= 256)
+PADDING = Constraint("a grey from 0 to 255", lambda grey: 0 <= grey <= 255)
 CHANNELS = Constraint(
     '"rgb" or "bgr"', lambda order: order in get_args(ChannelOrder), instance_of=(str,)
 )
@@ -105,10 +108,14 @@ class Preprocessing:
             until it just covers `resize` (a number is the length of the short side), and takes the
             central `crop` of it; "squeeze" resizes the whole photo to `crop`; "squeeze-crop"
             resizes it to `resize` and takes the centre; "whole" makes the short side `crop` pixels
-            long and keeps all of it, so that `crop` must be a number.
+            long and keeps all of it, so that `crop` must be a number. "letterbox" resizes the
+            photo, keeping its shape, until it just fits into `crop`, and pads it with grey on both
+            sides, as most versions of YOLO take photos; "letterbox-corner" pads it at the right or
+            at the bottom only, as YOLOX does.
         longest: With the fit "whole", the most pixels of the long side: of a longer photo, the long
             side is made as long as this. Without it, there is no limit.
         multiple: With the fit "whole", sides are rounded down to multiples of this number.
+        padding: The grey that a letterbox is padded with, from 0 to 255.
         mean: Subtracted from each channel: three numbers in the order of `channels`, or one for
             grey images. They are in the range of `scale`.
         std: What each channel is then divided by, as many positive numbers as `mean` has.
@@ -131,6 +138,7 @@ class Preprocessing:
     channels: Annotated[ChannelOrder, CHANNELS] = "rgb"
     longest: Annotated[int, SIDE] | None = None
     multiple: Annotated[int, MULTIPLE] = 1
+    padding: Annotated[int, PADDING] = 114
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -150,7 +158,7 @@ class Preprocessing:
         if self.fit == "whole" and isinstance(self.crop, tuple):
             raise InputError(
                 f'the fit "whole" keeps the shape of a photo, so the size must be one number, the '
-                f"short side, not {format_size(self.crop)}: choose squeeze or crop"
+                f"short side, not {format_size(self.crop)}: choose squeeze, letterbox or crop"
             )
 
     @staticmethod
@@ -192,11 +200,13 @@ class Preprocessing:
             "std": list(self.std),
             "scale": self.scale,
             "channels": self.channels if len(self.mean) == 3 else "grey",
-            **self._whole_settings(),
+            **self._settings_of_fit(),
         }
 
-    def _whole_settings(self) -> dict[str, int]:
-        """Return the settings that only the fit "whole" has, where they limit anything."""
+    def _settings_of_fit(self) -> dict[str, int]:
+        """Return the settings that only some fits have, where they change anything."""
+        if self.fit in LETTERBOXES:
+            return {"padding": self.padding}
         if self.fit != "whole":
             return {}
         longest = {} if self.longest is None else {"longest": self.longest}
@@ -223,8 +233,22 @@ class Preprocessing:
         if self.fit in ("squeeze", "whole"):
             return resized
         down, across = self.size
-        left, top = round((width - across) / 2), round((height - down) / 2)
-        return resized.crop((left, top, left + across, top + down))
+        left, top = self._start(width, height)
+        if self.fit not in LETTERBOXES:
+            return resized.crop((left, top, left + across, top + down))
+        grey = self.padding / 255 if resized.mode == "F" else (self.padding,) * 3
+        padded = Image.new(resized.mode, (across, down), grey)
+        padded.paste(resized, (-left, -top))
+        return padded
+
+    def _start(self, width: int, height: int) -> tuple[int, int]:
+        """Return where the input's left and top are in the scaled photo; padding is below zero."""
+        if self.fit == "letterbox-corner":
+            return 0, 0
+        down, across = self.size
+        # Of an odd number of rows, YOLO's letterbox pads the greater half below.
+        half = -0.1 if self.fit == "letterbox" else 0
+        return round((width - across) / 2 - half), round((height - down) / 2 - half)
 
     def scaled_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the width and height that a photo is resized to before it is cropped.
@@ -249,6 +273,11 @@ class Preprocessing:
             return across, down
         if self.fit == "whole":
             return self._whole_size(width, height)
+        if self.fit in LETTERBOXES:
+            scale = min(across / width, down / height)
+            # Rounded as YOLOX does, and as the other versions do.
+            to_whole = int if self.fit == "letterbox-corner" else round
+            return max(1, to_whole(scale * width)), max(1, to_whole(scale * height))
         least_height, least_width = height_and_width(self.resize)
         if self.fit == "squeeze-crop":
             scaled = least_width, least_height
@@ -283,7 +312,7 @@ class Preprocessing:
         down, across = self.size
         # As `view` rounds: photo pixels for each pixel of the scaled photo.
         x, y = size[0] / width, size[1] / height
-        left, top = round((width - across) / 2), round((height - down) / 2)
+        left, top = self._start(width, height)
         return Frame(left * x, top * y, (left + across) * x, (top + down) * y, view=(across, down))
 
     def tensor(self, view: Image.Image) -> Tensor:
@@ -322,7 +351,8 @@ class Preprocessing:
 class Frame:
     """The part of a photo that a model sees: its sides in the photo's pixels.
 
-    `view` is the width and height of what the model sees, in pixels of its own.
+    With the padding of a letterbox, sides are outside the photo. `view` is the width and height of
+    what the model sees, in pixels of its own.
     """
 
     left: float

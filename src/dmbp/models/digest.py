@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from dmbp.linear.model.architecture import LIBRARIES
+
 
 def module_digest(module: nn.Module) -> str:
     """Return a digest of a module's tensors and of its architecture."""
@@ -37,10 +39,6 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     for name, part in module.named_modules():
         tensors |= {f"{name}.{k}": v for k, v in vars(part).items() if isinstance(v, Tensor)}
     return tensors
-
-
-LIBRARIES = ("builtins", "torch", "torchvision", "timm", "transformers", "dmbp")
-"""Packages whose classes are identified by name; other classes also by their source code."""
 
 
 DIGESTED_NAMES: Mapping[str, str] = {

@@ -26,6 +26,7 @@ from dmbp.models.classifier import (
     MAX_NUMBERS,
     MAX_SCALE,
     MULTIPLE,
+    PADDING,
     SIDE,
     ChannelOrder,
     Classifier,
@@ -127,6 +128,7 @@ class InputSettings:
         interpolation: Pillow's filter for resizing, in lower case: "bilinear", "bicubic" and so on.
         longest: With the fit "whole", the most pixels of the long side.
         multiple: With the fit "whole", what sides are rounded down to multiples of.
+        padding: The grey that a letterbox is padded with, from 0 to 255.
         layout: "nhwc" if the model takes images (batch, height, width, channels), "nchw" if it
             takes (batch, channels, height, width).
 
@@ -144,6 +146,7 @@ class InputSettings:
     interpolation: InterpolationName | None = None
     longest: Annotated[int, SIDE] | None = None
     multiple: Annotated[int, MULTIPLE] | None = None
+    padding: Annotated[int, PADDING] | None = None
     layout: Layout | None = None
 
     __pydantic_config__ = FORBID_UNKNOWN
@@ -188,6 +191,7 @@ class InputSettings:
             interpolation=INTERPOLATIONS.get(self.interpolation or "", interpolation),
             longest=sized.longest if self.longest is None else self.longest,
             multiple=self.multiple or preprocessing.multiple,
+            padding=preprocessing.padding if self.padding is None else self.padding,
         )
 
 
@@ -253,4 +257,5 @@ def settings_of(preprocessing: Preprocessing) -> InputSettings:
         interpolation=preprocessing.interpolation.name.lower(),
         longest=preprocessing.longest,
         multiple=preprocessing.multiple,
+        padding=preprocessing.padding,
     )

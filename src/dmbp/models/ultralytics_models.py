@@ -25,7 +25,7 @@ from dmbp.targets import YoloBoxes
 PREFIX = "ultralytics"
 
 STRIDE = 32
-"""The largest stride of the grids on which candidates lie; sides of photos are multiples of it."""
+"""The largest stride of the grids on which candidates lie; the input's side is a multiple of it."""
 
 BOXES = YoloBoxes((), is_transposed=True)
 """Boxes in pixels and probabilities, (4 + classes, candidates)."""
@@ -122,9 +122,10 @@ def adapted_ultralytics(classifier: Classifier) -> Classifier:
             f"{classifier.name} selects its boxes inside the network: choose a model without that, "
             "such as yolov8n.pt or yolo11n.pt"
         )
-    whole = replace(plain, fit="whole", longest=size, multiple=STRIDE)
+    side = -(-size // STRIDE) * STRIDE
+    padded = replace(plain, fit="letterbox", crop=side, resize=side)
     wrapped = CandidateBoxes(module, 4 + len(classes))
-    return replace(found, module=wrapped.eval(), preprocessing=whole, boxes=BOXES)
+    return replace(found, module=wrapped.eval(), preprocessing=padded, boxes=BOXES)
 
 
 def _image_size(module: Any) -> int:

@@ -22,6 +22,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load
@@ -33,6 +34,7 @@ from dmbp.models.state_dict import load_state_dict, read_state_dict
 
 NAME = "voc160"
 FILE = "weights/voc160.safetensors"
+GRAPH_FILE = "weights/voc160.graph"
 SHA256 = "6fd26fc0c35bdf6e4726a96dcd9feeac559f429a102ae83f43bc5e9c335034a0"
 
 CLASSES = (
@@ -114,6 +116,9 @@ class ResidualBlock(nn.Module):
 
 class SmallResNet(nn.Module):
     """Residual network of 3.9 million parameters, from normalised RGB to (batch, 20) logits."""
+
+    captured_graph: ClassVar = Path(__file__).parent / GRAPH_FILE
+    """Spares the first explanation the export (`linear/capture/cache.py`)."""
 
     def __init__(
         self,

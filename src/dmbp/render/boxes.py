@@ -39,7 +39,7 @@ def draw_boxes(
     axis = figure.add_subplot()
     small = photo.copy()
     small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    show_image(axis, numpy.asarray(small) / 255, title, lines=2)
+    show_image(axis, numpy.asarray(small) / 255, title, pictures=WIDTH)
     scale = small.width / photo.width
     for number, box in reversed(list(enumerate(boxes))):  # the strongest is drawn last, on top
         left, top, right, bottom = (side * scale - 0.5 for side in box.corners)

@@ -25,14 +25,16 @@ from dmbp.display import draw_names_literally
 from dmbp.render.colour import CURVES, GRID, INK, MARKER, OTHER_CURVES, Array
 from dmbp.render.panel import (
     NOTE_LINE,
-    TITLE_LINE_HEIGHT,
     PanelStyle,
     draw_legend,
     show_image,
-    title_height,
     write_note,
 )
 from dmbp.render.pictures import Picture
+from dmbp.render.titles import TITLE_LINE_HEIGHT, title_height
+
+COLUMN = 0.88
+"""The width of a picture, in those of a panel."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def draw_comparison(
     columns = min(COLUMNS, len(maps) + 1)
     rows = math.ceil((len(maps) + 1) / columns)
     # The other titles have two lines, for which there is room.
-    above = max(0.0, title_height(caption) - TITLE_LINE_HEIGHT)
+    above = max(0.0, title_height(caption, pictures=COLUMN) - TITLE_LINE_HEIGHT)
     width = style.row_height * columns * 0.82
     said = (f"for and against: {target}", INSERTION_MEANING)
     heading = "\n".join(line for text in said for line in wrap(text, HEADING_LETTERS * columns))
@@ -152,14 +154,14 @@ def draw_comparison(
     figure = Picture(figsize=size, layout="constrained")
     figure.suptitle(heading, fontsize=11, x=0.005, ha="left")
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[1.0] * rows + [0.035])
-    show_image(figure.add_subplot(grid[0, 0]), photo, caption)
+    show_image(figure.add_subplot(grid[0, 0]), photo, caption, pictures=COLUMN)
     ranked = sorted(maps, key=lambda item: -item.score)
     for place, item in enumerate(ranked, start=1):
         shown = style.evidence_image(shift_to_zero(item.attribution), photo)
         axis = figure.add_subplot(grid[place // columns, place % columns])
         what = "blank, row by row" if item.is_blank else "insertion"
         title = f"{item.name}\n{what} {item.score:.2f} · {format_duration(item.seconds)}"
-        show_image(axis, shown, title)
+        show_image(axis, shown, title, pictures=COLUMN)
     draw_legend(figure, figure.add_subplot(grid[-1, 0]), style.palette)
     if columns > 1:
         write_note(
@@ -211,12 +213,12 @@ def draw_sanity(
     """Draw a row for every method: its maps before and after, and the correlation in words."""
     style = style or PanelStyle()
     height = style.row_height * 0.8
-    size = height * 4.5, height * len(rows) + 1.1 + title_height(caption)
+    size = height * 4.5, height * len(rows) + 1.1 + title_height(caption, pictures=COLUMN)
     figure = Picture(figsize=size, layout="constrained")
     grid = figure.add_gridspec(
         len(rows) + 1, 4, width_ratios=[1, 1, 1, 1.4], height_ratios=[1.0] * len(rows) + [0.04]
     )
-    show_image(figure.add_subplot(grid[0, 0]), photo, caption)
+    show_image(figure.add_subplot(grid[0, 0]), photo, caption, pictures=COLUMN)
     for line, row in enumerate(rows):
         titles = SANITY_TITLES if line == 0 else ("", "")
         for column, (title, attribution) in enumerate(

@@ -20,8 +20,9 @@ from torch import Tensor
 from dmbp.errors import InputError
 from dmbp.render.colour import Array
 from dmbp.render.comparison import shift_to_zero
-from dmbp.render.panel import PanelStyle, draw_legend, show_image, title_height, write_note
+from dmbp.render.panel import PanelStyle, draw_legend, show_image, write_note
 from dmbp.render.pictures import Picture, stretch_contrast
+from dmbp.render.titles import title_height
 from dmbp.validation import suggests_keywords
 
 COLUMNS = 4

@@ -49,6 +49,7 @@ from dmbp.render.colour_test import (
     Sign,
 )
 from dmbp.render.pictures import Picture
+from dmbp.render.titles import TITLE_SIZE, title_height, wrap_title
 from dmbp.render.volume import View
 
 TermValues = tuple[float, float, float, float]
@@ -207,12 +208,6 @@ def linear_map_pictures(row: PanelRow) -> tuple[Array, Array]:
     )
 
 
-TITLE_WIDTH = 36
-"""How many letters fit above a picture."""
-
-TITLE_LINE_HEIGHT = 0.27
-"""The height of a line of a title, in inches."""
-
 TERMS_WIDTH = 1.15
 """The width of the bars, in widths of a picture."""
 
@@ -257,7 +252,7 @@ def draw_panel(
         heights += [picture * lines] * lines + [sentence_height(sentence)]
         heights += [max(picture, LEAST_BARS)] * style.terms
         above = (row.photo_caption, row.target_caption, *(photo.title for photo in photos))
-        titles += lines * (0.4 + title_height(*above, lines=lines)) + 0.4 * style.terms
+        titles += lines * (0.4 + title_height(*above, pictures=lines)) + 0.4 * style.terms
     legend = [0.1, NOTE_LINE * max(1, note.count("\n"))]
     size = 4 * side, sum(heights) + titles + sum(legend) + 0.3
     figure = Picture(figsize=size, layout="constrained")
@@ -303,11 +298,11 @@ def _draw_tested_row(
 ) -> None:
     """Draw photo, evidence, and the photo without the pixels of each colour."""
     axes = [figure.add_subplot(place) for place in places[: 2 + len(changed)]]
-    show_image(axes[0], row.photo, row.photo_caption, lines=lines)
+    show_image(axes[0], row.photo, row.photo_caption, pictures=lines)
     draw_region(axes[0], row)
-    draw_evidence(axes[1], row, row.target_caption, style, lines=lines)
+    draw_evidence(axes[1], row, row.target_caption, style, pictures=lines)
     for axis, photo in zip(axes[2:], changed, strict=True):
-        show_image(axis, photo.picture, photo.title, lines=lines)
+        show_image(axis, photo.picture, photo.title, pictures=lines)
         for points in photo.outlines:
             axis.plot(*points.T, color=photo.colour, linewidth=1.6)
     for axis in (axes[0], *axes[2:]):
@@ -425,30 +420,10 @@ def write_sentence(axis: Axes, sentence: str) -> None:
     text.set_in_layout(False)
 
 
-def wrap_title(title: str, *, lines: int = 1) -> str:
-    """Wrap each line of a title to a picture's width; if it takes more than two, cut its middle.
-
-    Pictures in two lines are twice as wide.
-    """
-    wrapped_lines: list[str] = []
-    width = lines * TITLE_WIDTH
-    for line in title.split("\n"):
-        wrapped = wrap(line, width)
-        if len(wrapped) > 2:
-            wrapped = [wrapped[0], "…" + line[-width + 1 :].lstrip(" ,;:")]
-        wrapped_lines += wrapped
-    return "\n".join(wrapped_lines)
-
-
-def title_height(*titles: str, lines: int = 1) -> float:
-    """Return the inches that titles of more than one line need above a row of pictures."""
-    return TITLE_LINE_HEIGHT * max(wrap_title(title, lines=lines).count("\n") for title in titles)
-
-
-def show_image(axis: Axes, picture: Array, title: str, *, lines: int = 1) -> None:
-    """Show a picture without ticks under a title; `lines` is as for `wrap_title`."""
+def show_image(axis: Axes, picture: Array, title: str, *, pictures: float = 1) -> None:
+    """Show a picture without ticks under a title; `pictures` is as for `wrap_title`."""
     axis.imshow(picture, interpolation="nearest")
-    axis.set_title(wrap_title(title, lines=lines), fontsize=11)
+    axis.set_title(wrap_title(title, pictures=pictures), fontsize=TITLE_SIZE)
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():
@@ -456,12 +431,12 @@ def show_image(axis: Axes, picture: Array, title: str, *, lines: int = 1) -> Non
 
 
 def draw_evidence(
-    axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None, *, lines: int = 1
+    axis: Axes, row: PanelRow, title: str, style: PanelStyle | None = None, *, pictures: float = 1
 ) -> None:
     """Draw a row's map over its photo, with a line around its region, under a title."""
     style = style or PanelStyle()
     evidence = style.evidence_image(row.attribution, row.photo, row.views)
-    show_image(axis, evidence, title, lines=lines)
+    show_image(axis, evidence, title, pictures=pictures)
     label_views(axis, row.views)
     draw_region(axis, row)
 

@@ -1,12 +1,12 @@
 """`Region`: a part of a map of scores, such as a segmentation's.
 
     Region("cat")                         where the model predicts a cat
-    Region("cat", box=(40, 30, 90, 120))  left, top, right and bottom in pixels of the input
+    Region("cat", box=(40, 30, 90, 120))  where it does in a box: left, top, right, bottom
     Region("cat", point=(64, 80))         the place of a pixel
     Region(mask=mask)                     where a mask is true
 
-The score is the mean of a class's scores over the region. Outputs are (classes, height, width) or
-(height, width), of the input's size or smaller.
+The score is the mean of a class's scores over the region, which is found once, in the whole image.
+Outputs are (classes, height, width) or (height, width), of the input's size or smaller.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ MAX_MASK = 4096 * 4096
 class Region(NamedTarget):
     """A class in a region of a map of scores.
 
-    Without a mask, box or point, the region is where the model predicts the class; it is found once
-    and kept while pixels are removed.
+    Without a mask or point, the region is where the model predicts the class, in all of the image
+    or in a box. It is found once and kept while pixels are removed. Whoever draws a box around
+    something means what is in it, not the places between it and the box, whose scores are far below
+    zero and would decide the mean. If the class is predicted nowhere in the box, the region is all
+    of the box: then the question is why not.
 
     Args:
         subject: The class, by number or name. By default the class that is predicted most in the
-            region. Without a region, class 0 counts only if nothing else is predicted, because it
-            is usually the background.
-        mask: True or above 0 inside the region: (height, width) of the input or of the outputs.
-        box: Left, top, right and bottom of the region, in pixels of the input.
+            region. Without a mask or point, class 0 counts only if nothing else is predicted,
+            because it is usually the background.
+        mask: True or above 0 inside the region: (height, width) of the input or of the outputs. All
+            of it counts, whatever is predicted there.
+        box: Left, top, right and bottom, in pixels of the input.
         point: x and y of a pixel of the input.
     """
 
@@ -62,16 +66,9 @@ class Region(NamedTarget):
     def bind(self, context: TargetContext) -> BoundTarget:
         """Return the mean score over the region, for one image."""
         scores = score_maps(context)
-        inside = self._inside(context, scores)
-        index = self._class(context, scores, inside)
-        if inside is None:
-            inside = predicted_classes(scores) == index
-            if not inside.any():
-                name = context.class_name(index)
-                raise TargetError(
-                    f"the model predicts {name} nowhere in this image: give the region as a box, "
-                    "a point or a mask"
-                )
+        given = self._inside(context, scores)
+        index = self._class(context, scores, given)
+        inside = self._counted(context, scores, index, given)
         weights = torch.zeros_like(scores)
         weights[index] = inside.to(scores) / inside.sum()
 
@@ -79,6 +76,8 @@ class Region(NamedTarget):
             maps = context.probabilities(found.view(scores.shape), 0, activation)
             return (maps * weights.to(found)).sum()
 
+        is_part = given is not None and bool((inside != given).any())
+        places = "the places in the box where it is predicted" if is_part else "the region"
         is_single = len(scores) == 1 and context.classes is None
         name = "the region" if is_single else context.class_name(index)
         where = self._where
@@ -88,8 +87,25 @@ class Region(NamedTarget):
             weights=weights.view(context.outputs.shape),
             probability=probability,
             region=_resized(inside, context.size),
-            score_words="the mean of the model's outputs for the class over the region",
+            score_words=f"the mean of the model's outputs for the class over {places}",
         )
+
+    def _counted(
+        self, context: TargetContext, scores: Tensor, index: int, given: Tensor | None
+    ) -> Tensor:
+        """Return the places that count: a given mask or point, or where the class is predicted."""
+        if given is not None and self.box is None:
+            return given
+        predicted = predicted_classes(scores) == index
+        predicted = predicted if given is None else predicted & given
+        if predicted.any():
+            return predicted
+        if given is None:
+            raise TargetError(
+                f"the model predicts {context.class_name(index)} nowhere in this image: give the "
+                "region as a box, a point or a mask"
+            )
+        return given
 
     def _class(self, context: TargetContext, scores: Tensor, inside: Tensor | None) -> int:
         if self.subject is not None:
@@ -100,7 +116,8 @@ class Region(NamedTarget):
         predicted = predicted_classes(scores)
         found = predicted.flatten() if inside is None else predicted[inside]
         counts = torch.bincount(found, minlength=len(scores))
-        if inside is None and counts[1:].any():
+        is_rough = inside is None or self.box is not None
+        if is_rough and counts[1:].any():
             counts[0] = 0
         return int(counts.argmax())
 

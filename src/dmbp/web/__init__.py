@@ -6,7 +6,8 @@
     guard           who may ask: hosts, origins, a token, and how large a request may be
     asks            what a request asks, checked value by value
     store           photos and answers that are kept in memory, within limits
-    work_queue      a bounded queue in front of one process, with time limits and cancelling
+    waiting_line    who has a place, and who is told to return, in the order of coming
+    work_queue      a queue in front of one process, with time limits and cancelling
     worker_process  the first code of such a process
     decoding        the process that decodes photos, within limits of its own
     answers         the process that owns the model: predictions, explanations, other methods

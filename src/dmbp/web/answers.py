@@ -13,6 +13,7 @@ from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy
@@ -42,7 +43,12 @@ from dmbp.web.store import OpenedPhoto, SeenPhoto
 from dmbp.web.worker_process import Report, refusal_of
 from dmbp.workflows.compare import compare
 from dmbp.workflows.explain import explain_photo, result_stem
-from dmbp.workflows.explained_target import ClassTarget, NamedClass, explained_targets
+from dmbp.workflows.explained_target import (
+    ClassTarget,
+    ExplainedTarget,
+    NamedClass,
+    explained_targets,
+)
 from dmbp.workflows.explanation import PhotoExplanation, report_heading
 from dmbp.workflows.prediction import ModelSpec, Prediction, run_on_view
 from dmbp.workflows.sanity import check_sanity
@@ -53,8 +59,11 @@ KEPT = 8
 
 TOP = 5
 SANITY_DRAWS = 3
-TOGETHER = {"cpu": 4, "cuda": 16}
-"""How many explanations of one shape are computed together."""
+_SAMPLE = 'from dmbp.data import sample_photos; sample_photos()["{}"][0]'
+"""The Python code of a sample photo, by its name."""
+
+TOGETHER = {"cuda": 16}
+"""How many explanations of one shape are computed together; on a CPU that would gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,7 @@ class ModelService:
         self._explainer = DMBP(self._classifier.module, **settings)
         self._linearizer = Linearizer(self._classifier.module)
         self._kept: OrderedDict[tuple[Any, ...], PhotoExplanation] = OrderedDict()
+        self._samples: set[str] = set()
         self._style = PanelStyle()
         self._kinds: Mapping[str, Callable[[Asked, Report], Any]] = {
             "region": self._region,
@@ -184,6 +194,7 @@ class ModelService:
         for name, (image, targets) in photos.items():
             pixels = Pixels.of(image)
             upload = Upload(sha256(pixels.content).hexdigest(), name, pixels)
+            self._samples.add(upload.digest)
             target = targets[0] if targets[0] in known else None
             opened.append((self._open(upload), target))
         return opened
@@ -243,7 +254,8 @@ class ModelService:
             try:
                 found = self._explain_together([asks[k] for k in group], report)
                 for index, explanation in zip(group, found, strict=True):
-                    answers[index] = self._explained(asks[index], explanation)
+                    answer = self._explained(asks[index], explanation)
+                    answers[index] = {**answer, "together": len(group)}
             except DMBPError as error:
                 for index in group:
                     answers[index] = refusal_of(error)
@@ -265,12 +277,14 @@ class ModelService:
         advance = _Steps(self._explainer, report)
         if len(asks) == 1:
             return [self._explanation(asks[0], advance)]
+        started = perf_counter()
         predictions = [self._predict(asked) for asked in asks]
         decomposition = self._explainer.explain(
             torch.cat([prediction.inputs for prediction in predictions]),
             target=[prediction.targets[0].target for prediction in predictions],
             on_iteration=advance,
         )
+        advance.seconds["explaining"] = perf_counter() - started
         described = self._explainer.described()
         found: list[PhotoExplanation] = []
         for row, (asked, prediction) in enumerate(zip(asks, predictions, strict=True)):
@@ -350,7 +364,7 @@ class ModelService:
             "exactness": d.exactness,
             "seconds": round(explanation.seconds["explaining"], 2),
             "command": self._command(asked),
-            "python": self._python(asked),
+            "python": self._python(asked, target),
         }
 
     def _region(self, asked: Asked, report: Report) -> dict[str, Any]:
@@ -424,20 +438,29 @@ class ModelService:
     def _file(self, asked: Asked, report: Report) -> Content:
         """Return a file about an explanation."""
         explanation = self._explanation(asked, _Steps(self._explainer, report))
-        stem = f"{result_stem(Path(asked.photo.name))}-{explanation.prediction.targets[0].slug()}"
+        stem = _stem(asked.photo, explanation.prediction.targets[0])
         return _FILES[asked.ask.file or ""](explanation, stem)
 
     def _command(self, asked: Asked) -> str:
         """Return the command that explains the same photo on the command line."""
-        ask = asked.ask
-        words = ["dmbp", "explain", asked.photo.name, *self._model_options]
+        ask, name = asked.ask, self._file_name(asked.photo)
+        words = ["dmbp", "explain", name, *self._model_options]
         words += [] if ask.target is None else ["--target", ask.target]
         for other in ask.rather_than:
             words += ["--rather-than", other]
-        for name, value in self._settings.items():
-            if (name, value) != ("preset", "tested"):
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        return " ".join(_quoted(word) for word in words)
+        for setting, value in self._settings.items():
+            if (setting, value) != ("preset", "tested"):
+                words += [f"--{setting.replace('_', '-')}", str(value)]
+        command = shlex.join(words)
+        if asked.photo.digest not in self._samples:
+            return command
+        code = f'{_SAMPLE.format(asked.photo.name)}.save("{name}")'
+        return f"{shlex.join(['python', '-c', code])}\n{command}"
+
+    def _file_name(self, photo: SeenPhoto) -> str:
+        """Return the photo's name as an argument of a command; sample photos are saved first."""
+        name = f"{photo.name}.png" if photo.digest in self._samples else photo.name
+        return f"./{name}" if name.startswith("-") else name
 
     @cached_property
     def _model_options(self) -> list[str]:
@@ -460,9 +483,9 @@ class ModelService:
             words += ["--prompt", prompt]
         return words + ["--trust-model-file"] * spec.trust_model_file
 
-    def _python(self, asked: Asked) -> str:
+    def _python(self, asked: Asked, target: ExplainedTarget) -> str:
         """Return the Python code that makes the same map."""
-        spec, ask = self._spec, asked.ask
+        spec, ask, photo = self._spec, asked.ask, asked.photo
         inputs = {name: getattr(spec.inputs, name) for name in spec.inputs.given}
         options = {
             "model": spec.model,
@@ -475,10 +498,16 @@ class ModelService:
             "device": spec.device,
             **{k: v for k, v in self._settings.items() if (k, v) != ("preset", "tested")},
         }
+        opening = _SAMPLE.format(photo.name) if photo.digest in self._samples else repr(photo.name)
+        first, shown = opening.rpartition("; ")[::2]
         given = [f"{name}={value!r}" for name, value in options.items() if value]
-        arguments = "".join(f"    {line},\n" for line in (repr(asked.photo.name), *given))
+        arguments = "".join(f"    {line},\n" for line in (shown, *given))
+        picture = f"{_stem(photo, target)}.png"
         return (
-            f"import dmbp\n\nexplanation = dmbp.explain(\n{arguments})\nexplanation.attribution\n"
+            f"import dmbp\n{first and first + chr(10)}\n"
+            f"explanation = dmbp.explain(\n{arguments})\n"
+            f"explanation.plot({picture!r})\n"
+            "explanation.attribution  # what the file .npy holds\n"
         )
 
 
@@ -531,6 +560,11 @@ def _no_files(target: str) -> str:
     return target
 
 
+def _stem(photo: SeenPhoto, target: ExplainedTarget) -> str:
+    """Return how the names of files about an explanation begin."""
+    return f"{result_stem(Path(photo.name))}-{target.slug()}"
+
+
 def _score(target: Any, outputs: Tensor) -> float:
     flat = outputs.flatten()[None]
     return float(read_target(target, outputs=flat, shape=tuple(outputs.shape)).scores(flat))
@@ -549,10 +583,6 @@ def _unpacked(bits: bytes, size: tuple[int, ...]) -> Tensor:
 
 def _class_record(named: NamedClass) -> dict[str, Any]:
     return {"index": named.index, "name": named.name, "probability": named.probability}
-
-
-def _quoted(word: str) -> str:
-    return shlex.quote(word)
 
 
 def _base64(values: Any) -> str:

@@ -31,13 +31,17 @@ from dmbp.web.answers import Asked, Content, Facts, Upload
 from dmbp.web.asks import LONGEST_LINE, Ask, parse_ask
 from dmbp.web.guard import LOOPBACK, Bodies, Guard, RefusedRequest, send_refusal
 from dmbp.web.store import ByteStore, OpenedPhoto
-from dmbp.web.work_queue import Answer, Event, JobFailed, Position, QueueFull, WorkQueue
+from dmbp.web.waiting_line import LineFull, WaitingLine
+from dmbp.web.work_queue import Answer, Event, JobFailed, Position, WorkQueue
 from dmbp.web.worker_process import FailedAsk, ProgressEvent
 from dmbp.workflows.prediction import ModelSpec
 
-PHOTO_BYTES = 64 * 2**20
-ANSWER_BYTES = 96 * 2**20
-"""How much is kept of what the model saw of photos, and of answers."""
+PHOTO_BYTES = 48 * 2**20
+ANSWER_BYTES = 32 * 2**20
+"""How much is kept of what the model saw of photos, and of answers.
+
+With a model of 160 × 160 pixels about 350 photos, whose links open, and the last 100 answers.
+"""
 
 KEPT_KINDS = ("explain", "method", "sanity")
 """The kinds of asks whose answers are kept."""
@@ -155,16 +159,15 @@ class Page:
         self.decoder = WorkQueue(
             "dmbp.web.decoding:Decoder",
             what="decodes photos",
-            size=options.waiting,
             seconds=DECODING_SECONDS,
         )
         self.model = WorkQueue(
             "dmbp.web.answers:ModelService",
             (options.spec, dict(options.settings)),
             what="runs the model",
-            size=options.waiting,
             seconds=options.seconds,
         )
+        self.line = WaitingLine(options.waiting)
         self.bodies = Bodies()
         self._photos: ByteStore[OpenedPhoto] = ByteStore(PHOTO_BYTES)
         self._answers: ByteStore[bytes] = ByteStore(ANSWER_BYTES)
@@ -185,7 +188,7 @@ class Page:
             await self.stop()
             raise
         facts: Facts = self.model.facts
-        self.model.together = facts.together
+        self.model.together = self.line.at_once = facts.together
         self._samples = facts.samples
         self._first = asyncio.create_task(self._explain_sample())
 
@@ -198,8 +201,8 @@ class Page:
     async def _explain_sample(self) -> None:
         for opened, target in self._samples[:1]:
             ask = Ask("explain", opened.photo.digest, opened.photo.name, target)
-            with suppress(JobFailed, QueueFull, RefusedRequest):
-                async for _ in self._events(ask, None):
+            with suppress(JobFailed, LineFull, RefusedRequest):
+                async for _ in self._events(ask, None, None):
                     pass
 
     async def describe(self, _: Request) -> Response:
@@ -246,7 +249,7 @@ class Page:
 
     async def _answer(self, ask: Ask, content: bytes | None, scope: Scope, send: Send) -> None:
         wanted = dict(scope["headers"]).get(b"accept", b"")
-        events = self._events(ask, content)
+        events = self._events(ask, content, scope.get("client"))
         del content
         try:
             # Who cannot be answered at all is told by the status.
@@ -259,61 +262,81 @@ class Page:
                 event = await anext(events)
             if isinstance(event, FailedAsk):
                 raise _refused(event)
-        except (QueueFull, JobFailed, RefusedRequest) as error:
+        except (LineFull, JobFailed, RefusedRequest) as error:
             raise _refused(error) from error
         finally:
             await events.aclose()
         await _response(event.value)(scope, _nothing, send)
 
-    async def _events(self, ask: Ask, content: bytes | None) -> AsyncGenerator[Event]:
+    async def _events(
+        self, ask: Ask, content: bytes | None, client: tuple[str, int] | None
+    ) -> AsyncGenerator[Event]:
         """Yield what happens until there is an answer: bytes of JSON, or a file.
 
         Raises:
             RefusedRequest: If the photo is not known.
-            QueueFull: If too many wait.
+            LineFull: If too many wait.
             JobFailed: If the photo cannot be opened.
         """
-        opened = await self._open(ask, content)
-        content = None
-        if ask.kind == "open":
-            yield Answer(json.dumps(opened.record).encode())
-            return
-        ask = ask.about(opened.photo.digest)
-        key = (ask.kind, ask.question, ask.method)
-        kept = self._answers.get(key) if ask.kind in KEPT_KINDS else None
-        if kept is not None:
-            yield Answer(kept)
-            return
-        shape = opened.photo.view.size if ask.kind == "explain" else None
-        job = self.model.submit(ask.kind, Asked(ask, opened.photo), shape=shape)
-        async for event in job:
-            if isinstance(event, Answer) and not isinstance(event.value, Content):
-                encoded = json.dumps(event.value).encode()
-                if ask.kind in KEPT_KINDS:
-                    self._answers.put(key, encoded, len(encoded))
-                yield Answer(encoded)
-            else:
-                yield event
-
-    async def _open(self, ask: Ask, content: bytes | None) -> OpenedPhoto:
-        """Return a photo that is known, or comes with the ask."""
         digest = ask.photo if content is None else sha256(content).hexdigest()
-        for sample, _ in self._samples:
-            if sample.photo.digest == digest:
-                return sample
-        opened = self._photos.get(digest)
-        if opened is not None:
-            return opened
-        if content is None or digest is None:
+        if digest is None or (content is None and self._known(digest) is None):
             raise RefusedRequest(
                 404, "the server does not have this photo any longer: drop it again"
             )
+        ask = ask.about(digest)
+        opened = self._known(digest)
+        kept = self._kept(ask, opened)
+        if kept is not None:
+            yield Answer(kept)
+            return
+        # Whoever is told to return sends the same again, from the same address.
+        with self.line.place((client and client[0], ask)):
+            if opened is None:
+                assert content is not None
+                opened = await self._open(ask, content)
+                content = None
+            if ask.kind == "open":
+                yield Answer(json.dumps(opened.record).encode())
+                return
+            shape = opened.photo.view.size if ask.kind == "explain" else None
+            job = self.model.submit(ask.kind, Asked(ask, opened.photo), shape=shape)
+            async for event in job:
+                if isinstance(event, Answer) and not isinstance(event.value, Content):
+                    encoded = json.dumps(event.value).encode()
+                    if ask.kind in KEPT_KINDS:
+                        self._answers.put(_key(ask), encoded, len(encoded))
+                    yield Answer(encoded)
+                else:
+                    yield event
+
+    def _known(self, digest: str) -> OpenedPhoto | None:
+        """Return a photo that was opened before."""
+        for sample, _ in self._samples:
+            if sample.photo.digest == digest:
+                return sample
+        return self._photos.get(digest)
+
+    def _kept(self, ask: Ask, opened: OpenedPhoto | None) -> bytes | None:
+        """Return an answer that takes no time."""
+        if opened is None:
+            return None
+        if ask.kind == "open":
+            return json.dumps(opened.record).encode()
+        return self._answers.get(_key(ask)) if ask.kind in KEPT_KINDS else None
+
+    async def _open(self, ask: Ask, content: bytes) -> OpenedPhoto:
+        """Decode a photo, and let the model see it."""
+        assert ask.photo is not None
         upload = decoding.EncodedPhoto(content, ask.name, self.model.facts.takes_deep)
         pixels = await self.decoder.submit("decode", upload).answer()
-        opened = await self.model.submit("open", Upload(digest, ask.name, pixels)).answer()
+        opened = await self.model.submit("open", Upload(ask.photo, ask.name, pixels)).answer()
         kept_bytes = len(opened.photo.view.content) + len(opened.record["view"]) + 2000
-        self._photos.put(digest, opened, kept_bytes)
+        self._photos.put(ask.photo, opened, kept_bytes)
         return opened
+
+
+def _key(ask: Ask) -> tuple[Any, ...]:
+    return ask.kind, ask.question, ask.method
 
 
 def _refused(error: Exception | FailedAsk) -> RefusedRequest:
@@ -322,9 +345,9 @@ def _refused(error: Exception | FailedAsk) -> RefusedRequest:
         error = error.refusal
     if isinstance(error, FailedAsk):
         return RefusedRequest(500 if error.is_bug else 422, error.sentence)
-    if isinstance(error, QueueFull):
+    if isinstance(error, LineFull):
         sentence = f"{error}; there should be room in {error.retry_after} seconds"
-        return RefusedRequest(503, sentence, retry_after=error.retry_after)
+        return RefusedRequest(503, sentence, retry_after=error.retry_after, before=error.before)
     assert isinstance(error, RefusedRequest)
     return error
 
@@ -351,7 +374,7 @@ async def _stream(first: Event, rest: AsyncIterator[Event], scope: Scope, send: 
     try:
         async for event in rest:
             await tell(event)
-    except (QueueFull, JobFailed, RefusedRequest) as error:
+    except (JobFailed, RefusedRequest) as error:
         await tell(FailedAsk(_refused(error).sentence))
     await send({"type": "http.response.body", "body": b""})
 

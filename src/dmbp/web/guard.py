@@ -56,11 +56,22 @@ BODY_SECONDS = 30.0
 
 
 class RefusedRequest(Exception):
-    """A request that is not answered: the status and a sentence."""
+    """A request that is not answered: the status and a sentence.
 
-    def __init__(self, status: int, sentence: str, *, retry_after: int | None = None) -> None:
+    It may say in how many seconds to ask again, and how many requests go before it.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        *,
+        retry_after: int | None = None,
+        before: int | None = None,
+    ) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.retry_after = status, sentence, retry_after
+        self.status, self.sentence = status, sentence
+        self.retry_after, self.before = retry_after, before
 
 
 class Guard:
@@ -172,8 +183,12 @@ async def send_refusal(send: Send, refused: RefusedRequest) -> None:
     headers = {"content-type": "application/json", "connection": "close"}
     if refused.retry_after is not None:
         headers["retry-after"] = str(refused.retry_after)
-    content = json.dumps({"error": refused.sentence, "retry_after": refused.retry_after})
-    await _send(send, refused.status, content.encode(), headers)
+    values = {
+        "error": refused.sentence,
+        "retry_after": refused.retry_after,
+        "before": refused.before,
+    }
+    await _send(send, refused.status, json.dumps(values).encode(), headers)
 
 
 async def _send(send: Send, status: int, content: bytes, headers: dict[str, str]) -> None:

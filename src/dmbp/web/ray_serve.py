@@ -1,6 +1,6 @@
 """The page on a Ray cluster: replicas of the app, each with a model of its own.
 
-    pip install 'dmbp[web]' 'ray[serve]'
+    pip install 'dmbp[ray]'
     serve run dmbp.web.ray_serve:app model=resnet50 device=cuda replicas=4 gpus=1 hosts=box.example
 
 Ray sends each request to any replica. One that does not know a photo says so, and the page sends it

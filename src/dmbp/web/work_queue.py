@@ -1,8 +1,8 @@
-"""A bounded queue in front of one worker process.
+"""A queue in front of one worker process.
 
-    queue = WorkQueue("module:class", arguments, size=16, seconds=120)
+    queue = WorkQueue("module:class", arguments, what="runs the model", seconds=120)
     await queue.start()
-    job = queue.submit("explain", ask)     # QueueFull if too many wait
+    job = queue.submit("explain", ask)
     async for event in job: ...            # positions in the queue, progress, then Done or Failed
     job.cancel()
 
@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from math import ceil
 from multiprocessing import get_context
 from threading import Thread
 from typing import Any
@@ -45,14 +44,6 @@ GRACE = 3.0
 
 RESTART_PAUSE = 1.0
 """Seconds between attempts to start a process that fails to."""
-
-
-class QueueFull(Exception):
-    """Too many jobs wait; in about `retry_after` seconds there should be room."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__("too many people are asking at once")
-        self.retry_after = retry_after
 
 
 class JobFailed(Exception):
@@ -133,7 +124,6 @@ class WorkQueue:
         service: The class of the service, as `module:class`; it is imported in the process.
         arguments: What it is made with.
         what: What the process does, for sentences.
-        size: The most jobs that wait.
         seconds: How long a job may be computed.
         together: The most jobs of one kind and shape that are computed together.
     """
@@ -144,19 +134,16 @@ class WorkQueue:
         arguments: tuple[Any, ...] = (),
         *,
         what: str,
-        size: int,
         seconds: float,
         together: int = 1,
     ) -> None:
         self.facts: Any = None
-        self.size = size
         self._service, self._arguments, self._what = service, pickle.dumps(arguments), what
         self._seconds, self.together = seconds, together
         self._waiting: deque[Job] = deque()
         self._running: Sequence[Job] = ()
         self._wake = asyncio.Event()
         self._numbers = count(1)
-        self._typical_seconds = 1.0
         self._process: _Process | None = None
         self._runner: asyncio.Task[None] | None = None
 
@@ -186,23 +173,12 @@ class WorkQueue:
         return None if self._process is None else self._process.pid
 
     def submit(self, kind: str, ask: Any, *, shape: Any = None) -> Job:
-        """Add a job; those of one kind and shape, unless that is None, are computed together.
-
-        Raises:
-            QueueFull: If too many jobs wait.
-        """
-        if len(self._waiting) >= self.size:
-            raise QueueFull(self.retry_after)
+        """Add a job; those of one kind and shape, unless that is None, are computed together."""
         job = Job(self, kind, ask, shape)
         self._waiting.append(job)
         self._tell_positions()
         self._wake.set()
         return job
-
-    @property
-    def retry_after(self) -> int:
-        """In how many seconds half of those that wait now should be done, at least 1."""
-        return max(1, min(60, ceil(self._typical_seconds * len(self._waiting) / 2)))
 
     def forget(self, job: Job) -> None:
         """Remove a cancelled job, or stop computing it."""
@@ -271,8 +247,7 @@ class WorkQueue:
         """Compute jobs together, until they are done, cancelled, late, or the process ends."""
         loop = asyncio.get_running_loop()
         task = Batch(next(self._numbers), jobs[0].kind, tuple(job.ask for job in jobs))
-        started = loop.time()
-        deadline = started + self._seconds
+        deadline = loop.time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
                 if not await process.send(task):
@@ -294,9 +269,6 @@ class WorkQueue:
                         job.finish(message.refusal)
                     return None
                 elif isinstance(message, Done) and message.number == task.number:
-                    self._typical_seconds += 0.2 * (
-                        (loop.time() - started) / len(jobs) - self._typical_seconds
-                    )
                     for job, value in zip(jobs, message.answers, strict=True):
                         job.finish(value if isinstance(value, FailedAsk) else Answer(value))
                     return None

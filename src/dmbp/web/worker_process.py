@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from dmbp.errors import DMBPError, first_line, one_line
+from dmbp.process import return_free_memory
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ class _Worker:
             return
         while (task := self._tasks.get()) is not None:
             self._answer(service, task)
+            del task
+            return_free_memory()
 
     def _answer(self, service: Service, task: Batch) -> None:
         def report(step: int, of: int, doing: str) -> None:

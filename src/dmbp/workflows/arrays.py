@@ -27,6 +27,7 @@ from dmbp.render import (
     panel_rows,
     series_rows,
 )
+from dmbp.render.colour_test import IMAGE_WORDS
 from dmbp.render.pictures import shown_bands
 from dmbp.targets import TargetContext
 from dmbp.workflows.explained_target import Asked, explained_targets
@@ -127,7 +128,7 @@ class ArrayExplanation(Explanation[ArrayPrediction]):
         numbers = ", ".join(str(band + 1) for band in shown_numbers)
         of_bands = f", bands {numbers} of {count}" if len(shown_numbers) < count else ""
         verdict = prediction.verdict(decimals=decimals)
-        return panel_rows(
+        rows = panel_rows(
             self.decomposition,
             photo_captions=[f"the {WORDS[dims]}{of_bands}\n{verdict}"] * len(targets),
             target_captions=captions,
@@ -135,6 +136,8 @@ class ArrayExplanation(Explanation[ArrayPrediction]):
             regions=[target.region for target in targets],
             bands=prediction.bands,
         )
+        # An image of one channel may be a photo, but here it is none.
+        return [replace(row, words=IMAGE_WORDS) for row in rows] if dims == 4 else rows
 
     def labels(self) -> Labels:
         """Return the names and bands that pictures show."""

@@ -17,7 +17,7 @@ from dmbp.data import sample_photos
 from dmbp.errors import DMBPError, one_line
 from dmbp.linear import Site
 from dmbp.models import Classifier, Preprocessing
-from dmbp.models.classifier import format_size
+from dmbp.models.classifier import LETTERBOXES, format_size
 from dmbp.render.comparison import format_duration
 from dmbp.workflows.examination import Examination, Peak, Refusal, examine
 from dmbp.workflows.explained_target import NamedClass
@@ -78,6 +78,8 @@ class PhotoCheck:
             resized = f", the long side at most {seen.longest}"
         if seen.fit == "whole" and seen.multiple > 1:
             resized += f", sides in multiples of {seen.multiple}"
+        if seen.fit in LETTERBOXES:
+            resized = f", padded with grey {seen.padding} of 255"
         values = {
             "size": f"{format_size(seen.crop)} (height×width)",
             "fit": f"{seen.fit}{resized}",

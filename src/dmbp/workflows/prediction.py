@@ -278,7 +278,7 @@ def photo_context(
 
 def mask_in_view(mask: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Return the part of a photo's mask that the model sees, at the size it sees it."""
-    nearest = replace(preprocessing, interpolation=Image.Resampling.NEAREST)
+    nearest = replace(preprocessing, interpolation=Image.Resampling.NEAREST, padding=0)
     levels = Image.fromarray(mask.cpu().numpy().astype(numpy.uint8) * 255).convert("RGB")
     return torch.from_numpy(numpy.asarray(nearest.view(levels).convert("L")) > 0)
 

@@ -57,7 +57,7 @@ def test_ultralytics_files_say_how_photos_are_prepared(
     assert found.classes == ("person", "bus")
     photos = found.preprocessing
     assert (photos.mean, photos.std, photos.scale) == ((0.0,) * 3, (1.0,) * 3, 1.0)
-    assert photos.fit == ("crop" if task == "classify" else "squeeze")
+    assert photos.fit == ("crop" if task == "classify" else "letterbox")
     assert found.origins["classes"] == found.origins["mean"] == "the file"
 
 

@@ -20,7 +20,7 @@ against 7.0 ms for the built-in model; in bfloat16 20 ms and 2.4 ms, with relati
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch.fx import Graph
 from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn, has_onednn
 from dmbp.engine.forward.graph import ForwardGraph
 from dmbp.engine.forward.recording import Recorder
+from dmbp.engine.gradients import vector_products
 from dmbp.linear.capture.export import CapturedGraph
 from dmbp.linear.rules.base import Function
 from dmbp.precision import TOLERANCE, full_precision, relative_error
@@ -54,6 +55,10 @@ GRADIENT_DTYPES: Mapping[str, Sequence[torch.dtype]] = {
 
 MAX_KEPT = 4
 """How many forward passes `ForwardPasses` keeps, because each has its own copy of the weights."""
+
+
+Fingerprint = tuple[Any, ...]
+"""What `fingerprint` returns."""
 
 
 class ForwardPass:
@@ -141,9 +146,15 @@ class ForwardPass:
         """
         return self._gradients(images, weights)
 
-    def is_faithful(self, images: Tensor, outputs: Tensor) -> bool:
-        """Return whether this still computes the model, whose `outputs` at the images are given."""
-        is_current = self._built_from == fingerprint(self._captured.constants.values())
+    def is_faithful(
+        self, images: Tensor, outputs: Tensor, *, state: Fingerprint | None = None
+    ) -> bool:
+        """Return whether this still computes the model, whose `outputs` at the images are given.
+
+        `state` is the `fingerprint` of the model's tensors, if it is known.
+        """
+        state = state or fingerprint(self._captured.constants.values())
+        is_current = self._built_from == state
         return is_current and relative_error(self(images), outputs) <= self.tolerance
 
     def _in_chunks(self, images: Tensor, batch_size: int) -> Tensor:
@@ -180,12 +191,12 @@ def input_gradients(run: Function, images: Tensor, weights: Tensor) -> Tensor | 
     if not outputs.requires_grad:
         return None
     try:
-        found = torch.autograd.grad(outputs, images, weights.to(outputs), allow_unused=True)
+        (found,) = vector_products([outputs], [images], [weights.to(outputs)])
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         return None
-    return cast("Tensor | None", found[0])
+    return found
 
 
 def _in_dtype(run: Function, dtype: torch.dtype) -> Function:
@@ -203,7 +214,7 @@ STRETCHES = 64
 
 
 @torch.no_grad()
-def fingerprint(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
+def fingerprint(tensors: Iterable[Tensor]) -> Fingerprint:
     """Return where tensors are, how often they were written to, and sums of their numbers.
 
     PyTorch counts changes in place, but not those by fused optimizers or through `.data`, which
@@ -295,7 +306,14 @@ class ForwardPasses:
         self._is_differentiable = is_differentiable
         self._kept: dict[Graph, ForwardPass | None] = {}
 
-    def find(self, captured: CapturedGraph, images: Tensor, outputs: Tensor) -> ForwardPass | None:
+    def find(
+        self,
+        captured: CapturedGraph,
+        images: Tensor,
+        outputs: Tensor,
+        *,
+        state: Fingerprint | None = None,
+    ) -> ForwardPass | None:
         """Return a forward pass that agrees with the model at these images, or None.
 
         A forward pass that does not agree is built again once, because the model's parameters may
@@ -305,11 +323,12 @@ class ForwardPasses:
             captured: The model's captured graph.
             images: Inputs of the form that it was captured for.
             outputs: The model's outputs at these inputs.
+            state: The `fingerprint` of the graph's tensors, if it is known.
         """
         graph = captured.graph
         if graph in self._kept:
             kept = self._kept[graph]
-            if kept is None or kept.is_faithful(images, outputs):
+            if kept is None or kept.is_faithful(images, outputs, state=state):
                 return kept
             del self._kept[graph]
         built = fast_forward(

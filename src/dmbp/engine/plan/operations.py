@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dmbp.engine.gradients import vector_products
 from dmbp.engine.plan.convolution import Convolution
 from dmbp.engine.plan.kernels import Kernels, Unpool, square_windows
 from dmbp.engine.plan.rewrites import (
@@ -84,9 +85,7 @@ class GeneralOperation:
         if not results:
             return [None] * len(self.reads)
         leaves = [leaf for value in self._variables.values() for leaf in _leaves(value)]
-        leaf_gradients = iter(
-            torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
-        )
+        leaf_gradients = iter(vector_products(results, leaves, gradients, retain_graph=True))
         return [_arrange_like(self._variables[index], leaf_gradients) for index in self.reads]
 
 

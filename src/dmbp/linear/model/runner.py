@@ -114,6 +114,7 @@ class ModelRunner:
         )
         self._output: Output = output
         self._forms: dict[Any, OutputForm] = {}
+        self._without_activation: set[Any] = set()
 
     def __copy__(self) -> "ModelRunner":
         other = object.__new__(type(self))
@@ -122,7 +123,8 @@ class ModelRunner:
 
     def __getstate__(self) -> dict[str, Any]:
         """Give programs, which cannot be pickled, as the content of their files."""
-        return {**self.__dict__, "model": packed(self.model), "_callable": None}
+        own = {"model": packed(self.model), "_callable": None, "_without_activation": set()}
+        return {**self.__dict__, **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a model or the content of a program's file."""
@@ -178,6 +180,16 @@ class ModelRunner:
                 stacklevel=levels_to_caller(),
             )
         self._forms[self.signature(inputs)] = form
+        if form.activation is None:
+            self._without_activation.add(self._structure(inputs))
+
+    def forget(self) -> None:
+        """Forget that the model was seen to end in no activation, because it has changed."""
+        self._without_activation.clear()
+
+    def _structure(self, inputs: Tensor) -> Any:
+        """Return what decides which functions a model calls, unless its own attributes do."""
+        return (*self.signature(inputs), *map(id, self._callable.modules()))
 
     def form(self, inputs: Tensor) -> OutputForm | None:
         """Return the form of the outputs for such inputs, or None if there was no run yet."""
@@ -289,7 +301,13 @@ class ModelRunner:
         )
 
     def _watched_forward(self, inputs: Tensor, last: LastActivation) -> Any:
-        """Return whatever the model returns; `last` sees its functions, where that is possible."""
+        """Return whatever the model returns; `last` sees its functions, where that is possible.
+
+        Watching doubles the time of a small batch on a GPU, so a model that was seen to end in no
+        activation is not watched again.
+        """
+        if self._structure(inputs) in self._without_activation:
+            return self._forward(inputs)
         try:
             with last:
                 return self._forward(inputs)

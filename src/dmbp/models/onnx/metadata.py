@@ -3,7 +3,8 @@
     character    PaddleOCR: a class on each line; recognisers add "blank" before and a space after
     names        Ultralytics: {0: 'person', 1: 'bicycle', …}
     imgsz        Ultralytics: [height, width]
-    task         Ultralytics: "detect", "segment", "pose", …; photos are pixels from 0 to 1
+    task         Ultralytics: "detect", "segment", "pose", …; photos are pixels from 0 to 1, padded
+                 to the input's shape but for "classify"
 
 Nobody checks these notes, so names are used only if their number agrees with the model's outputs,
 and a size only where the file itself leaves it open.
@@ -88,7 +89,7 @@ def with_notes(classifier: Classifier, notes: FileNotes, outputs: Sequence[int])
     found = ["classes"] if classes is not None else []
     if notes.task is not None and len(photos.mean) == 3:
         found += ["mean", "std", "fit"]
-        fit: Fit = "crop" if notes.task == "classify" else "squeeze"
+        fit: Fit = "crop" if notes.task == "classify" else "letterbox"
         photos = replace(photos, resize=photos.crop, fit=fit, mean=(0,) * 3, std=(1,) * 3)
     return replace(
         classifier,

@@ -16,7 +16,8 @@ const drawn = (name, attributes, ...inside) => {
   return element;
 };
 const percent = (value, decimals = 0) => `${(100 * value).toFixed(decimals)}%`;
-const signed = value => (value < 0 ? "−" : "+") + Math.abs(value).toPrecision(2);
+const size = value => Math.abs(value).toPrecision(2);
+const signed = value => (value ? (value < 0 ? "−" : "+") + size(value) : "0");
 const number = value => value.toFixed(1).replace("-", "−");
 const CONTROL = [47, 194, 149];
 
@@ -25,6 +26,7 @@ let photos = []; // {digest, name, record, file}: those of the strip
 let photo = null; // the one that is shown
 let shown = null; // its explanation, decoded
 let running = null; // the AbortController of what the status line is about
+let explaining = null; // what stands for the latest explanation that was asked for
 let methodsRun = null; // that of all methods that run, and how many do
 let methodsLeft = 0;
 
@@ -53,18 +55,21 @@ const pause = (seconds, signal) => new Promise((resolve, reject) => {
   signal?.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); }, { once: true });
 });
 
-// Sends an ask; with the photo if the server does not know it, and again if the server is busy.
-async function send(values, { accept, signal, tell, file }) {
-  let body = JSON.stringify(values);
+// Sends an ask; with the photo if the server does not know it, and again if the server is busy. The server
+// keeps the turn of whoever sends the same again.
+async function send(values, { accept, signal, tell, file, isNew = false }) {
+  const line = JSON.stringify(values);
+  let body = isNew ? new Blob([line, "\n", file]) : line;
   for (;;) {
     const response = await fetch("api/ask", { method: "POST", headers: { accept }, body, signal });
     if (response.ok) return response;
     const answer = await response.json().catch(() => ({}));
     if (response.status === 404 && file && typeof body === "string") {
-      body = new Blob([body, "\n", file]);
+      body = new Blob([line, "\n", file]);
     } else if (response.status === 503) {
       const seconds = answer.retry_after || 2;
-      tell?.({ doing: `the server is busy; asking again in ${seconds} s` });
+      const queue = answer.before ? `: ${answer.before} before you in the queue` : "";
+      tell?.({ doing: `the server is busy${queue}; your turn is kept, asking again in ${seconds} s` });
       await pause(seconds, signal);
     } else {
       throw new Failure(answer.error || `the server answers with status ${response.status}`);
@@ -129,18 +134,9 @@ function drawStrip() {
 
 async function add(files) {
   for (const file of files) {
-    const record = await busy(`opening ${file.name || "the photo"}`, async options => {
-      const line = JSON.stringify({ kind: "open", name: (file.name || "pasted photo").slice(-200) });
-      for (;;) {
-        const body = new Blob([line, "\n", file]);
-        const response = await fetch("api/ask", { method: "POST", headers: { accept: "application/json" }, body, signal: options.signal });
-        const answer = await response.json().catch(() => ({}));
-        if (response.ok) return answer;
-        if (response.status !== 503) throw new Failure(answer.error || `the server answers with status ${response.status}`);
-        options.tell({ doing: `the server is busy; asking again in ${answer.retry_after} s` });
-        await pause(answer.retry_after || 2, options.signal);
-      }
-    });
+    const values = { kind: "open", name: (file.name || "pasted photo").slice(-200) };
+    const record = await busy(`opening ${file.name || "the photo"}`, async options =>
+      (await send(values, { accept: "application/json", ...options, file, isNew: true })).json());
     if (!record) return;
     let item = photos.find(known => known.digest === record.digest);
     if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
@@ -151,6 +147,7 @@ async function add(files) {
 async function show(item, target = item.record.target ?? null, others = []) {
   photo = item;
   drawStrip();
+  if (shown?.digest !== item.digest) await unexplained(item);
   $("verdict").textContent = `The model looked at “${item.name}” (${item.record.size[0]} × ${item.record.size[1]} pixels) and ${item.record.verdict}.`;
   $("independent").hidden = !item.record.independent;
   drawClasses(target, others);
@@ -204,12 +201,16 @@ $("question").addEventListener("submit", event => {
 const question = () => ({ photo: photo.digest, name: photo.name, target: shown.target, rather_than: shown.rather_than });
 
 async function explain(target, others) {
-  const item = photo;
+  const item = photo, mine = (explaining = {});
   stopMethods();
   drawClasses(target, others);
   const values = { kind: "explain", photo: item.digest, name: item.name, target, rather_than: others };
+  document.body.classList.add("stale");
   const answer = await busy("asking the server", options => ask(values, { ...options, file: item.file }));
-  if (answer && photo === item) present(answer);
+  if (explaining !== mine || photo !== item) return; // another one is on its way
+  document.body.classList.remove("stale");
+  if (answer) await present(answer);
+  else if (shown) drawClasses(shown.target, shown.rather_than);
 }
 
 // ---------------------------------------------------------------- the explanation
@@ -229,16 +230,43 @@ function pixels(url, width, height) {
   });
 }
 
+// Shows a photo before it is explained, and nothing of the one before it.
+async function unexplained(item) {
+  shown = null;
+  delete document.body.dataset.shown;
+  const image = made("img", { src: item.record.view });
+  await image.decode();
+  if (photo !== item) return;
+  Object.assign($("picture"), { width: image.naturalWidth, height: image.naturalHeight });
+  $("picture").getContext("2d").drawImage(image, 0, 0);
+  $("picture").setAttribute("aria-label", `the photo ${item.name}, not explained yet`);
+  $("picture-title").textContent = "Not explained yet";
+  for (const place of document.querySelectorAll("[data-target-name]")) place.textContent = "the class";
+  for (const id of ["sentence", "changed", "curve", "numbers", "sanity-result", "command", "python", "link"]) $(id).replaceChildren();
+  drawMethods();
+  resetControls();
+}
+
+function resetControls() {
+  $("ask").disabled = $("clear").disabled = true;
+  $("painted").textContent = "nothing painted";
+  $("region").textContent = "Paint over something: the model is then asked about the photo without it.";
+  $("readout").textContent = "Point at a part of the picture to see what it is worth.";
+  $("cursor").removeAttribute("data-on");
+}
+
 async function present(answer) {
   const [height, width] = answer.size;
   const worth = new Float32Array(bytes(answer.worth).buffer);
   const order = Uint32Array.from(worth.keys()).sort((a, b) => worth[b] - worth[a] || a - b);
   const rank = new Uint32Array(worth.length);
   order.forEach((place, index) => { rank[place] = index; });
-  const [original, blurred] = await Promise.all([pixels(photo.record.view, width, height), pixels(answer.blurred, width, height)]);
+  const item = photo;
+  const [original, blurred] = await Promise.all([pixels(item.record.view, width, height), pixels(answer.blurred, width, height)]);
+  if (photo !== item) return;
   shown = { ...answer, width, height, worth, rank, original, blurred,
     strength: new Int8Array(bytes(answer.strength).buffer), painted: new Uint8Array(worth.length) };
-  for (const canvas of [$("picture")]) Object.assign(canvas, { width, height });
+  Object.assign($("picture"), { width, height });
   $("cursor").setAttribute("viewBox", `0 0 ${width} ${height}`);
   cursor = { x: width >> 1, y: height >> 1 };
   $("picture-title").textContent = `For and against: ${answer.label}`;
@@ -251,10 +279,12 @@ async function present(answer) {
         ...changed.outlines.map(points => drawn("polygon", { points, stroke: changed.colour })))),
     made("figcaption", { textContent: changed.title }))));
   const exact = answer.exactness < 1e-4 ? "exactly" : "approximately";
-  const blue = answer.worth_against > 0.005 ? `, all blue ${signed(-answer.worth_against)}` : "";
-  const worths = answer.worth_for === null ? "" : ` All red together is worth ${signed(answer.worth_for)}${blue}.`;
+  const hasBlue = answer.worth_against > 0.005;
+  const blue = hasBlue ? `, and without all blue it rises by ${size(answer.worth_against)}` : "";
+  const worths = answer.worth_for === null ? "" : ` Without all red it falls by ${size(answer.worth_for)}${blue}.`;
+  $("no-blue").hidden = shown.strength.some(value => value < 0);
   $("numbers").textContent = `The score is ${number(answer.score)}: ${answer.score_words}.${worths} ` +
-    `The explanation reproduces the model's own output ${exact}. It took ${answer.seconds} s.`;
+    `The explanation reproduces the model's own output ${exact}. It took ${answer.seconds} s${answer.together > 1 ? `, together with ${answer.together - 1} other${answer.together > 2 ? "s" : ""}` : ""}.`;
   $("sanity-result").replaceChildren();
   $("command").textContent = answer.command;
   $("python").textContent = answer.python;
@@ -263,9 +293,7 @@ async function present(answer) {
   for (const other of answer.rather_than) fragment.append("other", other);
   history.replaceState(null, "", `#${fragment}`);
   $("link").textContent = location.href;
-  $("ask").disabled = $("clear").disabled = true;
-  $("painted").textContent = "nothing painted";
-  $("region").textContent = "Paint over something: the model is then asked about the photo without it.";
+  resetControls();
   drawMethods();
   draw();
   drawCurve();
@@ -310,6 +338,7 @@ for (const choice of document.querySelectorAll("[name=mode]")) {
   choice.addEventListener("change", () => {
     for (const part of document.querySelectorAll("[data-mode]")) part.hidden = part.dataset.mode !== mode();
     $("picture").classList.toggle("painting", mode() === "paint");
+    if (shown) $("circle").setAttribute("r", radius());
     draw();
     drawCurve();
   });
@@ -373,15 +402,14 @@ const radius = () => (mode() === "paint" ? ($("brush").value / 200) : 0.05) * Ma
 function read(x, y) {
   if (!shown) return;
   cursor = { x, y };
-  const rect = $("cursor").querySelector("rect");
-  rect.setAttribute("x", x);
-  rect.setAttribute("y", y);
+  for (const [name, value] of Object.entries({ cx: x + 0.5, cy: y + 0.5, r: radius() })) $("circle").setAttribute(name, value);
+  $("cursor").dataset.on = "";
   let sum = 0;
   around(x, y, radius(), place => { sum += shown.worth[place]; });
   const place = y * shown.width + x;
-  const words = sum > 0 ? "for" : "against";
-  $("readout").textContent = `Pixel ${x}, ${y}: ${signed(shown.worth[place])}; the circle around it: ${signed(sum)} ` +
-    `of a score of ${number(shown.score)}` + (Math.abs(sum) > 0.005 * Math.abs(shown.score) ? `, ${words} ${shown.name}.` : ", next to nothing.");
+  const says = Math.abs(sum) <= 0.005 * Math.abs(shown.score) ? "hardly matters for" : sum > 0 ? "speaks for" : "speaks against";
+  $("readout").textContent = `The circle ${says} ${shown.name}: ${signed(sum)}, where the score is ${number(shown.score)}. ` +
+    `Its middle, pixel ${x}, ${y}: ${signed(shown.worth[place])}.`;
 }
 
 function paint(x, y) {
@@ -401,7 +429,9 @@ function place(event) {
 }
 
 $("picture").addEventListener("pointerdown", event => {
-  if (!shown || mode() !== "paint") return;
+  if (!shown) return;
+  read(...place(event)); // a finger does not move before it touches
+  if (mode() !== "paint") return;
   event.preventDefault();
   $("picture").setPointerCapture(event.pointerId);
   paint(...place(event));
@@ -411,6 +441,9 @@ $("picture").addEventListener("pointermove", event => {
   $("readout").setAttribute("aria-live", "off");
   read(...place(event));
   if (mode() === "paint" && event.buttons) paint(...place(event));
+});
+$("picture").addEventListener("pointerleave", event => {
+  if (event.pointerType === "mouse") $("cursor").removeAttribute("data-on");
 });
 $("picture").addEventListener("keydown", event => {
   if (!shown) return;
@@ -455,7 +488,8 @@ $("sanity").addEventListener("click", async () => {
     ask({ kind: "sanity", ...question() }, { ...options, file: photo.file }));
   if (!answer) return;
   $("sanity-result").replaceChildren(
-    made("p", { textContent: `With a random last layer (${answer.draws} drawn), the map ${answer.verdict}. Rank correlation ${answer.mean.toFixed(2)}; 0 is unrelated, 1 the same.` }),
+    made("p", { textContent: `The last layer was replaced by a random one, ${answer.draws} times: the map ${answer.verdict}. ` +
+      `Rank correlation ${answer.mean.toFixed(2)}; at 1 the map stays the same, and shows nothing of what the last layer has learned; at 0 it is unrelated.` }),
     made("div", { className: "pair" },
       made("figure", {}, made("img", { src: answer.before, alt: "map of the model" }), "this model"),
       made("figure", {}, made("img", { src: answer.after, alt: "map of a model with a random last layer" }), "random last layer")));
