@@ -30,6 +30,8 @@ from dmbp.models import load_model
 SETTINGS: dict[str, dict[str, Any]] = {
     "rise": {"masks": 64},
     "lpr": {"iterations": 3},
+    "scorecam": {"channels": 8},
+    "kernel_shap": {"samples": 64},
     **{name: {"iterations": 5} for name in ("dmbp", "dmbp_paper", "dmbp_posneg", "dmbp_pos")},
 }
 """Settings that make slow methods fast enough."""
@@ -61,7 +63,10 @@ def results(name: str, options: argparse.Namespace) -> Iterator[tuple[str, Tenso
             yield f"{name}/{preset}/call {call}/history", found.history.positive
     maps = inputs
     for method, make in dmbp.methods().items():
-        maps = make(model, **SETTINGS.get(method, {})).attribute(inputs, target=target)
+        try:
+            maps = make(model, **SETTINGS.get(method, {})).attribute(inputs, target=target)
+        except dmbp.DMBPError:  # attention methods need attention
+            continue
         yield f"{name}/{method}", maps
         if method == "dmbp":
             yield from scores(name, model, inputs, target, maps)

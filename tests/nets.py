@@ -242,6 +242,18 @@ class TinyViT(nn.Module):
         return found.transpose(1, 2).flatten(2)
 
 
+class WrittenOutViT(TinyViT):
+    """TinyViT with attention in steps."""
+
+    def _attend(self, mixed: Tensor) -> Tensor:
+        query, key, values = mixed.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        probabilities = self.weigh(query @ key.transpose(2, 3) / query.shape[-1] ** 0.5)
+        return (probabilities @ values).transpose(1, 2).flatten(2)
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1)
+
+
 class TinyConvNeXt(nn.Module):
     """Alternating channel orders, layer norm, GELU, global response norm, a small scale."""
 

@@ -85,14 +85,18 @@ def test_rise_sees_masked_images_in_a_rougher_precision(
     assert torch.allclose(found, single.attribute(inputs, target=0), rtol=0.02, atol=1e-3)
 
 
-SMALLER = {"rise": {"masks": 8}, "lpr": {"iterations": 2}, "blur_ig": {"steps": 3}}
+SMALLER = {
+    "rise": {"masks": 8}, "lpr": {"iterations": 2}, "blur_ig": {"steps": 3},
+    "kernel_shap": {"count": 4, "samples": 14}, "finercam": {"signed": True},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"), [("gradient", torch.float16), *((name, torch.bfloat16) for name in METHODS)]
 )
 def test_autocast_around_a_call_changes_nothing(name: str, dtype: torch.dtype) -> None:
-    model, inputs = nets.VGGLike().eval(), torch.randn(2, 3, 16, 16)
+    net = nets.TinyViT if name.startswith("attention") else nets.VGGLike
+    model, inputs = net().eval(), torch.randn(2, 3, 16, 16)
     settings = {"iterations": 3} if name.startswith("dmbp") else SMALLER.get(name, {})
     expected = METHODS[name](model, **settings).attribute(inputs, target=1)
     with torch.autocast("cpu", dtype=dtype):

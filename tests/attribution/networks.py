@@ -1,9 +1,12 @@
 """What the tests of single methods share: images, their targets, and networks for comparisons."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 
 from dmbp.attribution import METHODS
+from dmbp.linear import Linearizer
 from dmbp.models.torchvision_models import import_torchvision
 from tests import nets
 
@@ -15,8 +18,16 @@ def images(side: int = 16) -> Tensor:
     return torch.randn(3, 3, side, side, dtype=torch.float64)
 
 
+@lru_cache(maxsize=32)
+def captures(model: nn.Module) -> Linearizer:
+    """The graphs that methods have captured of a network, which is what takes most of the time."""
+    return Linearizer(model)
+
+
 def attribute(name: str, model: nn.Module, inputs: Tensor, **settings: object) -> Tensor:
-    return METHODS[name](model, **settings).attribute(inputs, target=TARGET)
+    method = METHODS[name](model, **settings)
+    method.linearizer.share_captures(captures(model))
+    return method.attribute(inputs, target=TARGET)
 
 
 class HookedNet(nn.Module):

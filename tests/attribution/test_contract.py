@@ -1,5 +1,7 @@
 """The contract that every row of the method table keeps, on every kind of network."""
 
+from functools import cache
+
 import numpy
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from dmbp.attribution import METHODS, Method
 from dmbp.errors import InputError, ModelError, TargetError
 from tests import nets
+from tests.attribution.networks import captures
 from tests.tolerance import BATCH, relative
 
 IMAGES = (3, 3, 16, 16)
@@ -18,6 +21,11 @@ SMALLER = {
     "smoothgrad": {"samples": 4},
     "blur_ig": {"steps": 6, "max_sigma": 3.0},
     "integrated_gradients": {"steps": 6},
+    "scorecam": {"channels": 4},
+    "finercam": {"signed": True},  # with random weights, no region may raise a difference
+    "occlusion": {"window": 0.5},
+    "windows": {"window": 0.5},
+    "kernel_shap": {"count": 9, "samples": 40},
 }
 """Fewer samples than the defaults: what is checked does not depend on their number."""
 
@@ -25,9 +33,28 @@ ABLATIONS = ("dmbp_paper", "dmbp_posneg", "dmbp_pos")
 """Rows that differ from `dmbp` in settings only, and need not be tried on every network."""
 
 
+NEED_ATTENTION = ("attention_rollout", "attention_gradient")
+
+
+@cache
+def network(net: type[nn.Module], dtype: torch.dtype = torch.float64) -> nn.Module:
+    """One network of a kind for all tests, which check that methods leave it as it is."""
+    torch.manual_seed(0)
+    return net().to(dtype).eval()
+
+
+def network_for(
+    name: str, net: type[nn.Module] = nets.VGGLike, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """A network that a method explains: one with attention for those that need it."""
+    return network(nets.TinyViT if name in NEED_ATTENTION else net, dtype)
+
+
 def make(name: str, model: nn.Module, **settings: object) -> Method:
     fewer = {"iterations": 4} if name.startswith("dmbp") else SMALLER.get(name, {})
-    return METHODS[name](model, **{**fewer, **settings})
+    method = METHODS[name](model, **{**fewer, **settings})
+    method.linearizer.share_captures(captures(model))
+    return method
 
 
 @pytest.mark.parametrize(
@@ -37,11 +64,12 @@ def make(name: str, model: nn.Module, **settings: object) -> Method:
         for name in METHODS
         for net in ((nets.VGGLike, nets.TinyViT) if name in ABLATIONS else nets.IMAGE_NETWORKS)
         if name != "deeplift" or net not in nets.WITH_PRODUCTS
+        if name not in NEED_ATTENTION or net is nets.TinyViT
     ],
 )
 def test_contract(name: str, net: type[nn.Module]) -> None:
     """Shape, dtype, finite; the same again; batch = loop; batches inside change nothing."""
-    model, inputs = net().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    model, inputs = network(net), torch.randn(IMAGES, dtype=torch.float64)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     method = make(name, model)
     maps = method.attribute(inputs, target=[0, 1, 2])
@@ -62,7 +90,8 @@ def test_contract(name: str, net: type[nn.Module]) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_image_with_several_targets(name: str) -> None:
-    model, inputs = nets.ResidualNet().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    model = network_for(name, nets.ResidualNet, torch.float64)
+    inputs = torch.randn(IMAGES, dtype=torch.float64)
     method = make(name, model)
     maps = method.attribute(inputs, target=[[0, 4], [1], [2]])
     assert len(maps) == 4
@@ -71,7 +100,8 @@ def test_an_image_with_several_targets(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_function_of_the_outputs_as_target(name: str) -> None:
-    model, inputs = nets.ResidualNet().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
+    model = network_for(name, nets.ResidualNet, torch.float64)
+    inputs = torch.randn(IMAGES, dtype=torch.float64)
     # RISE reads classes from probabilities, but hands the outputs themselves to a function.
     settings = {"activation": "none"} if METHODS[name].probabilistic else {}
     method = make(name, model, **settings)
@@ -100,7 +130,7 @@ def test_a_callable_for_each_image() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", METHODS)
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
-    model, inputs = nets.VGGLike().to(dtype).eval(), torch.randn(IMAGES).to(dtype)
+    model, inputs = network_for(name, dtype=dtype), torch.randn(IMAGES).to(dtype)
     maps = make(name, model).attribute(inputs, target=1)
     assert maps.dtype == dtype
     assert torch.isfinite(maps).all()
@@ -108,7 +138,7 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_captums_conventions(name: str) -> None:
-    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    model, inputs = network_for(name), torch.randn(IMAGES)
     method = make(name, model)
     assert isinstance(method, Attribution)
     (maps,) = method.attribute((inputs,), target=1)
@@ -119,7 +149,7 @@ def test_captums_conventions(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_targets_that_are_refused(name: str) -> None:
-    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    model, inputs = network_for(name), torch.randn(IMAGES)
     method = make(name, model)
     with pytest.raises(TargetError, match="out of range"):
         method.attribute(inputs, target=5)
@@ -131,9 +161,23 @@ def test_targets_that_are_refused(name: str) -> None:
         method.attribute(inputs, target=lambda outputs: outputs)
 
 
+class TrainedViT(nets.TinyViT):
+    """A network with attention and batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.bn1(x))
+
+
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in (*ABLATIONS, "random")])
 def test_a_model_in_training_mode_is_restored(name: str) -> None:
-    model, inputs = nets.ResidualNet(), torch.randn(IMAGES)
+    model, inputs = (
+        TrainedViT() if name in NEED_ATTENTION else nets.ResidualNet(),
+        torch.randn(IMAGES),
+    )
     statistics = model.bn1.running_mean.clone()
     with pytest.warns(UserWarning, match="training mode"):
         maps = make(name, model).attribute(inputs, target=0)
@@ -142,15 +186,18 @@ def test_a_model_in_training_mode_is_restored(name: str) -> None:
     assert torch.equal(maps, make(name, model.eval()).attribute(inputs, target=0))
 
 
-ONLY_IMAGES = ("gradcam", "guided_gradcam", "fullgrad", "rise", "blur_ig")
+CAMS = (
+    "gradcam", "gradcam_plus_plus", "hirescam", "layercam", "scorecam", "finercam",
+)  # fmt: skip
+ONLY_IMAGES = (*CAMS, *NEED_ATTENTION, "guided_gradcam", "fullgrad", "rise", "blur_ig")
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_inputs_other_than_images(name: str) -> None:
-    model, inputs = nets.MLP().eval(), torch.randn(4, 7)
+    model, inputs = network(nets.MLP, torch.float32), torch.randn(4, 7)
     method = make(name, model)
     if name in ONLY_IMAGES:
-        with pytest.raises(InputError, match=r"no layer with a height|needs images"):
+        with pytest.raises(InputError, match=r"no layer with a height|needs images|no attention"):
             method.attribute(inputs, target=0)
     else:
         assert method.attribute(inputs, target=0).shape == inputs.shape
@@ -167,6 +214,7 @@ class Conv1d(nn.Sequential):
             nn.Conv1d(6, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
             nn.Linear(6, 4),
         )  # fmt: skip
+        self[-1].weight.data.abs_()  # some region raises every score
 
 
 class Conv3d(nn.Sequential):
@@ -180,15 +228,14 @@ class Conv3d(nn.Sequential):
             nn.Conv3d(6, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(),
             nn.Linear(6, 4),
         )  # fmt: skip
+        self[-1].weight.data.abs_()
 
 
 @pytest.mark.parametrize("net", [Conv1d, Conv3d])
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ABLATIONS])
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in (*ABLATIONS, *NEED_ATTENTION)])
 def test_signals_and_volumes(name: str, net: type[Conv1d | Conv3d]) -> None:
     """Shape, dtype, the same again; batch = loop, as for images."""
-    model = net().double().eval()
-    nets.randomise_statistics(model)
-    model[-1].weight.data.abs_()  # some region raises every score
+    model = network(net)
     inputs = torch.randn(net.shape, dtype=torch.float64)
     method = make(name, model)
     maps = method.attribute(inputs, target=[0, 1, 2])
@@ -202,7 +249,7 @@ def test_signals_and_volumes(name: str, net: type[Conv1d | Conv3d]) -> None:
     assert relative(alone, maps) <= BATCH
 
 
-@pytest.mark.parametrize("name", ["gradcam", "guided_gradcam", "fullgrad"])
+@pytest.mark.parametrize("name", [*CAMS, "guided_gradcam", "fullgrad", "lrp_gamma", "lrp_epsilon"])
 def test_a_signal_is_an_image_of_one_line(name: str) -> None:
     def layers(dims: int) -> nn.Module:
         conv, norm, pool = {
@@ -232,9 +279,9 @@ def test_a_signal_is_an_image_of_one_line(name: str) -> None:
         assert relative(of_image[:, :, 0], of_line) <= BATCH
 
 
-@pytest.mark.parametrize("name", ["rise", "smoothgrad", "random"])
+@pytest.mark.parametrize("name", ["rise", "smoothgrad", "kernel_shap", "random"])
 def test_a_generator_decides_what_is_drawn(name: str) -> None:
-    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    model, inputs = network_for(name), torch.randn(IMAGES)
 
     def maps(seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -256,6 +303,10 @@ def test_a_generator_decides_what_is_drawn(name: str) -> None:
         ("integrated_gradients", {"steps": 0}),
         ("blur_ig", {"steps": 0}),
         ("lpr", {"learning_rate": 0.0}),
+        ("scorecam", {"channels": 0}),
+        ("finercam", {"strength": -1.0}),
+        ("kernel_shap", {"samples": 1}),
+        ("lrp_gamma", {"gamma": -1.0}),
     ],
 )
 def test_settings_out_of_range(name: str, settings: dict[str, object]) -> None:
@@ -265,7 +316,7 @@ def test_settings_out_of_range(name: str, settings: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_baselines_are_used_or_refused(name: str) -> None:
-    model, inputs = nets.VGGLike().eval(), torch.randn(IMAGES)
+    model, inputs = network_for(name), torch.randn(IMAGES)
     method = make(name, model)
     if not method.takes_baselines:
         with pytest.raises(InputError, match="takes no baselines"):
@@ -279,7 +330,9 @@ def test_baselines_are_used_or_refused(name: str) -> None:
         method.attribute(inputs, each * torch.nan, target=0)
 
 
-@pytest.mark.parametrize("name", ["gradient", "guided_gradcam", "lpr", "dmbp"])
+@pytest.mark.parametrize(
+    "name", ["gradient", "guided_gradcam", "lpr", "lrp_gamma", "occlusion", "kernel_shap", "dmbp"]
+)
 def test_a_reference_for_every_image_follows_its_rows(name: str) -> None:
     model, inputs = nets.VGGLike().double().eval(), torch.randn(IMAGES, dtype=torch.float64)
     each = torch.randn(IMAGES, dtype=torch.float64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dmbp
-from dmbp.attribution import METHODS, parse_method_names
+from dmbp.attribution import COMPARED, METHODS, parse_method_names
 from dmbp.attribution.registry import MethodName
 from dmbp.attribution.settings import check_settings
 from dmbp.errors import InputError
@@ -18,6 +18,8 @@ from tests import nets
 
 def test_names() -> None:
     assert parse_method_names("all") == list(METHODS)
+    assert parse_method_names("default") == list(COMPARED)
+    assert set(COMPARED) <= set(METHODS)
     assert parse_method_names("gradcam, RISE,guided-backprop,rise") == [
         "gradcam",
         "rise",

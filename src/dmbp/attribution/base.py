@@ -118,6 +118,9 @@ class Method(Attribution, ABC):
         """On how many images the model is run for each row, for methods with thousands, else 0."""
         return 0
 
+    run_setting: str = ""
+    """The setting that `run_count` follows."""
+
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""
 

@@ -31,6 +31,7 @@ from dmbp.attribution.base import (
     run_with_oom_retry,
     single_tensor,
 )
+from dmbp.attribution.passes import run_padded
 from dmbp.decompose import (
     DEFAULT_PRESET,
     Baseline,
@@ -383,7 +384,7 @@ class DMBP(Method):
         if captured is None:
             return run
         if captured.batch is not None:
-            padded = partial(_run_padded, captured.batch)
+            padded = partial(run_padded, captured.batch)
             gradients = partial(input_gradients, partial(padded, runner.run))
             return Run(partial(padded, runner.outputs), gradients)
         state = fingerprint(captured.constants.values())
@@ -413,15 +414,6 @@ def _of_rows(removal: OneRemoval, rows: Sequence[int], count: int) -> OneRemoval
     if not isinstance(removal, Tensor) or removal.dim() < 2 or len(removal) != count:
         return removal
     return removal[list(rows)]
-
-
-def _run_padded(size: int, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Run a model that takes batches of one size; the last one repeats its last image."""
-    outputs: list[Tensor] = []
-    for part in images.split(size):
-        filled = torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
-        outputs.append(run(filled)[: len(part)])
-    return torch.cat(outputs)
 
 
 def _warn_of_blank_maps(decomposition: Decomposition) -> None:

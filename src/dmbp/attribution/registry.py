@@ -15,7 +15,7 @@ function that Quantus can call:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
@@ -24,16 +24,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dmbp.attribution.attention import AttentionGradient, AttentionRollout
 from dmbp.attribution.base import Method
 from dmbp.attribution.blur_ig import BlurIG
 from dmbp.attribution.deeplift import DeepLift
 from dmbp.attribution.dmbp import DMBP
 from dmbp.attribution.fullgrad import FullGrad
-from dmbp.attribution.gradcam import GradCAM
+from dmbp.attribution.gradcam import (
+    FinerCAM,
+    GradCAM,
+    GradCAMPlusPlus,
+    HiResCAM,
+    LayerCAM,
+    ScoreCAM,
+)
 from dmbp.attribution.gradient import Gradient
 from dmbp.attribution.guided_backprop import GuidedBackprop, GuidedGradCAM
 from dmbp.attribution.integrated_gradients import IntegratedGradients
+from dmbp.attribution.kernel_shap import KernelSHAP
 from dmbp.attribution.lpr import LPR
+from dmbp.attribution.lrp import LRP
+from dmbp.attribution.occlusion import Occlusion, WindowWorth
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.smoothgrad import SmoothGrad
 from dmbp.errors import InputError, UnknownMethod, require_known, suggestion
@@ -71,6 +82,7 @@ class MethodSpec:
         settings: Keyword arguments of the class that this row sets.
         regions: Whether the method attributes regions, so that its maps have one channel.
         probabilistic: Whether the class takes the model's `activation`.
+        named: Whether the class takes the names of the model's `classes`.
     """
 
     method: type[Method]
@@ -79,6 +91,7 @@ class MethodSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     regions: bool = False
     probabilistic: bool = False
+    named: bool = False
 
     def __call__(self, model: Model, **settings: Any) -> Method:
         """Return the method for a model.
@@ -106,6 +119,20 @@ MethodName = Literal[
     "rise",
     "fullgrad",
     "gradcam",
+    "gradcam_plus_plus",
+    "hirescam",
+    "layercam",
+    "scorecam",
+    "finercam",
+    "lrp_epsilon",
+    "lrp_gamma",
+    "cp_lrp",
+    "attn_lrp",
+    "occlusion",
+    "windows",
+    "kernel_shap",
+    "attention_rollout",
+    "attention_gradient",
     "dmbp",
     "dmbp_fast",
     "dmbp_paper",
@@ -161,6 +188,24 @@ METHODS: Mapping[str, MethodSpec] = {
     "rise": MethodSpec(RISE, "RISE", "RISE", regions=True, probabilistic=True),
     "fullgrad": MethodSpec(FullGrad, "FullGrad", "FG", regions=True),
     "gradcam": MethodSpec(GradCAM, "GradCAM", "GC", regions=True),
+    "gradcam_plus_plus": MethodSpec(GradCAMPlusPlus, "GradCAM++", "GC++", regions=True),
+    "hirescam": MethodSpec(HiResCAM, "HiResCAM", "HRC", regions=True),
+    "layercam": MethodSpec(LayerCAM, "LayerCAM", "LC", regions=True),
+    "scorecam": MethodSpec(ScoreCAM, "Score-CAM", "SC", regions=True),
+    "finercam": MethodSpec(
+        FinerCAM, "Finer-CAM", "FC", regions=True, probabilistic=True, named=True
+    ),
+    "lrp_epsilon": MethodSpec(LRP, "LRP-ε", "LRP-ε", {"rules": "epsilon"}),
+    "lrp_gamma": MethodSpec(LRP, "LRP-γ", "LRP-γ", {"rules": "gamma"}),
+    "cp_lrp": MethodSpec(LRP, "CP-LRP", "CP-LRP", {"rules": "cp"}),
+    "attn_lrp": MethodSpec(LRP, "AttnLRP", "AttnLRP", {"rules": "attn"}),
+    "occlusion": MethodSpec(Occlusion, "Occlusion", "Occ", regions=True),
+    "windows": MethodSpec(WindowWorth, "Tested windows", "TW", regions=True),
+    "kernel_shap": MethodSpec(KernelSHAP, "KernelSHAP", "KS", regions=True),
+    "attention_rollout": MethodSpec(AttentionRollout, "Attention rollout", "AR", regions=True),
+    "attention_gradient": MethodSpec(
+        AttentionGradient, "Gradient-weighted attention", "GA", regions=True
+    ),
     "dmbp": MethodSpec(DMBP, "DMBP", "DMBP"),
     "dmbp_fast": MethodSpec(DMBP, "DMBP, not tested", "DMBP^Fast", {"preset": "fast"}),
     "dmbp_paper": MethodSpec(DMBP, "DMBP, the paper's settings", "DMBP^All", {"preset": "paper"}),
@@ -170,6 +215,34 @@ METHODS: Mapping[str, MethodSpec] = {
     "dmbp_pos": MethodSpec(DMBP, "DMBP, y⁺ only", "DMBP⁺", {"preset": "fast", "objective": "pos"}),
     "random": MethodSpec(RandomOrder, "Random order", "Random", regions=True),
 }
+
+
+COMPARED: tuple[MethodName, ...] = (
+    "gradient",
+    "integrated_gradients",
+    "smoothgrad",
+    "blur_ig",
+    "deeplift",
+    "guided_backprop",
+    "guided_gradcam",
+    "lpr",
+    "rise",
+    "fullgrad",
+    "gradcam",
+    "layercam",
+    "lrp_gamma",
+    "occlusion",
+    "dmbp",
+    "dmbp_fast",
+    "dmbp_paper",
+    "random",
+)
+"""The methods that `dmbp compare` runs unless others are named: the paper's, and one each of the
+families that came later."""
+
+
+SEVERAL: Mapping[str, Iterable[str]] = {"all": METHODS, "default": COMPARED}
+"""Words for several methods."""
 
 
 def methods() -> MethodTable:
@@ -183,13 +256,15 @@ def methods() -> MethodTable:
 
 
 def parse_method_names(text: str) -> list[str]:
-    """Return the methods named by "all" or by names separated by commas, each once.
+    """Return the methods named by "all", "default" or names separated by commas, each once.
+
+    "default" are those that `dmbp compare` runs, `COMPARED`.
 
     Raises:
         InputError: If a name is unknown, or no method is named.
     """
-    if text == "all":
-        return list(METHODS)
+    if text in SEVERAL:
+        return list(SEVERAL[text])
     names = [name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip()]
     if not names:
         raise InputError(f"no method is named; choose from {', '.join(METHODS)}, or all")

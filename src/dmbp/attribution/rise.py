@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dmbp.attribution.base import Method
+from dmbp.attribution.passes import rows_by_image
 from dmbp.attribution.stage import require_places, resized
 from dmbp.engine import ForwardPasses
 from dmbp.errors import DMBPError, InputError, require_known
@@ -102,6 +103,7 @@ class RISE(Method):
     """
 
     runs_many_points = True
+    run_setting = "masks"
 
     def __init__(
         self,
@@ -143,13 +145,10 @@ class RISE(Method):
         inputs = question.inputs
         require_places("rise", inputs)
         total = inputs.new_zeros(len(inputs), 1, *inputs.shape[2:], dtype=_sum_dtype(inputs))
-        rows_of: dict[int, list[int]] = {}  # an image with several targets is masked only once
-        for row, image in enumerate(question.rows.image):
-            rows_of.setdefault(image, []).append(row)
         run = self._fast_run(question) or (lambda images: self._run(question, images))
         probabilities = question.runner.activation(self._activation)
         for block in self._masks(question.generator(), inputs):
-            for rows in rows_of.values():
+            for rows in rows_by_image(question):
                 for masks in block.split(question.batch_size):
                     outputs = run(masks * inputs[rows[0]])
                     for row in rows:

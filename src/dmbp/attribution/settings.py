@@ -25,7 +25,7 @@ from dmbp.validation import ErrorContext, check_arguments
 MethodSettings = Mapping[str, Mapping[str, Any]]
 """Settings by method."""
 
-NOT_SETTINGS = ("self", "model", "generator", "activation", "output")
+NOT_SETTINGS = ("self", "model", "generator", "activation", "classes", "output")
 """Constructor parameters that cannot be written as text, or that depend on the model."""
 
 

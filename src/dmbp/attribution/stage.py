@@ -135,12 +135,27 @@ class Stages:
         self._last_of = _last_steps(self._steps)
 
     def named(self, name: str) -> Stage:
-        """Return the layer of this name: that of a module, or of an operation in the graph.
+        """Return the layer of this name, as `all_named` does."""
+        return self.all_named([name])[0]
+
+    def all_named(self, names: Sequence[str]) -> list[Stage]:
+        """Return the layers of these names: those of modules, or of operations in the graph.
 
         Raises:
             InputError: If there is no such layer, it cannot be laid out, or it runs several times
                 and its last output is not on every path.
         """
+        found = [self._layer_named(name) for name in names]
+        order = sorted({output for output, _ in found})
+        measured = self._measure(dict(found))
+        stages = {output: stage for output, (stage, _) in zip(order, measured, strict=True)}
+        return [
+            replace(stages[output], layer=replace(stages[output].layer, name=name))
+            for (output, _), name in zip(found, names, strict=True)
+        ]
+
+    def _layer_named(self, name: str) -> tuple[int, Grid]:
+        """Return the output of a layer, and how it is laid out."""
         step = self._step_named(name)
         grid = self.grid(step)
         if grid is None:
@@ -155,8 +170,7 @@ class Stages:
                 "another layer, or use a method that attributes to pixels, such as "
                 "integrated_gradients"
             )
-        stage, _ = self._measure({step.output: grid})[0]
-        return replace(stage, layer=replace(stage.layer, name=name))
+        return step.output, grid
 
     def last(self) -> Stage:
         """Return the last stage.

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 def compare(
     photo: PhotoArgument,
     spec: "ModelSpec",
-    methods: Annotated[str, typer.Option(help=METHODS_HELP)] = "all",
+    methods: Annotated[
+        str,
+        typer.Option(help=f"{METHODS_HELP} default is the paper's methods and a few more."),
+    ] = "default",
     setting: Annotated[
         list[str] | None,
         typer.Option(

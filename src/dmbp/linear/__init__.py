@@ -12,6 +12,7 @@ Read `network.py` first. In the order of a call:
   `freeze/secants.py` serves DeepLift;
 - `network.py`: `LinearNetwork`, with its value and its pullback;
 - `positions.py`: where on the image the elements of each activation lie;
+- `attention.py`: the probabilities of attention layers, with the model's own gradients;
 - `linearizer.py`: `dmbp.linearize`, which does all of this;
 - `question.py`: the rows of one batch, as attribution methods and the engine receive them.
 """

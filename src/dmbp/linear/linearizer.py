@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import InexactCapture
+from dmbp.linear.attention import AttentionPass, run_attention
 from dmbp.linear.capture import cache
 from dmbp.linear.capture.composite import with_composite_activations
 from dmbp.linear.capture.export import CapturedGraph, capture
@@ -32,6 +33,7 @@ from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.network import LinearNetwork, run
 from dmbp.linear.positions import Positions, find_positions
+from dmbp.linear.rules.base import Rule
 from dmbp.linear.steps import FrozenGraph, Selection, parse_selection, select_sites
 from dmbp.linear.targets import Target, TargetRows
 from dmbp.precision import TOLERANCE, full_precision, relative_error
@@ -78,7 +80,8 @@ def linearize(
 class Linearizer:
     """Freezes one model at any number of inputs, and captures its graph only once.
 
-    `runner` runs the model itself. The other arguments are those of `linearize`.
+    `runner` runs the model itself, and `overrides` are rules that replace those of the freezing
+    table, by operation. The other arguments are those of `linearize`.
     """
 
     def __init__(
@@ -88,7 +91,9 @@ class Linearizer:
         smooth: Smoothing = "tangent",
         sites: Selection = None,
         output: Output = None,
+        overrides: Mapping[str, Rule] | None = None,
     ) -> None:
+        self._overrides = overrides
         self.runner = ModelRunner(model, output=output)
         self._line = parse_line(smooth)
         self._selection: Selection = None if sites is None else parse_selection(sites)
@@ -177,7 +182,7 @@ class Linearizer:
     @torch.no_grad()
     def freeze_unchecked(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
         """Freeze a captured graph at other inputs without comparing it with the model."""
-        return select_sites(freeze(captured, inputs, line=self._line), self._selection)
+        return select_sites(self._frozen(captured, inputs), self._selection)
 
     @full_precision()
     @torch.inference_mode(False)
@@ -208,11 +213,25 @@ class Linearizer:
         known = self._positions.get(key)
         if known is None or known[0] is not captured:
             example = inputs[:1] if captured.batch is None else inputs
-            extra = self.runner.extra_inputs
-            arguments = extra.arguments(len(example))
-            bound = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
+            bound = self._with_extra_tensors(captured, len(example))
             known = self._positions[key] = captured, find_positions(bound, example)
         return known[1]
+
+    def attention(self, inputs: Tensor) -> AttentionPass:
+        """Run the captured graph itself, and keep what its attention layers compute.
+
+        The model has to have been frozen at inputs of this form.
+        """
+        captured = self.captured_graph(inputs)
+        assert captured is not None, "the model has not been frozen"
+        with evaluating(self.model), full_precision():
+            return run_attention(self._with_extra_tensors(captured, len(inputs)), inputs)
+
+    def _with_extra_tensors(self, captured: CapturedGraph, images: int) -> CapturedGraph:
+        """Return a graph with the extra inputs of so many images as constants."""
+        extra = self.runner.extra_inputs
+        arguments = extra.arguments(images)
+        return captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
 
     def _freeze(self, inputs: Tensor, outputs: Tensor) -> tuple[FrozenGraph, float]:
         """Return the graph frozen at the inputs and its relative error; capture it if needed."""
@@ -271,14 +290,17 @@ class Linearizer:
         Pieces approximate the model, so the network with tangents is compared with it instead.
         """
         line = tangent if self.is_approximate else self._line
-        extra = self.runner.extra_inputs
-        arguments = extra.arguments(len(inputs))
-        captured = captured.with_extra_inputs([arguments[k] for k in extra.tensor_positions])
-        frozen = freeze(captured, inputs, line=line)
-        exactness = check_exactness(captured, frozen, inputs, outputs, line=line)
+        captured = self._with_extra_tensors(captured, len(inputs))
+        frozen = freeze(captured, inputs, line=line, overrides=self._overrides)
+        exactness = check_exactness(
+            captured, frozen, inputs, outputs, line=line, overrides=self._overrides
+        )
         if self.is_approximate:
-            frozen = freeze(captured, inputs, line=self._line)
+            frozen = self._frozen(captured, inputs)
         return select_sites(frozen, self._selection), exactness
+
+    def _frozen(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
+        return freeze(captured, inputs, line=self._line, overrides=self._overrides)
 
     def __copy__(self) -> Linearizer:
         """Return a copy that shares the captured graphs."""

@@ -217,7 +217,7 @@ def compare(
     model: AnyModel = None,
     target: Any = None,
     *,
-    methods: str | Sequence[str] = "all",
+    methods: str | Sequence[str] = "default",
     settings: MethodSettings | None = None,
     rather_than: Any = (),
     weights: str | Path | None = None,
@@ -240,7 +240,8 @@ def compare(
         photo: A photo in any form that `explain` takes.
         model: As for `explain`.
         target: The one thing to explain, as for `explain`.
-        methods: Names of `dmbp.methods()`, or "all".
+        methods: Names of `dmbp.methods()`, "all", or "default": the paper's methods and one each of
+            the families that came later.
         settings: Settings by method, such as `{"rise": {"masks": 1000}}`.
         rather_than: As for `explain`, as are the next six.
         weights: A file of weights for a model by name.

@@ -354,9 +354,11 @@ def leave_out_on_error(
 def method_settings(
     name: str, classifier: Classifier, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a method's settings, with the model's activation if the method reads probabilities."""
-    activation = {"activation": classifier.activation} if METHODS[name].probabilistic else {}
-    return {**activation, **overrides}
+    """Return a method's settings, with what it needs to know about the model."""
+    spec = METHODS[name]
+    activation = {"activation": classifier.activation} if spec.probabilistic else {}
+    classes = {"classes": classifier.classes} if spec.named else {}
+    return {**activation, **classes, **overrides}
 
 
 ANNOUNCED = 20.0
@@ -414,7 +416,8 @@ def _announce(name: str, method: Method, seconds: float, console: Console | None
     fewer = method.run_count // 6
     console.print(
         f"{name} runs the model on {method.run_count:,} images, which may take "
-        f"{format_duration(seconds)}; with --set {name}.masks={fewer}, a sixth of that"
+        f"{format_duration(seconds)}; with --set {name}.{method.run_setting}={fewer}, a sixth "
+        "of that"
     )
 
 

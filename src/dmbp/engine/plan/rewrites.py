@@ -21,7 +21,7 @@ the values, two thirds of its work is wasted. Outputs that no step reads become 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,8 +107,12 @@ def fold_into_weight(
 
 
 @torch.no_grad()
-def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
-    """Fold batch norms into convolutions and remove identities; sites keep their order."""
+def fold_batch_norm(frozen: FrozenGraph, *, into: Collection[str] = (CONVOLUTION,)) -> FrozenGraph:
+    """Fold batch norms into convolutions and remove identities; sites keep their order.
+
+    `into` names the operations that batch norms are folded into; the second and third argument of
+    each are a weight with one line for each output channel, and a bias.
+    """
     steps = _remove_identities(frozen.steps)
     readers = Counter(index for step in steps for index in step.reads)
     producers = {step.output: step for step in steps}
@@ -117,7 +121,7 @@ def fold_batch_norm(frozen: FrozenGraph) -> FrozenGraph:
         for step in steps
         if step.operation == BATCH_NORM
         and (before := producers.get(step.reads[0])) is not None
-        and before.operation == CONVOLUTION
+        and before.operation in into
         and readers[before.output] == 1
         and not before.keywords
     ]
@@ -135,9 +139,9 @@ def _fold_pair(
     convolution: LinearStep, norm: LinearStep, scale: Tensor, shift: Tensor
 ) -> LinearStep:
     """Return one convolution that computes the convolution and the batch norm after it."""
-    weight, bias, *rest = convolution_arguments(convolution)
-    folded = fold_into_weight(weight, bias, scale, shift)
-    arguments = [convolution.arguments[0], *folded, *rest]
+    read, weight, *rest = convolution.arguments
+    bias = rest[0] if rest else None
+    arguments = [read, *fold_into_weight(weight, bias, scale, shift), *rest[1:]]
     return replace(convolution, arguments=arguments, keywords={}, output=norm.output)
 
 

@@ -47,12 +47,18 @@ Audit = Callable[[LinearStep, Sequence[Any], Any], None]
 
 @torch.no_grad()
 def freeze(
-    captured: CapturedGraph, inputs: Tensor, *, line: LineRule = tangent, audit: Audit | None = None
+    captured: CapturedGraph,
+    inputs: Tensor,
+    *,
+    line: LineRule = tangent,
+    overrides: Mapping[str, Rule] | None = None,
+    audit: Audit | None = None,
 ) -> FrozenGraph:
     """Freeze every operation at `inputs`, and replace smooth activations by a `line`.
 
-    With an `audit` the original operations run instead of their frozen forms, and the output is
-    that of the captured graph.
+    `overrides` are rules that replace those of the table, by operation. With an `audit` the
+    original operations run instead of their frozen forms, and the output is that of the captured
+    graph.
     """
     values: dict[Node, Any] = {n: t.detach() for n, t in captured.constants.items()}
     values[captured.input] = inputs
@@ -66,7 +72,7 @@ def freeze(
         if node.op != "call_function":
             continue
         call = _call(node, values, slots, roles, line)
-        rule = rule_for(node.target)
+        rule = (overrides or {}).get(operation_name(node.target)) or rule_for(node.target)
         reads_input = rule is not None and any(parent in roles for parent in node.all_input_nodes)
         frozen = None
         if rule is not None and reads_input:
@@ -238,6 +244,7 @@ def check_exactness(
     outputs: Tensor,
     *,
     line: LineRule = tangent,
+    overrides: Mapping[str, Rule] | None = None,
 ) -> float:
     """Return the frozen network's relative error against the model's `outputs`.
 
@@ -253,7 +260,7 @@ def check_exactness(
             "the model computes with infinite values, such as those of masked_fill(…, -inf), for "
             "which there is no linear network; use a large finite number instead"
         )
-    graph_error, place = _audit(captured, inputs, outputs, line=line)
+    graph_error, place = _audit(captured, inputs, outputs, line=line, overrides=overrides)
     if graph_error > tolerance:
         nodes = [node for node in captured.graph.nodes if node.op == "call_function"]
         random = [node for node in nodes if cause_of(operation_name(node.target)) is RANDOM]
@@ -271,7 +278,12 @@ def check_exactness(
 
 
 def _audit(
-    captured: CapturedGraph, inputs: Tensor, outputs: Tensor, *, line: LineRule
+    captured: CapturedGraph,
+    inputs: Tensor,
+    outputs: Tensor,
+    *,
+    line: LineRule,
+    overrides: Mapping[str, Rule] | None,
 ) -> tuple[float, str]:
     """Return the captured graph's own error, and the first operation that is frozen inexactly."""
     inexact: list[str] = []
@@ -284,6 +296,6 @@ def _audit(
         if is_wrong:
             inexact.append(step.module or step.name)
 
-    graph_outputs = freeze(captured, inputs, line=line, audit=compare).output
+    audited = freeze(captured, inputs, line=line, overrides=overrides, audit=compare)
     place = f"'{inexact[0]}'" if inexact else "no single operation: rounding adds up"
-    return relative_error(graph_outputs, outputs), place
+    return relative_error(audited.output, outputs), place

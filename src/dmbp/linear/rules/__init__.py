@@ -13,6 +13,7 @@ classes and the part of the table for one kind of operation; to support an opera
 | picks some of the activations (max-pooling, sort)            | `choices.py`  | `CHOICES`         |
 | has a result that is constant around x (a comparison)        | `choices.py`  | `DECISIONS`       |
 
+`bilinear.py` has other rules for products and softmax, which AttnLRP takes in place of these.
 `base.py` defines `Rule`, the interface of all rules. "Add an operation" in CONTRIBUTING.md has the
 recipe and the test that a new row needs. `refusals.py` says why operations without a rule, or some
 of their calls, are refused.

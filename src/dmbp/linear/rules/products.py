@@ -155,8 +155,10 @@ class Attention(Rule):
 
     def freeze(self, call: OperationCall) -> Function | None:
         """Return the attention with its probabilities at x; None if the values are constant."""
-        if VALUES not in call.active:
-            return None
+        return self.with_probabilities(call) if VALUES in call.active else None
+
+    def with_probabilities(self, call: OperationCall) -> "FrozenAttention":
+        """Return the attention with its probabilities at x."""
         query, key, values, *rest = call.arguments
         # With the identity matrix as its values, attention returns its probabilities, with the mask
         # and the scale applied.
@@ -196,8 +198,11 @@ class FrozenAttention:
 
     def __call__(self, query: Any, key: Any, values: Tensor, *_: object, **__: object) -> Tensor:
         """Mix other values by the same probabilities."""
-        shared = values.repeat_interleave(self.repeats, -3) if self.repeats > 1 else values
-        return self.probabilities @ shared
+        return self.probabilities @ self.for_each_query(values)
+
+    def for_each_query(self, shared: Tensor) -> Tensor:
+        """Return keys or values with one head for each head of queries."""
+        return shared.repeat_interleave(self.repeats, -3) if self.repeats > 1 else shared
 
 
 PRODUCTS: Mapping[str, Rule] = {
