@@ -148,7 +148,9 @@ def test_road_by_hand() -> None:
     with pytest.raises(InputError, match="percentages must be numbers from 0 to 100"):
         road(model, x, 0, maps, percentages=(50, 101))
     with pytest.raises(InputError, match="linear imputation needs images"):
-        insertion(nn.Flatten(), torch.ones(1, 2, 4), 0, torch.ones(1, 2, 4), substrate="linear")
+        insertion(
+            nn.Flatten().eval(), torch.ones(1, 2, 4), 0, torch.ones(1, 2, 4), substrate="linear"
+        )
 
 
 @pytest.mark.parametrize("name", ["blur", "zero", "mean", "noise"])

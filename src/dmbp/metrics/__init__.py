@@ -43,7 +43,7 @@ from dmbp.metrics.insertion import (
 from dmbp.metrics.localisation import energy_pointing_game, mass_accuracy, rank_accuracy
 from dmbp.metrics.perturbation import Perturbation, perturbation, road
 from dmbp.metrics.pointing_game import pointing_game
-from dmbp.metrics.randomisation import Cascade, cascade, random_logit
+from dmbp.metrics.randomisation import Cascade, cascade, noisy_copies, random_logit
 from dmbp.metrics.reinitialisation import (
     rank_correlation,
     reinitialisation,
@@ -72,6 +72,7 @@ __all__ = [
     "linear_imputation",
     "mass_accuracy",
     "max_sensitivity",
+    "noisy_copies",
     "perturbation",
     "pixel_ranks",
     "pointing_game",

@@ -32,6 +32,7 @@ from torch import Tensor
 from dmbp.errors import InputError
 from dmbp.linear import Target
 from dmbp.linear.model.wrappers import Model
+from dmbp.metric_table import ROAD_PERCENTAGES
 from dmbp.metrics.insertion import (
     CurveOptions,
     area,
@@ -40,9 +41,6 @@ from dmbp.metrics.insertion import (
     insertion_curve,
     probability_curve,
 )
-
-PERCENTAGES = (10, 20, 30, 40, 50, 70, 90)
-"""The percentages of pixels that ROAD removes."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def road(
     target: Target,
     attribution: Tensor,
     *,
-    percentages: Sequence[float] = PERCENTAGES,
+    percentages: Sequence[float] = ROAD_PERCENTAGES,
     **options: Unpack[CurveOptions],
 ) -> Perturbation:
     """Remove the most and the least relevant pixels by noisy linear imputation.

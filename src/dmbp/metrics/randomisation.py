@@ -131,25 +131,37 @@ def cascade(
         arguments["additional_forward_args"] = additional_forward_args
     settings = {} if output is None else {"output": output}
     seed = torch.Generator().manual_seed(0) if generator is None else generator
-    copies = _noisy_copies(inputs, samples, noise, seed)
+    copies = [inputs] if samples == 1 else noisy_copies(inputs, samples, noise, seed)
     before = _mean_map(method(as_module(model), **settings), copies, arguments)
-    randomised = Randomised(model, inputs, order=order, stages=stages, generator=seed, **extra)
+    randomised = Randomised(model, inputs, stages=stages, generator=seed, **extra)
     # One explainer for all stages: what it has captured reads the weights anew.
     explainer = method(randomised.model, **settings)
     names: list[str] = []
     correlations: list[Tensor] = []
-    for name in randomised.run():
+    for name in randomised.run(order):
         names.append(name)
         correlations.append(rank_correlation(before, _mean_map(explainer, copies, arguments)))
     return Cascade(tuple(names), torch.stack(correlations, 1))
 
 
-def _noisy_copies(
-    inputs: Tensor, samples: int, noise: float, generator: torch.Generator
+def noisy_copies(
+    inputs: Tensor,
+    samples: int,
+    noise: float = NOISE,
+    generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """Return the inputs, or noisy copies of them; the noise is the same for every image."""
-    if samples == 1:
-        return [inputs]
+    """Return noisy copies of inputs; the noise is the same for every image.
+
+    Args:
+        inputs: Images, or other inputs.
+        samples: How many copies.
+        noise: The standard deviation of the noise, as a share of each image's range.
+        generator: Draws the noise; without one, it is always the same.
+
+    Returns:
+        The copies.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
     flat = inputs.flatten(1)
     width = noise * (flat.amax(1) - flat.amin(1)).view(-1, *(1,) * (inputs.dim() - 1))
     return [
@@ -168,10 +180,12 @@ def _mean_map(explainer: Any, copies: Sequence[Tensor], arguments: dict[str, Any
 class Randomised:
     """A copy of a model whose layers become random, stage by stage.
 
+    A cascade may be run several times, and in both orders: it starts from the model's own weights
+    and draws the same numbers.
+
     Args:
         model: The model, which is not changed.
         inputs: Inputs to run it on, to find the order of its layers.
-        order: "top_down" or "bottom_up".
         stages: How many stages; None makes one of each layer.
         generator: Draws the weights.
         output: Which of the model's outputs is explained.
@@ -187,7 +201,6 @@ class Randomised:
         model: Model,
         inputs: Tensor,
         *,
-        order: Order = "top_down",
         stages: int | None = None,
         generator: torch.Generator | None = None,
         output: Output = None,
@@ -198,20 +211,34 @@ class Randomised:
         except RuntimeError as error:
             raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
         run = make_runner(self.model, inputs, output, additional_forward_args).outputs
-        layers = layers_run(self.model, lambda: run(inputs))
-        self.layers = layers[::-1] if order == "top_down" else layers
+        self._layers = layers_run(self.model, lambda: run(inputs))
         if stages is not None:
             require_count("stages", stages)
-        self._stages = min(stages or len(layers), len(layers))
+        self._stages = min(stages or len(self._layers), len(self._layers))
         self._generator = generator or torch.Generator().manual_seed(0)
+        self._state = self._generator.get_state()
+        self._weights = {
+            name: [part.detach().clone() for part in self.model.get_submodule(name).parameters()]
+            for name in self._layers
+        }
 
-    def run(self) -> Iterator[str]:
+    def run(self, order: Order) -> Iterator[str]:
         """Yield the last layer drawn in each stage, once the model has its new weights."""
-        ends = [round((k + 1) * len(self.layers) / self._stages) for k in range(self._stages)]
+        self._restore()
+        layers = self._layers[::-1] if order == "top_down" else self._layers
+        ends = [round((k + 1) * len(layers) / self._stages) for k in range(self._stages)]
         for start, end in zip([0, *ends], ends, strict=False):
-            for name in self.layers[start:end]:
+            for name in layers[start:end]:
                 draw_layer(self.model, name, self._generator)
-            yield self.layers[end - 1]
+            yield layers[end - 1]
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        self._generator.set_state(self._state)
+        for name, weights in self._weights.items():
+            own = self.model.get_submodule(name).parameters()
+            for parameter, weight in zip(own, weights, strict=True):
+                parameter.copy_(weight)
 
 
 def random_logit(
