@@ -3,8 +3,8 @@
 `dmbp bench run` is killed at random moments, from its first import to its last rows, by SIGKILL and
 SIGTERM: the driver, one of its workers, or all of them. After each kill, the processes that should
 be gone are looked for three seconds later. The same command then continues. In the end the rows are
-compared with those of a run that nobody disturbed. `--leaderboard` does the same with a plan of many metrics whose
-maps are kept, and of which the first half of the kills sees a shorter list of metrics.
+compared with those of a run that nobody disturbed. `--leaderboard` does the same with a plan whose
+maps are kept, and that names four metrics at first and twelve later.
 """
 
 import argparse
@@ -175,8 +175,9 @@ def main() -> int:
     for name, number in sorted(counts.kills.items()):
         print(f"{name}: {number} kills")
     print(
-        f"{counts.kills.total()} kills in {counts.finished} runs of {ROWS_PER_PHOTO * options.photos} rows "
-        f"with seed {options.seed}: {counts.orphans} processes left after {SECONDS:g} s, "
+        f"{counts.kills.total()} kills in {counts.finished} runs of "
+        f"{ROWS_PER_PHOTO * options.photos} rows with seed {options.seed}: "
+        f"{counts.orphans} processes left after {SECONDS:g} s, "
         f"{counts.lost} rows lost, {counts.doubled} doubled, {counts.different} different; "
         f"{counts.given_up} given up after three lost workers and computed by --retry"
     )

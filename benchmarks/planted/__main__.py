@@ -135,7 +135,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for name in NETWORKS if options.network == "both" else [options.network]:
         print(f"\n{name}")
-        network = load_network(name, options.weights)
+        network = load_network(name, options.weights, options.device)
         if options.export is not None:
             export(find_questions(network, options.count), options.export / name)
             continue
