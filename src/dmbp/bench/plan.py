@@ -129,6 +129,7 @@ class Task:
         precision: What the model computes the masked images of metrics in: "float32", or "bfloat16"
             (float16 where the model's fast forward pass has it), which is several times as fast on
             a GPU and changes probabilities in the third digit. Maps do not depend on it.
+        without: Labels of methods that the task leaves out, such as slow ones.
         size: These and the following are those of `dmbp.models.InputSettings`.
         resize: Likewise.
         mean: Likewise.
@@ -155,6 +156,7 @@ class Task:
     first: Count | None = None
     steps: Steps = STEPS
     precision: Annotated[str, OneOf("precision", ("float32", "bfloat16"))] = "float32"
+    without: tuple[str, ...] = ()
     size: Size = None
     resize: Size = None
     mean: PerChannel = None
@@ -190,6 +192,10 @@ class Plan:
     variants: tuple[Variant, ...]
     paper: str = "comparison"
 
+    def variants_of(self, task: Task) -> tuple[Variant, ...]:
+        """The variants of a task: all but those that it leaves out."""
+        return tuple(variant for variant in self.variants if variant.label not in task.without)
+
     @property
     def computed_tasks(self) -> tuple[Task, ...]:
         """The tasks to compute: those that differ only in name and metrics are one."""
@@ -203,11 +209,10 @@ class Plan:
             for tasks in alike.values()
         )
 
-    @property
-    def computed_variants(self) -> tuple[Variant, ...]:
-        """The variants to compute: those that differ only in their label are one."""
+    def computed_variants(self, task: Task) -> tuple[Variant, ...]:
+        """The variants of a task to compute: those that differ only in their label are one."""
         by_key: dict[tuple[str, str], Variant] = {}
-        for variant in self.variants:
+        for variant in self.variants_of(task):
             by_key.setdefault(variant.key, variant)
         return tuple(by_key.values())
 
@@ -219,6 +224,10 @@ class Plan:
             raise InputError(f"two tasks of the plan are called {name!r}")
         if label := _repeated([variant.label for variant in self.variants]):
             raise InputError(f"two methods of the plan are called {label!r}: give one a label")
+        labels = [variant.label for variant in self.variants]
+        for task in self.tasks:
+            for label in task.without:
+                require_known(f"method in 'without' of task {task.name!r}:", label, labels)
 
 
 def _repeated(names: Sequence[str]) -> str | None:

@@ -205,15 +205,19 @@ def _cell_of_layout_1(cell: Cell, task: Task) -> Cell:
 
 
 def find_rows(
-    task: Task, identity: ModelIdentity, targets: Sequence[PhotoTarget], plan: Plan, store: Store
+    task: Task,
+    identity: ModelIdentity,
+    targets: Sequence[PhotoTarget],
+    variants: Sequence[Variant],
+    store: Store,
 ) -> list[list[tuple[Variant, Cell, ResultRow | None]]]:
-    """Return the cells of each question, one for each variant, with their rows.
+    """Return the cells of each question, one for each of the variants, with their rows.
 
     A row that was written while rows belonged to one list of metrics counts if the task has exactly
     these metrics.
     """
     cells = [
-        [(variant, make_cell(task, identity, target, variant)) for variant in plan.variants]
+        [(variant, make_cell(task, identity, target, variant)) for variant in variants]
         for target in targets
     ]
     flat = [cell for own in cells for _, cell in own]
@@ -295,14 +299,14 @@ def missing_units(
         maps: The folder in which maps are kept, or None.
     """
     pending = {} if pending is None else pending
-    computed = replace(plan, tasks=plan.computed_tasks, variants=plan.computed_variants)
-    for task in computed.tasks:
+    for task in plan.computed_tasks:
+        variants = plan.computed_variants(task)
         with skipped.skip_on_error(task):
             identity = identify(task)
             for targets in questions(task, identity, store.digests, shard=shard):
                 missing: list[tuple[PhotoTarget, list[tuple[Variant, tuple[str, ...]]]]] = []
                 existing = failed = 0
-                found = find_rows(task, identity, targets, computed, store)
+                found = find_rows(task, identity, targets, variants, store)
                 for target, cells in zip(targets, found, strict=True):
                     lacking: list[tuple[Variant, tuple[str, ...]]] = []
                     for variant, cell, row in cells:
@@ -349,7 +353,7 @@ def results(
     """Yield every question of a task with every variant, and the row of the cell if it has one."""
     identity = load_task_model(task, "cpu").identity
     for targets in questions(task, identity, store.digests):
-        found = find_rows(task, identity, targets, plan, store)
+        found = find_rows(task, identity, targets, plan.variants_of(task), store)
         for target, cells in zip(targets, found, strict=True):
             for variant, _, row in cells:
                 yield target, variant, row

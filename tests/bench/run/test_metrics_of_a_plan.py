@@ -13,6 +13,7 @@ from dmbp.bench.map_folder import MapFolder, folder_beside, folder_size
 from dmbp.bench.plan import read_plan
 from dmbp.bench.report.table import table
 from dmbp.bench.run.driver import RunOptions, Tally, count_missing, run_plan
+from dmbp.errors import InputError
 from tests.bench.cells import CELL
 from tests.bench.conftest import PLAN
 from tests.bench.tiny import stored_rows
@@ -190,6 +191,33 @@ def test_rows_of_earlier_versions_are_found(plan: Path) -> None:
     )
     with_metrics(plan, "IM")
     assert run(plan, "old.sqlite", RunOptions()).done == 12
+
+
+def test_a_method_that_a_task_leaves_out(plan: Path, maps_computed: list[int]) -> None:
+    text = with_metrics(plan, "IM").read_text()
+    plan.write_text(text + 'without = ["GC"]\n')
+    tally = run(plan, options=RunOptions())
+    assert (tally.total, tally.done, tally.left, sum(maps_computed)) == (6, 6, 0, 6)
+    text = table(read_plan(plan), plan.parent / "s.sqlite")
+    assert "- VOC/RN50, IM: 6 photos, 6 questions per method" in text
+    assert "not computed" not in text
+    plan.write_text(plan.read_text().replace('["GC"]', '["GG"]'))
+    with pytest.raises(InputError, match="in 'without' of task 'VOC/RN50': 'GG'; did you"):
+        read_plan(plan)
+
+
+def test_a_method_that_refuses_the_network_is_not_tried_on_every_photo(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(_: Any, inputs: torch.Tensor, **__: Any) -> None:
+        asked.append(len(inputs))
+        raise InputError("this network has no attention")
+
+    monkeypatch.setattr(GradCAM, "attribute", refuse)
+    tally = run(with_metrics(plan, "IM"), options=RunOptions())
+    assert (tally.done, tally.failed, asked) == (6, 6, [6, 1, 1])
 
 
 def test_masks_of_a_manifest(plan: Path) -> None:

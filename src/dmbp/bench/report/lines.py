@@ -125,6 +125,7 @@ def table_lines(plan: Plan, path: Path) -> list[TableLine]:
 
 def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
     labels = [variant.label for variant in plan.variants]
+    first = next((variant.label for variant in plan.variants_of(task)), None)
     scores = {metric: {label: ScoreSummary() for label in labels} for metric in task.metrics}
     photos: dict[str, set[str]] = {metric: set() for metric in task.metrics}
     questions = dict.fromkeys(task.metrics, 0)
@@ -132,7 +133,7 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
         for metric in task.metrics:
             if _applies(metric, target):
                 photos[metric].add(target.sample.name)
-                questions[metric] += variant.label == labels[0]
+                questions[metric] += variant.label == first
                 _count(scores[metric][variant.label], metric, row)
     figures = TABLES[plan.paper].scores()
     return [

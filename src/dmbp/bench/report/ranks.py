@@ -51,7 +51,7 @@ class Ranking:
         ranks: The mean rank of each method.
         probability: Friedman's: that ranks are as unequal if all methods are equally good.
         critical: The smallest difference of mean ranks that is significant.
-        left_out: The methods that have no score by this metric.
+        left_out: The methods that have no score in more than half of the blocks.
     """
 
     metric: str
@@ -75,12 +75,14 @@ def rank_methods(
     Args:
         metric: What the ranking is called.
         blocks: For each question, numbers by label that increase as a method gets worse.
-        labels: All methods; those without any number are left out of the ranking.
+        labels: All methods; those with a number in less than half of the blocks are left out.
+            Blocks that lack a number of any other method do not count.
 
     Returns:
         The ranking.
     """
-    ranked = [label for label in labels if any(label in block for block in blocks)]
+    counts = {label: sum(label in block for block in blocks) for label in labels}
+    ranked = [label for label in labels if counts[label] and 2 * counts[label] >= len(blocks)]
     whole = [[block[label] for label in ranked] for block in blocks if set(ranked) <= set(block)]
     absent = tuple(label for label in labels if label not in ranked)
     if len(ranked) < 2 or not whole:

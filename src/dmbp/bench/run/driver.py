@@ -177,8 +177,10 @@ def count_missing(plan: Plan, store: Path) -> Tally:
 
 def cell_count(plan: Plan, shard: Shard = WHOLE) -> int:
     """Return how many cells a plan has; tasks and variants that are alike count once."""
-    questions = sum(question_count(task, shard) for task in plan.computed_tasks)
-    return len(plan.computed_variants) * questions
+    return sum(
+        len(plan.computed_variants(task)) * question_count(task, shard)
+        for task in plan.computed_tasks
+    )
 
 
 def with_absolute_paths(plan: Plan) -> Plan:

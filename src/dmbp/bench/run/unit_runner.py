@@ -28,7 +28,7 @@ from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Part, PhotoTarget, Unit
 from dmbp.data.photo import MAX_PIXELS, count_pixels, decode_photo
 from dmbp.devices import synchronise
-from dmbp.errors import ModelError, PhotoError
+from dmbp.errors import InputError, ModelError, PhotoError, UnsupportedOperation
 from dmbp.metrics.insertion import sum_of_channels
 from dmbp.metrics.randomisation import Order, Randomised
 from dmbp.models import Classifier, Preprocessing
@@ -172,7 +172,7 @@ class TaskRunner:
             maps, seconds = self._find_maps(unit, part.variant, targets, inputs)
         except Exception as error:  # a user's model may raise anything
             raise_if_device_is_lost(error)
-            if len(group) == 1:
+            if len(group) == 1 or self._fails_for_all(unit, part, group, error):
                 return unit.failed(replace(part, targets=tuple(targets)), in_one_line(error))
             half = len(group) // 2
             return self._compute(unit, part, group[:half]) + self._compute(unit, part, group[half:])
@@ -198,6 +198,32 @@ class TaskRunner:
                 targets, score(batch, part.metrics), seconds, strict=True
             )
         ]
+
+    def _fails_for_all(
+        self,
+        unit: Unit,
+        part: Part,
+        group: Sequence[tuple[PhotoTarget, Tensor]],
+        error: Exception,
+    ) -> bool:
+        """Return whether a method seems not to take this network, whatever the photo.
+
+        That is so if it refuses the first and the last photo alone in the same words; halving the
+        group of each unit would then take most of a run's time.
+        """
+        if not isinstance(error, InputError | UnsupportedOperation):
+            return False
+        for target, tensor in (group[0], group[-1]):
+            inputs = self._classifier.move_inputs(tensor.to(self._device))
+            try:
+                self._find_maps(unit, part.variant, [target], inputs)
+            except Exception as alone:  # a user's model may raise anything
+                raise_if_device_is_lost(alone)
+                if in_one_line(alone) != in_one_line(error):
+                    return False
+            else:
+                return False
+        return True
 
     def _find_maps(
         self, unit: Unit, variant: Variant, targets: Sequence[PhotoTarget], inputs: Tensor
