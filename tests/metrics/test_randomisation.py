@@ -33,7 +33,7 @@ def draw(model: nn.Module, names: list[str], generator: torch.Generator) -> nn.M
     return fresh
 
 
-@pytest.mark.parametrize("method", ["gradient", "gradcam", "dmbp_fast"])
+@pytest.mark.parametrize("method", ["gradient", "gradcam", "dmbp"])
 @pytest.mark.parametrize("order", ["top_down", "bottom_up"])
 def test_every_stage_is_that_of_a_new_model(model: nn.Module, method: str, order: str) -> None:
     """One explainer serves all stages, although it may have captured the model before."""
