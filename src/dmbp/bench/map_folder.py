@@ -62,7 +62,7 @@ class MapFolder:
             return None
         try:
             return _decode(content)
-        except (ValueError, KeyError, TypeError, zlib.error):
+        except (ValueError, KeyError, TypeError, RuntimeError, zlib.error):
             return None
 
     def put(self, cell: Cell, attribution: Tensor) -> None:
@@ -112,7 +112,7 @@ def _decode(content: bytes) -> Tensor:
     """Return the map in a file's content.
 
     Raises:
-        ValueError: Or another of those that `get` expects, if the content is damaged.
+        ValueError: Or another of the errors that `get` expects, if the content is damaged.
     """
     line, _, compressed = content.partition(b"\n")
     header = json.loads(line)

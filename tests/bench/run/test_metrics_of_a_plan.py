@@ -1,5 +1,6 @@
 """Metrics share maps: adding or removing one computes no map, and like tasks are computed once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_damaged_map_is_computed_again(plan: Path, maps_computed: list[int]) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_maps_are_kept_to_the_last_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     folder = MapFolder(tmp_path / "maps")
-    cell = type(CELL)(**{**vars(CELL), "scoring": {"activation": "softmax", "seen": [1]}})
+    cell = replace(CELL, scoring={"activation": "softmax", "seen": [1]})
     attribution = torch.randn(1, 1, 5, 7, dtype=dtype)
     attribution[0, 0, 0, :2] = torch.tensor([torch.inf, -0.0])
     assert folder.get(cell) is None
@@ -114,9 +115,9 @@ def test_maps_are_kept_to_the_last_bit(tmp_path: Path, dtype: torch.dtype) -> No
     assert found is not None
     assert found.dtype == dtype
     assert torch.equal(found, attribution)
-    other = type(cell)(**{**vars(cell), "scoring": {**cell.scoring, "steps": 4}})
+    other = replace(cell, scoring={**cell.scoring, "steps": 4})
     assert folder.get(other) is not None  # what metrics do does not change the map
-    assert folder.get(type(cell)(**{**vars(cell), "target": "dog"})) is None
+    assert folder.get(replace(cell, target="dog")) is None
 
 
 def test_like_tasks_are_computed_once(plan: Path, maps_computed: list[int]) -> None:
@@ -169,8 +170,6 @@ def test_a_metric_that_fails_leaves_the_others(plan: Path, monkeypatch: pytest.M
 
 def test_rows_of_earlier_versions_are_found(plan: Path) -> None:
     """Their scoring names the metrics; a plan with exactly these finds them."""
-    from dataclasses import replace
-
     plan = with_metrics(plan, "deletion", "IM")
     run(plan, options=RunOptions())
     old = [
@@ -193,6 +192,24 @@ def test_rows_of_earlier_versions_are_found(plan: Path) -> None:
     assert run(plan, "old.sqlite", RunOptions()).done == 12
 
 
+def test_masked_images_in_16_bits(plan: Path) -> None:
+    """Another identity, nearly the same scores; colours and maps stay in full precision."""
+    run(with_metrics(plan, "IM", "red true", "infidelity"))
+    full = scores(plan)
+    plan.write_text(plan.read_text() + 'precision = "bfloat16"\n')
+    kept = folder_size(folder_beside(plan.parent / "s.sqlite"))
+    assert run(plan).done == 12
+    assert folder_size(folder_beside(plan.parent / "s.sqlite")) == kept
+    rows = [
+        row for row in Store(plan.parent / "s.sqlite").rows() if "precision" in row.cell.scoring
+    ]
+    assert len(rows) == 12
+    for row, exact in zip(rows, full, strict=True):
+        assert row.scores["IM"] == pytest.approx(exact["IM"], abs=0.02)
+        assert row.scores["IM"] != exact["IM"]
+        assert row.scores["red true"] == exact["red true"]
+
+
 def test_a_method_that_a_task_leaves_out(plan: Path, maps_computed: list[int]) -> None:
     text = with_metrics(plan, "IM").read_text()
     plan.write_text(text + 'without = ["GC"]\n')
@@ -202,7 +219,7 @@ def test_a_method_that_a_task_leaves_out(plan: Path, maps_computed: list[int]) -
     assert "- VOC/RN50, IM: 6 photos, 6 questions per method" in text
     assert "not computed" not in text
     plan.write_text(plan.read_text().replace('["GC"]', '["GG"]'))
-    with pytest.raises(InputError, match="in 'without' of task 'VOC/RN50': 'GG'; did you"):
+    with pytest.raises(InputError, match="in 'without' of task 'VOC/RN50': 'GG'; there are"):
         read_plan(plan)
 
 
@@ -247,6 +264,7 @@ def test_masks_of_a_manifest(plan: Path) -> None:
     rows = {
         (row.cell.image, row.cell.method): row for row in Store(plan.parent / "s.sqlite").rows()
     }
+    assert [row.failure for row in rows.values()] == [None] * 6
     assert rows["dog/1.png", "gradient"].scores == {}
     folder = MapFolder(folder_beside(plan.parent / "s.sqlite"))
     for image in ("cat/0.png", "dog/3.png"):
