@@ -5,7 +5,7 @@ the class, the weights, the preprocessing, the method and its settings. A map is
 channels of an attribution, which is all that metrics read, in the precision in which it was
 computed, so that a score is the same to the last bit whether its map was kept or computed. The
 bytes of its numbers are sorted by significance and compressed with zlib. At 224 × 224 pixels in
-float32 (196 KiB), a file takes 70 to 170 KiB: smooth maps of regions less, noisy gradients more.
+float32 (196 KiB), a file takes 97 to 171 KiB: smooth maps of regions less, noisy gradients more.
 
 A file is written under another name first and then renamed, so that a run that is killed leaves
 whole files only. A file that is damaged later is computed again.

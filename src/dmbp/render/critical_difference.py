@@ -52,7 +52,7 @@ def groups(plot: RankPlot) -> list[tuple[float, float]]:
 def _draw(axis: Axes, plot: RankPlot, height: float) -> None:
     order = sorted(plot.ranks, key=lambda label: plot.ranks[label])
     count, bars = len(order), groups(plot)
-    side = 0.55 * (count - 1) + 0.5
+    side = 0.4 * (count - 1) + 0.7
     axis.set(xlim=(1 - side, count + side), ylim=(-height + 2.0, 1.7))
     axis.set_axis_off()
     axis.set_title(plot.title, fontsize=10, loc="left")

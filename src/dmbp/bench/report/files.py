@@ -18,13 +18,13 @@ from typing import Any
 from dmbp.attribution import METHODS
 from dmbp.bench.plan import Plan, Task, make_variant
 from dmbp.bench.report.lines import RunningMean
-from dmbp.bench.report.ranks import OVERALL, Ranking, rankings
+from dmbp.bench.report.ranks import rankings
 from dmbp.bench.row import CELL_COLUMNS, JSON_COLUMNS, Cell, ResultRow
 from dmbp.bench.store import Store
 from dmbp.bench.units import SkippedTasks, results
 from dmbp.errors import InputError, OutputError
 from dmbp.files import reason, shown
-from dmbp.metric_table import METRICS, curve_fractions
+from dmbp.metric_table import curve_fractions
 from dmbp.render import encode_figure, write_all_or_none
 from dmbp.render.benchmark import MethodMark, TaskPlot, draw_benchmark
 from dmbp.render.critical_difference import RankPlot, draw_ranks
@@ -223,7 +223,7 @@ def plot(plan: Plan, store: Path, out: Path) -> None:
 
 
 def plot_ranks(plan: Plan, store: Path, out: Path) -> None:
-    """Draw the critical differences of a plan's methods, overall and by each metric.
+    """Draw the critical differences of a plan's methods, over all tasks and metrics.
 
     Args:
         plan: The plan.
@@ -231,20 +231,13 @@ def plot_ranks(plan: Plan, store: Path, out: Path) -> None:
         out: The picture to write, .png, .svg or .pdf.
 
     Raises:
-        InputError: If no metric has a score of every method, or the file has another suffix.
+        InputError: If no line has a score of every method, or the file has another suffix.
     """
     ours = frozenset(v.label for v in plan.variants if v.method.startswith("dmbp"))
-    plots = [
-        RankPlot(_rank_title(ranking), ranking.ranks, ranking.critical, ours)
-        for ranking in rankings(plan, store)
-    ]
-    write_all_or_none({out: encode_figure(draw_ranks(plots), out.suffix)})
-
-
-def _rank_title(ranking: Ranking) -> str:
-    if ranking.metric == OVERALL:
-        return f"Mean rank over {ranking.blocks} lines (tasks and metrics)"
-    return f"{METRICS[ranking.metric].axis}: mean rank over {ranking.blocks} questions"
+    overall = rankings(plan, store)[0]
+    title = f"Mean rank over {overall.blocks} lines, each a task and a metric"
+    drawn = draw_ranks([RankPlot(title, overall.ranks, overall.critical, ours)])
+    write_all_or_none({out: encode_figure(drawn, out.suffix)})
 
 
 def task_plot(task: Task, plan: Plan, store: Store) -> TaskPlot:
