@@ -170,6 +170,7 @@ class TaskRunner:
             inputs = torch.cat([tensor for _, tensor in group])
             inputs = self._classifier.move_inputs(inputs.to(self._device))
             maps, seconds = self._find_maps(unit, part.variant, targets, inputs)
+            scorer = self._scoring_model(inputs)
         except Exception as error:  # a user's model may raise anything
             raise_if_device_is_lost(error)
             if len(group) == 1 or self._fails_for_all(unit, part, group, error):
@@ -181,7 +182,7 @@ class TaskRunner:
             inputs,
             maps,
             self._classifier,
-            scorer=self._scoring_model(inputs),
+            scorer=scorer,
             steps=self._task.steps,
             random=self._random_models(part.variant, inputs),
         )
