@@ -27,6 +27,7 @@ def small_model(side: int = 12) -> nn.Module:
         )
         .double()
         .eval()
+        .requires_grad_(False)
     )
 
 

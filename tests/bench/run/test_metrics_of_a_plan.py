@@ -244,9 +244,9 @@ def test_masks_of_a_manifest(plan: Path) -> None:
     from dmbp import metrics
 
     photos = plan.parent / "photos"
-    Image.new("L", (8, 8)).save(photos / "mask.png")
+    Image.new("L", (32, 32)).save(photos / "mask.png")
     with Image.open(photos / "mask.png") as image:
-        image.paste(255, (4, 0, 8, 8))
+        image.paste(255, (16, 0, 32, 32))
         image.save(photos / "mask.png")
     lines = [
         "file,label,mask",
