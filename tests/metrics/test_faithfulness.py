@@ -167,6 +167,9 @@ def test_localisation_by_hand() -> None:
     around = [*boxes[:2], [(0, 0, 8, 9)]]  # the box around the third mask
     assert torch.equal(energy_pointing_game(MAPS, masks), mass_accuracy(MAPS, around))
     assert mass_accuracy(-MAPS.abs(), boxes).tolist() == [0, 0, 0]
+    falling = -torch.arange(9.0).view(1, 1, 3, 3)
+    assert rank_accuracy(falling, [[(1, 0, 1, 0)]]).tolist() == [0]  # the second strongest
+    assert rank_accuracy(falling, [[(0, 0, 1, 0)]]).tolist() == [1]
 
 
 @pytest.mark.parametrize(
