@@ -126,6 +126,9 @@ def test_both_orders_pixel_by_pixel() -> None:
         assert float(found.morf[k]) == pytest.approx(morf, abs=1e-12)
         assert float(found.lerf[k]) == pytest.approx(lerf, abs=1e-12)
         assert float(found.gap[k]) == pytest.approx(lerf - morf, abs=1e-12)
+    whole = model(x).softmax(1)[[0, 1], [1, 4]]
+    for curve in (found.morf_curve, found.lerf_curve):
+        torch.testing.assert_close(curve[:, 0], whole)  # before anything is removed
     assert torch.equal(found.lerf, insertion(model, x, [1, 4], maps, steps=36, substrate="zero"))
 
 

@@ -83,13 +83,17 @@ def test_the_model_stays_as_it_was(model: nn.Module) -> None:
 
 
 def test_random_logit_by_hand(model: nn.Module) -> None:
-    found = random_logit(METHODS["gradient"], model, IMAGES, [1, 4])
-    step = int(torch.randint(1, 5, (), generator=torch.Generator().manual_seed(0)))
+    def drawn(seed: int) -> int:
+        return int(torch.randint(1, 5, (), generator=torch.Generator().manual_seed(seed)))
+
+    seed = next(seed for seed in range(99) if drawn(seed) == 3)
+    generator = torch.Generator().manual_seed(seed)
+    found = random_logit(METHODS["gradient"], model, IMAGES, [1, 4], generator=generator)
+    step = 3
     explainer = METHODS["gradient"](model)
     own = explainer.attribute(IMAGES, target=[1, 4])
     other = explainer.attribute(IMAGES, target=[(1 + step) % 5, (4 + step) % 5])
     torch.testing.assert_close(found, rank_correlation(own, other))
-    assert 1 <= step <= 4
     random = random_logit(METHODS["random"], model, IMAGES, [1, 4])
     torch.testing.assert_close(random, torch.ones_like(random))  # it ignores the class
 
