@@ -3,7 +3,8 @@
 `dmbp bench run` is killed at random moments, from its first import to its last rows, by SIGKILL and
 SIGTERM: the driver, one of its workers, or all of them. After each kill, the processes that should
 be gone are looked for three seconds later. The same command then continues. In the end the rows are
-compared with those of a run that nobody disturbed.
+compared with those of a run that nobody disturbed. `--leaderboard` does the same with a plan whose
+maps are kept, and that names four metrics at first and twelve later.
 """
 
 import argparse
@@ -52,17 +53,40 @@ class Counts:
     finished: int = 0
 
 
+LEADERBOARD = (
+    *("IM", "deletion", "gap", "ROAD", "infidelity", "drop", "sparseness", "red true", "blue true"),
+    *("MPRT", "random logit", "max-sensitivity"),
+)
+"""The metrics of `--leaderboard`; each of its runs begins with the first few."""
+
+FIRST = 4
+
+
 class KilledRun:
     """A plan that is run again and again into one store until it is complete."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
-        self.plan = make_plan(folder, photos=PHOTOS, model="slow")
+    def __init__(
+        self, folder: Path, chance: random.Random, *, photos: int, leaderboard: bool = False
+    ) -> None:
+        self.plan = make_plan(folder, photos=photos, model="slow")
         self.store = folder / "killed.sqlite"
+        self._metrics = LEADERBOARD if leaderboard else ()
+        self._options = ("--keep-maps",) if leaderboard else ()
+        self._name_metrics(LEADERBOARD[:FIRST])
         self._chance = chance
         self.process: subprocess.Popen[str] | None = None
 
+    def _name_metrics(self, metrics: Sequence[str]) -> None:
+        """Write these metrics into the plan, if it is a leaderboard."""
+        if self._metrics:
+            lines = self.plan.read_text().splitlines()
+            named = [line if not line.startswith("metrics") else "" for line in lines]
+            self.plan.write_text("\n".join([*named, f"metrics = {list(metrics)}"]))
+
     def kill(self, counts: Counts) -> bool:
         """Kill something of the run at a random moment; return False if the run has ended first."""
+        if self._chance.random() < 0.3:
+            self._name_metrics(self._metrics)  # the run that is started next has all
         process = self._running()
         if self._chance.random() < 0.3:
             time.sleep(self._chance.random() * 4)
@@ -98,18 +122,20 @@ class KilledRun:
         """Return the run, started again if it is not running."""
         if self.process is None or self.process.poll() is not None:
             workers = self._chance.choice((1, 2, 2, 3))
-            self.process = start(self.plan, self.store, "--workers", str(workers))
+            options = ("--workers", str(workers), *self._options)
+            self.process = start(self.plan, self.store, *options)
         return self.process
 
     def finish(self, counts: Counts) -> None:
         """Let the run end, and compare its rows with those of an undisturbed one."""
         if self.process is not None and self.process.poll() is None:
             ended(self.process)
-        code, said = ended(start(self.plan, self.store))
+        self._name_metrics(self._metrics)
+        code, said = ended(start(self.plan, self.store, *self._options))
         if (code, said) != (0, ""):
             sys.exit(f"the last run ended with code {code}: {said}")
         counts.given_up += sum(row[-1] is not None for row in stored_rows(self.store))
-        ended(start(self.plan, self.store, "--retry"))
+        ended(start(self.plan, self.store, "--retry", *self._options))
         compare(stored_rows(self.store), run_undisturbed(self.plan, batch=1)[0], counts)
         counts.finished += 1
 
@@ -131,20 +157,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--photos", type=int, default=PHOTOS, help="photos of each run")
+    parser.add_argument(
+        "--leaderboard", action="store_true", help="many metrics, added halfway, with kept maps"
+    )
     options = parser.parse_args()
     chance, counts = random.Random(options.seed), Counts()
     while counts.kills.total() < options.kills:
         with tempfile.TemporaryDirectory() as folder:
-            run = KilledRun(Path(folder), chance)
+            run = KilledRun(
+                Path(folder), chance, photos=options.photos, leaderboard=options.leaderboard
+            )
             while counts.kills.total() < options.kills and run.kill(counts):
-                rows = f"{count(run.store)} of {ROWS_PER_PHOTO * PHOTOS} rows"
+                rows = f"{count(run.store)} of {ROWS_PER_PHOTO * options.photos} rows"
                 print(f"kill {counts.kills.total()}: {rows}", flush=True)
             run.finish(counts)
     for name, number in sorted(counts.kills.items()):
         print(f"{name}: {number} kills")
     print(
-        f"{counts.kills.total()} kills in {counts.finished} runs of {ROWS_PER_PHOTO * PHOTOS} rows "
-        f"with seed {options.seed}: {counts.orphans} processes left after {SECONDS:g} s, "
+        f"{counts.kills.total()} kills in {counts.finished} runs of "
+        f"{ROWS_PER_PHOTO * options.photos} rows with seed {options.seed}: "
+        f"{counts.orphans} processes left after {SECONDS:g} s, "
         f"{counts.lost} rows lost, {counts.doubled} doubled, {counts.different} different; "
         f"{counts.given_up} given up after three lost workers and computed by --retry"
     )

@@ -59,7 +59,10 @@ OF_CLASSES = {
 }
 """The methods that users call."""
 
-RETURNED = ("Decomposition", "LinearNetwork", "Removal")
+RETURNED = (
+    *("Decomposition", "LinearNetwork"),
+    *("Cascade", "Confidence", "Perturbation", "Removal"),
+)
 """Classes whose objects dmbp returns, and users do not make."""
 
 

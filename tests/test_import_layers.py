@@ -24,6 +24,7 @@ LAYERS = (
     "precision",
     "baseline",
     "probabilities",
+    "metric_table",
     "linear.lines",
     "linear.rules",
     "linear.steps",

@@ -5,7 +5,8 @@ are kept in `--weights`) and prints by intervention how well each follows the ru
 method's maps on images with both A and B of a class, where the network follows it. `images.py` has
 the rule, `questions.py` the interventions and `scores.py` the scores. Figures are means over images
 ± one standard error; seconds include each method's first call. `--rise-masks 1000` saves most of
-RISE's time, and `--picture FILE` draws maps.
+RISE's time, `--picture FILE` draws maps, and `--export FOLDER` writes the questions with a mask of
+each shape A, for plans such as `plans/leaderboard.toml`, and scores nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.planted.export import export
 from benchmarks.planted.images import as_inputs, render
 from benchmarks.planted.networks import NETWORKS, load_network
 from benchmarks.planted.picture import draw_maps
@@ -87,7 +89,8 @@ def format_row(name: str, row: dict[str, Any]) -> str:
 def judge(network: nn.Module, options: argparse.Namespace) -> dict[str, Any]:
     """Print the table of a network and return it; draw the first maps of each method if asked."""
     judged = find_questions(network, options.count)
-    inputs = as_inputs([render(question.scene) for question in judged])
+    inputs = as_inputs([render(question.scene) for question in judged]).to(options.device)
+    network.to(options.device)
     targets, masks = [question.target for question in judged], stack_masks(judged)
     areas = [f"{name} {float(area.mean()):.3f}" for name, area in masks.areas().items()]
     print("  shares of the image's area: " + ", ".join(areas))
@@ -105,6 +108,7 @@ def judge(network: nn.Module, options: argparse.Namespace) -> dict[str, Any]:
                 rows[called] = {"reason": str(error)}
                 continue
             seconds = (time.perf_counter() - started) / len(inputs)
+            maps = maps.cpu()
             rows[called] = table_row(score_maps(maps, masks), is_unsigned(maps), seconds)
             drawn[called] = maps[: options.rows].sum(1)
             print(format_row(called, rows[called]), flush=True)
@@ -123,13 +127,19 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw maps of one network into this file")
     parser.add_argument("--rows", type=int, default=4, help="questions in the picture")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--export", type=Path, help="write the questions into this folder instead")
     options = parser.parse_args()
     if options.picture is not None and options.network == "both":
         parser.error("--picture needs --network cnn or --network vit")
     results: dict[str, Any] = {}
     for name in NETWORKS if options.network == "both" else [options.network]:
         print(f"\n{name}")
-        results[name] = judge(load_network(name, options.weights), options)
+        network = load_network(name, options.weights, options.device)
+        if options.export is not None:
+            export(find_questions(network, options.count), options.export / name)
+            continue
+        results[name] = judge(network, options)
         if options.json is not None:
             options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False))
 

@@ -115,8 +115,12 @@ NETWORKS: Mapping[str, Recipe] = {
 }
 
 
-def load_network(name: str, folder: Path) -> nn.Module:
-    """Return a trained network, from a file in `folder` or trained now and written there."""
+def load_network(name: str, folder: Path, device: str = "cpu") -> nn.Module:
+    """Return a trained network, from a file in `folder` or trained now and written there.
+
+    It is trained on a device, on which its weights come out a little different, and returned on the
+    CPU.
+    """
     torch.manual_seed(0)
     network = NETWORKS[name].make()
     path = folder / f"{name}.safetensors"
@@ -124,13 +128,13 @@ def load_network(name: str, folder: Path) -> nn.Module:
         network.load_state_dict(load_file(path))
         print(f"{name}: weights from {path}")
         return network.eval()
-    train(network, NETWORKS[name])
+    train(network, NETWORKS[name], device)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(network.state_dict(), path)
     return network.eval()
 
 
-def train(network: nn.Module, recipe: Recipe) -> None:
+def train(network: nn.Module, recipe: Recipe, device: str = "cpu") -> None:
     """Train in cycles until the network follows the rule.
 
     Raises:
@@ -138,7 +142,8 @@ def train(network: nn.Module, recipe: Recipe) -> None:
     """
     pictures, wanted = _training_set()
     for cycle in range(CYCLES):
-        _train_cycle(network, recipe, pictures, wanted)
+        _train_cycle(network.to(device), recipe, pictures.to(device), wanted.to(device))
+        network.cpu()
         rates = measure_rates(network.eval(), 200, seed=CHECKING_SEED)
         print(f"cycle {cycle + 1}: {rates}", flush=True)
         if rates.follows_rule():

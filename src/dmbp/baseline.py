@@ -116,13 +116,14 @@ def noise(inputs: Tensor) -> Tensor:
         dims = tuple(range(2, inputs.dim()))
         mean = inputs.mean(dims, keepdim=True)
         deviation = inputs.std(dims, keepdim=True, correction=0)
-    drawn = _standard_normal(tuple(inputs.shape[1:]), inputs.device, inputs.dtype)
+    drawn = standard_normal(tuple(inputs.shape[1:]), inputs.device, inputs.dtype)
     return mean + deviation * drawn
 
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)
-def _standard_normal(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+def standard_normal(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return normal numbers that are the same every time."""
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     return drawn.to(device, dtype)
 

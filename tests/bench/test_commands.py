@@ -18,7 +18,7 @@ def test_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.exit_code == 0, found.output
     assert "18 computed, 0 already stored, 0 failed" in found.output
     found = runner.invoke(app, ["bench", "status", "--plan", "plan.toml"])
-    assert "tests.bench.tiny:tiny, folder, gradcam: 6 done" in found.output
+    assert "tests.bench.tiny:tiny, folder, gradcam (GC): 6 done" in found.output
     assert "plan.toml: 0 of 18 left" in found.output
     latex = runner.invoke(app, ["bench", "table", "plan.toml", "--format", "latex"]).output
     assert latex.startswith("\\begin{tabular}{ccccc}")
@@ -153,7 +153,7 @@ def test_damaged_rows_are_listed_left_out_and_computed_again(
         return found.stdout, found.stderr
 
     said, _ = run_command("status", "--plan", "plan.toml")
-    assert "tests.bench.tiny:tiny, folder, gradcam: 5 done\n" in said
+    assert "tests.bench.tiny:tiny, folder, gradcam (GC): 5 done\n" in said
     assert "(gradcam, cat/2.png, class 0) is damaged: 'scores' is not JSON\n" in said
     assert "the row lost (random, dog/1.png, class 1) is damaged: its key is not" in said
     assert "plan.toml: 4 of 18 left" in said

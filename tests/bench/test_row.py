@@ -67,3 +67,37 @@ def test_a_name_of_damaged_values_can_be_printed() -> None:
 @pytest.mark.parametrize("version", [1, 3])
 def test_rows_of_other_versions_are_not_damaged(version: int) -> None:
     assert from_columns(CELL.key_of_version(version), to_columns(ROW, 1.0)[1:]) == ROW
+
+
+def test_a_metric_without_a_score_is_kept() -> None:
+    row = ResultRow(CELL, {"IM": 0.5}, unscored=frozenset({"cIM", "blue true"}))
+    key, *values = to_columns(row, 1.0)
+    assert values[COLUMNS.index("scores")] == '{"IM": 0.5, "blue true": null, "cIM": null}'
+    assert from_columns(key, values) == row
+
+
+def scored(failure: str | None = None, unscored: str = "", **scores: float) -> ResultRow:
+    return ResultRow(CELL, scores, failure=failure, unscored=frozenset(unscored.split()))
+
+
+UPDATES = [
+    ("a score is added", scored(a=1), scored(b=2), scored(a=1, b=2)),
+    ("a score stays", scored(a=1), scored(a=3, b=2), scored(a=1, b=2)),
+    ("a failure later", scored(a=1), scored("late", "b"), scored("late", "b", a=1)),
+    ("a failure of what is known", scored(a=1), scored("late", "a"), scored(a=1)),
+    ("a failure is repaired", scored("no", "a b", c=1), scored(a=2, b=3), scored(a=2, b=3, c=1)),
+    ("half repaired", scored("no", "a b"), scored(a=2), scored("no", "b", a=2)),
+    ("repaired, does not apply", scored("no", "a"), scored(None, "a"), scored(None, "a")),
+    ("fails again", scored("no", "a"), scored("again", "a"), scored("again", "a")),
+    ("other metric repaired", scored("no", "a"), scored(b=2), scored("no", "a", b=2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "after"), [u[1:] for u in UPDATES], ids=[u[0] for u in UPDATES]
+)
+def test_a_later_row_adds_what_it_knows(
+    before: ResultRow, new: ResultRow, after: ResultRow
+) -> None:
+    assert before.updated(new) == after
+    assert before.updated(before) == before

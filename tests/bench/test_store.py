@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,11 @@ from dmbp.errors import InputError, OutputError
 from tests.bench.cells import CELL, cells
 
 CURVE = [0.1] * 28 + [0.9]
+SETTINGS = '{"signed": true}'
+
+
+def failed_by_key(store: Store, keys: Iterable[str]) -> dict[str, bool]:
+    return {key: row.failure is not None for key, row in store.rows_by_key(keys).items()}
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -100,29 +106,29 @@ def test_a_file_of_layout_1_is_read_and_continued(tmp_path: Path) -> None:
     row = ResultRow(CELL, {"IM": 0.5}, {"IM": CURVE}, seconds=0.25)
     assert list(store.rows()) == [row]
     assert next(store.rows()).written == 7.5
-    assert store.failed_by_key([CELL.key]) == {CELL.key: False}
+    assert failed_by_key(store, [CELL.key]) == {CELL.key: False}
     store.add([ResultRow(replace(CELL, method="dmbp"), failure="no memory")])
     assert store.counts() == [
-        ("resnet50", "voc", "dmbp", 1, 1),
-        ("resnet50", "voc", "gradcam", 1, 0),
+        ("resnet50", "voc", "dmbp", SETTINGS, 1, 1),
+        ("resnet50", "voc", "gradcam", SETTINGS, 1, 0),
     ]
 
 
 def test_a_success_stays_and_a_failure_is_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     store.add([ResultRow(CELL, failure="no memory")])
-    assert store.failed_by_key([CELL.key, "other"]) == {CELL.key: True}
+    assert failed_by_key(store, [CELL.key, "other"]) == {CELL.key: True}
     store.add([ResultRow(CELL, {"IM": 0.5})])
     store.add([ResultRow(CELL, {"IM": 0.9}), ResultRow(CELL, failure="later")])
     assert [dict(row.scores) for row in store.rows()] == [{"IM": 0.5}]
-    assert store.failed_by_key([CELL.key]) == {CELL.key: False}
+    assert failed_by_key(store, [CELL.key]) == {CELL.key: False}
 
 
 def test_many_keys_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "s.sqlite")
     many = cells(2500)
     store.add(ResultRow(cell, {"IM": 0.1}) for cell in many[:1700])
-    assert store.failed_by_key(cell.key for cell in many).keys() == {
+    assert failed_by_key(store, (cell.key for cell in many)).keys() == {
         cell.key for cell in many[:1700]
     }
 
@@ -276,12 +282,12 @@ def test_a_failure_on_a_repaired_photo_is_not_counted(tmp_path: Path) -> None:
     stores[0].add(
         [ResultRow(broken, failure="no photo", written=1.0), ResultRow(other, failure="no memory")]
     )
-    assert stores[0].counts() == [("resnet50", "voc", "gradcam", 2, 2)]
+    assert stores[0].counts() == [("resnet50", "voc", "gradcam", SETTINGS, 2, 2)]
     stores[1].add([ResultRow(CELL, {"IM": 0.5}, written=2.0)])
     for order in ((1, 0), (0, 1)):
         for k in order:
             stores[2].merge(stores[k].path)
-        assert stores[2].counts() == [("resnet50", "voc", "gradcam", 2, 1)]
+        assert stores[2].counts() == [("resnet50", "voc", "gradcam", SETTINGS, 2, 1)]
         assert stores[2].failures() == [("no memory", 1)]
     stores[1].add([ResultRow(broken, failure="no photo", written=3.0)])
     assert stores[1].failures() == [("no photo", 1)]
@@ -306,7 +312,7 @@ def test_a_store_that_cannot_be_written_is_read(
     assert [row.cell for row in fixed.rows()] == [CELL]
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(OutputError, match=r"cannot write to .*readonly"):
-        fixed.add([ResultRow(CELL, failure="no")])
+        fixed.add([ResultRow(replace(CELL, image="b"), failure="no")])
 
 
 def damage(path: Path, *statements: str) -> None:
@@ -336,8 +342,8 @@ def test_a_damaged_row_counts_as_missing_until_it_is_replaced(tmp_path: Path, ch
     damage(path, f"UPDATE rows SET {change} WHERE key = '{b.key}'")
     with pytest.warns(UserWarning, match=f"count as missing: the row {b.key} .* is damaged: "):
         assert list(store.rows()) == [rows[0], rows[2]]
-    assert store.failed_by_key([a.key, b.key, c.key]) == {a.key: False, c.key: True}
-    assert store.counts() == [("resnet50", "voc", "gradcam", 2, 1)]
+    assert failed_by_key(store, [a.key, b.key, c.key]) == {a.key: False, c.key: True}
+    assert store.counts() == [("resnet50", "voc", "gradcam", SETTINGS, 2, 1)]
     assert store.failures() == [("no memory", 1)]
     assert store.metrics() == ["IM"]
     (damaged,) = store.damaged_rows()
@@ -353,7 +359,7 @@ def test_rows_with_damaged_keys_are_removed(tmp_path: Path, key: str) -> None:
     store = Store(path)
     store.add([ResultRow(a, {"IM": 0.1}), ResultRow(b, {"IM": 0.2})])
     damage(path, f"UPDATE rows SET key = {key} WHERE key = '{b.key}'")
-    assert store.counts() == [("resnet50", "voc", "gradcam", 1, 0)]
+    assert store.counts() == [("resnet50", "voc", "gradcam", SETTINGS, 1, 0)]
     assert store.remove_damaged_rows() == 1
     assert [row.cell for row in store.rows()] == [a]
     assert len(store) == 1

@@ -4,12 +4,15 @@ A *question* is one class on one photo: where does the model see it?
 A *cell* is a question answered by one method under given settings, on one model.
 A *row* is the stored result of a cell: its scores, or why it failed.
 A *unit* is the work that a worker gets at once: the missing cells of a few photos.
-A *part* is the share of a unit that one method under given settings computes together.
+A *part* is the share of a unit that one method under given settings computes together: questions
+that lack the same metrics.
 
 - `plan`: the tasks (a dataset and a model) and the methods, with settings, to compute;
 - `identity`: which weights and preprocessing a result belongs to;
 - `units`: the questions of a task, and the cells that are still missing;
-- `scoring`: a function for each metric;
+- `scoring`: a function for each metric of `dmbp.metric_table`;
+- `evaluation`: runs masked images in 16 bits;
+- `map_folder`: maps that are kept beside a store;
 - `store`: rows in one SQLite file;
 - `paper`: the paper's figures, to be printed with ours;
 - `run/`: computes a plan; `report/`: shows its results. `read` returns them as data frames.

@@ -7,7 +7,7 @@ A plan is a TOML file:
         "gradcam",
         { name = "dmbp", label = "DMBP, long", settings = { iterations = 200 } },
     ]
-    paper = "comparison"            # the paper's table to print; or ablation, reinitialisation
+    paper = "comparison"            # the paper's table to print; another of TABLES, or none
 
     [settings.gradcam]              # for all entries of this method
     signed = true
@@ -18,10 +18,12 @@ A plan is a TOML file:
     path = "../data/VOC2012"        # relative to the plan, like all paths
     model = "resnet50-voc"
     weights = "../models"
-    metrics = ["IM", "cIM"]         # or others of METRICS
+    metrics = ["IM", "cIM"]         # or others of dmbp.metric_table
     fit = "squeeze"                 # default: that of the model's preprocessing; likewise size,
                                     # mean, std, scale, channels, interpolation and layout
     first = 50                      # number of photos; default: all
+
+`methods = "all"` stands for every method of `dmbp.methods()`.
 
 A variant is a method with its settings, and a column of a table. Two variants may share a method;
 their labels distinguish them.
@@ -45,8 +47,9 @@ from dmbp.bench.paper import TABLES
 from dmbp.data.dataset import READERS
 from dmbp.errors import InputError, first_line, require_known
 from dmbp.files import read_text, shown
+from dmbp.metric_table import METRICS
 from dmbp.metrics.insertion import STEPS
-from dmbp.models.classifier import CHANNELS, MULTIPLE, SIDE, ChannelOrder, Fit, Layout
+from dmbp.models.classifier import CHANNELS, MULTIPLE, PADDING, SIDE, ChannelOrder, Fit, Layout
 from dmbp.models.input_settings import (
     InputSettings,
     InterpolationName,
@@ -64,20 +67,6 @@ from dmbp.validation import (
     check_fields,
     parse,
 )
-
-METRICS = (
-    *("IM", "IM zero", "IM mean"),
-    "cIM",
-    *("deletion", "deletion zero", "deletion mean"),
-    "pointing",
-    *("red true", "blue claims", "blue true"),
-    "reinitialisation",
-)
-"""The metrics that a plan may name; `dmbp.bench.scoring` has a function for each.
-
-"zero" and "mean" name the substrate, which is blurred otherwise. The three metrics of colours are
-explained in `dmbp.metrics.removal`.
-"""
 
 MAX_BYTES = 2**20
 """The largest plan that is read."""
@@ -137,6 +126,10 @@ class Task:
         fit: How photos are fitted to the model's input; by default as its preprocessing says.
         first: How many photos to take; by default all.
         steps: Points of an insertion or deletion curve.
+        precision: What the model computes the masked images of metrics in: "float32", or "bfloat16"
+            (float16 where the model's fast forward pass has it), which is several times as fast on
+            a GPU and changes probabilities in the third digit. Maps do not depend on it.
+        without: Labels of methods that the task leaves out, such as slow ones.
         size: These and the following are those of `dmbp.models.InputSettings`.
         resize: Likewise.
         mean: Likewise.
@@ -146,6 +139,7 @@ class Task:
         interpolation: Likewise.
         longest: Likewise.
         multiple: Likewise.
+        padding: Likewise.
         layout: Likewise.
 
     Raises:
@@ -156,12 +150,14 @@ class Task:
     dataset: Annotated[str, OneOf("kind of dataset", tuple(READERS))]
     path: Path
     model: str
-    metrics: tuple[Annotated[str, OneOf("metric", METRICS)], ...] = ("IM",)
+    metrics: tuple[Annotated[str, OneOf("metric", tuple(METRICS))], ...] = ("IM",)
     weights: Path | None = None
     classes: Path | None = None
     fit: Annotated[str, OneOf("fit", get_args(Fit))] | None = None
     first: Count | None = None
     steps: Steps = STEPS
+    precision: Annotated[str, OneOf("precision", ("float32", "bfloat16"))] = "float32"
+    without: tuple[str, ...] = ()
     size: Size = None
     resize: Size = None
     mean: PerChannel = None
@@ -171,6 +167,7 @@ class Task:
     interpolation: InterpolationName | None = None
     longest: Annotated[int, SIDE] | None = None
     multiple: Annotated[int, MULTIPLE] | None = None
+    padding: Annotated[int, PADDING] | None = None
     layout: Annotated[str, OneOf("layout", get_args(Layout))] | None = None
 
     __pydantic_config__ = FORBID_UNKNOWN
@@ -197,6 +194,30 @@ class Plan:
     variants: tuple[Variant, ...]
     paper: str = "comparison"
 
+    def variants_of(self, task: Task) -> tuple[Variant, ...]:
+        """The variants of a task: all but those that it leaves out."""
+        return tuple(variant for variant in self.variants if variant.label not in task.without)
+
+    @property
+    def computed_tasks(self) -> tuple[Task, ...]:
+        """The tasks to compute: those that differ only in name and metrics are one."""
+        alike: dict[Task, list[Task]] = {}
+        for task in self.tasks:
+            alike.setdefault(replace(task, name="", metrics=("IM",)), []).append(task)
+        return tuple(
+            replace(
+                tasks[0], metrics=tuple(dict.fromkeys(m for task in tasks for m in task.metrics))
+            )
+            for tasks in alike.values()
+        )
+
+    def computed_variants(self, task: Task) -> tuple[Variant, ...]:
+        """The variants of a task to compute: those that differ only in their label are one."""
+        by_key: dict[tuple[str, str], Variant] = {}
+        for variant in self.variants_of(task):
+            by_key.setdefault(variant.key, variant)
+        return tuple(by_key.values())
+
     def __post_init__(self) -> None:
         if not self.tasks or not self.variants:
             raise InputError("a plan needs at least one method and one task")
@@ -205,6 +226,10 @@ class Plan:
             raise InputError(f"two tasks of the plan are called {name!r}")
         if label := _repeated([variant.label for variant in self.variants]):
             raise InputError(f"two methods of the plan are called {label!r}: give one a label")
+        labels = [variant.label for variant in self.variants]
+        for task in self.tasks:
+            for label in task.without:
+                require_known(f"method in 'without' of task {task.name!r}:", label, labels)
 
 
 def _repeated(names: Sequence[str]) -> str | None:
@@ -247,6 +272,8 @@ def read_plan(path: Path) -> Plan:
     """
     table = _read_toml(path)
     methods = table.get("methods")
+    if methods == "all":
+        methods = list(METHODS)
     if isinstance(methods, list):  # a string is short for a table with only a name
         entries = cast("list[Any]", methods)
         table["methods"] = [{"name": m} if isinstance(m, str) else m for m in entries]

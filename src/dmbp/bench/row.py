@@ -19,10 +19,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from dmbp.errors import InputError
 from dmbp.files import shown
+from dmbp.metric_table import curve_points
 from dmbp.validation import ErrorContext, check_arguments
 
 __all__ = ["COLUMNS", "RESULTS_VERSION", "Cell", "DamagedRow", "ResultRow"]
@@ -39,7 +40,8 @@ class Cell:
     """Everything that determines a result: photo, class, model, method and scoring.
 
     `photo` and `weights` are digests of contents. `settings` are those of the method; `scoring` has
-    the metrics that score the attribution and their settings (steps, activation, preprocessing).
+    the settings of all metrics (steps, activation, preprocessing), but not which metrics are
+    computed: a plan that names another one adds its score to the row.
     """
 
     dataset: str
@@ -69,7 +71,8 @@ class ResultRow:
     """A cell's result: scores by metric, their curves and the seconds taken, or why it failed.
 
     `seconds` is the time one attribution took. `written` is when the row was first written to a
-    file, in seconds since 1970.
+    file, in seconds since 1970. `unscored` are the metrics that were tried and gave no score:
+    because they do not apply, or because of the failure.
     """
 
     cell: Cell
@@ -78,6 +81,35 @@ class ResultRow:
     seconds: float | None = None
     failure: str | None = None
     written: float | None = field(default=None, compare=False)
+    unscored: frozenset[str] = frozenset()
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The metrics that were tried, with or without success."""
+        return self.unscored.union(self.scores)
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """The metrics that have a score, or were found not to apply."""
+        return self.tried if self.failure is None else frozenset(self.scores)
+
+    def updated(self, new: "ResultRow") -> "ResultRow":
+        """Return this row with what a later one of the same cell adds; scores stay as they are."""
+        scores = {**new.scores, **self.scores}
+        was_open = self.failure is not None and not self.tried <= new.settled | self.scores.keys()
+        is_open = new.failure is not None and not new.tried <= self.settled | new.scores.keys()
+        failure = new.failure if is_open else self.failure if was_open else None
+        if new.failure is not None and not new.tried:  # nobody knows which metrics failed
+            failure = self.failure and new.failure
+        return ResultRow(
+            self.cell,
+            scores,
+            {**new.curves, **self.curves},
+            seconds=new.seconds if self.seconds is None else self.seconds,
+            failure=failure,
+            written=new.written if self.failure is not None else self.written,
+            unscored=(self.unscored | new.unscored).difference(scores),
+        )
 
 
 def _to_json(value: Any) -> str:
@@ -86,7 +118,9 @@ def _to_json(value: Any) -> str:
 
 CELL_COLUMNS = tuple(item.name for item in fields(Cell))
 KEY_COLUMNS = tuple(name for name in CELL_COLUMNS if name not in ("dataset", "model"))
-RESULT_COLUMNS = tuple(item.name for item in fields(ResultRow) if item.name != "cell")
+RESULT_COLUMNS = tuple(
+    item.name for item in fields(ResultRow) if item.name not in ("cell", "unscored")
+)
 COLUMNS = CELL_COLUMNS + RESULT_COLUMNS
 """The columns of a row after its key, in the file's order."""
 
@@ -95,8 +129,9 @@ NUMBER_COLUMNS = ("seconds", "written")
 
 
 def to_columns(row: ResultRow, written: float) -> list[Any]:
-    """Return the values of a row's columns, the key first."""
-    named = {**vars(row.cell), **vars(row), "written": row.written or written}
+    """Return the values of a row's columns, the key first; metrics without a score have null."""
+    scores = {**row.scores, **dict.fromkeys(sorted(row.unscored))}
+    named = {**vars(row.cell), **vars(row), "scores": scores, "written": row.written or written}
     return [row.cell.key] + [
         _to_json(named[name]) if name in JSON_COLUMNS else named[name] for name in COLUMNS
     ]
@@ -148,15 +183,20 @@ def _checked_row(key: str | bytes, named: Mapping[str, Any]) -> ResultRow:
         name: _decoded(name, value) if name in JSON_COLUMNS else value
         for name, value in named.items()
     }
+    unscored: frozenset[str] = frozenset()
+    if isinstance(columns["scores"], dict):
+        given = cast("dict[str, Any]", columns["scores"])
+        columns["scores"] = {name: score for name, score in given.items() if score is not None}
+        unscored = frozenset(given).difference(columns["scores"])
     check_arguments(_REQUIRED_COLUMNS, columns, _CONTEXT)
     cell = Cell(**{name: columns[name] for name in CELL_COLUMNS})
     if not _is_key_of(cell, key):
         raise InputError("its key is not that of its contents")
     steps = cell.scoring.get("steps")
     for metric, curve in columns["curves"].items():
-        if isinstance(steps, int) and len(curve) != steps + 1:
-            raise InputError(f"its {metric} curve has {len(curve)} points, not {steps + 1}")
-    return ResultRow(cell, **{name: columns[name] for name in RESULT_COLUMNS})
+        if isinstance(steps, int) and len(curve) != (points := curve_points(metric, steps)):
+            raise InputError(f"its {metric} curve has {len(curve)} points, not {points}")
+    return ResultRow(cell, **{name: columns[name] for name in RESULT_COLUMNS}, unscored=unscored)
 
 
 _CONTEXT = ErrorContext("a row", key_name=repr)

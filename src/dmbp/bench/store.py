@@ -1,10 +1,10 @@
 """The store of results: one SQLite file with a row for each cell that was tried.
 
 `dmbp.bench.row` says what a row is. Rows are written in batches, each of them whole or not at all,
-so a run can be killed at any moment and continues where it stopped. The row of a cell that
-succeeded is never overwritten; that of a cell that failed is replaced when the cell is tried again.
-A row that was damaged later counts as missing, and is replaced too. Several processes may write to
-one file, and two files can be merged.
+so a run can be killed at any moment and continues where it stopped. A score is never overwritten;
+a failure is replaced when the cell is tried again, and new metrics are added to the row of their
+cell. A row that was damaged later counts as missing, and is replaced too. Several processes may
+write to one file, and two files can be merged.
 """
 
 import json
@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,6 @@ from dmbp.bench.row import (
     CELL_COLUMNS,
     COLUMNS,
     NUMBER_COLUMNS,
-    RESULT_COLUMNS,
     RESULTS_VERSION,
     Cell,
     DamagedRow,
@@ -76,12 +76,7 @@ _CURRENT_ROWS = (
     "WHERE failure IS NULL OR repaired IS NULL OR repaired < written"
 )
 
-_INSERT = (
-    f"INSERT INTO rows VALUES ({', '.join('?' * (1 + len(COLUMNS)))}) "
-    "ON CONFLICT (key) DO UPDATE SET "
-    f"{', '.join(f'{name} = excluded.{name}' for name in RESULT_COLUMNS)} "
-    "WHERE rows.failure IS NOT NULL"
-)
+_INSERT = f"INSERT OR REPLACE INTO rows VALUES ({', '.join('?' * (1 + len(COLUMNS)))})"
 
 _SELECT = f"SELECT key, {', '.join(COLUMNS)} FROM rows"
 
@@ -116,18 +111,20 @@ class Store:
         self._database.close()
 
     def add(self, rows: Iterable[ResultRow]) -> None:
-        """Write rows, all or none; cells that have already succeeded keep their row."""
+        """Write rows, all or none; a cell that has a row keeps its scores and gets new ones."""
         now = time.time()
-        columns = [to_columns(row, now) for row in rows]
+        given = [row if row.written else replace(row, written=now) for row in rows]
         with self._database.transaction() as connection:
-            existing = self._rows_of(key for key, *_ in columns)
-            damaged = [(key,) for key, row in existing if isinstance(row, DamagedRow)]
-            connection.executemany("DELETE FROM rows WHERE key = ?", damaged)
-            connection.executemany(_INSERT, columns)
-
-    def failed_by_key(self, keys: Iterable[str]) -> dict[str, bool]:
-        """Return whether each cell failed, for the keys that have a row."""
-        return {key: row.failure is not None for key, row in self.rows_by_key(keys).items()}
+            existing = self._rows_of(row.cell.key for row in given)
+            found = {key: row for key, row in existing if isinstance(row, ResultRow)}
+            changed: dict[str, ResultRow] = {}
+            for row in given:
+                key = row.cell.key
+                before = found.get(key)
+                found[key] = row if before is None else before.updated(row)
+                if found[key] != before:
+                    changed[key] = found[key]
+            connection.executemany(_INSERT, (to_columns(row, now) for row in changed.values()))
 
     def rows(self) -> Iterator[ResultRow]:
         """Yield every row; they are read from the file as they are needed.
@@ -183,15 +180,17 @@ class Store:
 
     def counts(
         self, damaged: Sequence[DamagedRow] | None = None
-    ) -> list[tuple[str, str, str, int, int]]:
-        """Return the number of rows and of failed rows by model, dataset and method.
+    ) -> list[tuple[str, str, str, str, int, int]]:
+        """Return the number of rows and of failed rows by model, dataset, method and settings.
+
+        Settings are JSON.
 
         The failures of photos that have been repaired since are not counted.
 
         Args:
             damaged: The `damaged_rows`, which are not counted; by default they are searched for.
         """
-        names = "model, dataset, method"
+        names = "model, dataset, method, settings"
         return self._read_current(
             f"SELECT {names}, count(*), count(failure) FROM ({_CURRENT_ROWS}) "
             f"GROUP BY {names} ORDER BY {names}",

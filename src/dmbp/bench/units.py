@@ -45,6 +45,7 @@ class PhotoTarget:
 
     `index` is the output of the class, `others` are the outputs of the other classes on the photo.
     `digest` is the digest of the photo's file; if the file cannot be read, `problem` says why.
+    `mask` is a picture that shows where the class is, if the dataset has one.
     """
 
     sample: Sample
@@ -53,6 +54,8 @@ class PhotoTarget:
     others: tuple[int, ...]
     digest: str
     problem: str | None = None
+    mask: Path | None = None
+    mask_digest: str | None = None
 
 
 def question_count(task: Task, shard: Shard = WHOLE) -> int:
@@ -78,13 +81,16 @@ def _targets(
     samples: Sequence[Sample], identity: ModelIdentity, digests: DigestCache
 ) -> list[PhotoTarget]:
     targets: list[PhotoTarget] = []
-    by_path = _digests([sample.path for sample in samples], digests)
+    masks = [mask for sample in samples for mask in sample.mask_paths() if mask is not None]
+    by_path = _digests([*(sample.path for sample in samples), *masks], digests)
     for sample in samples:
         indices = [class_index(label, identity, sample) for label in sample.labels]
         digest, problem = by_path[sample.path]
-        for label, index in zip(sample.labels, indices, strict=True):
+        labels = zip(sample.labels, indices, sample.mask_paths(), strict=True)
+        for label, index, mask in labels:
             others = tuple(other for other in indices if other != index)
-            targets.append(PhotoTarget(sample, label, index, others, digest, problem))
+            shown = None if mask is None else by_path[mask][0]
+            targets.append(PhotoTarget(sample, label, index, others, digest, problem, mask, shown))
     return targets
 
 
@@ -127,19 +133,24 @@ def class_index(label: Label, identity: ModelIdentity, sample: Sample) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Questions that one variant of a method answers together."""
+    """Questions that one variant of a method answers together, and the metrics to compute."""
 
     variant: Variant
     targets: tuple[PhotoTarget, ...]
+    metrics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Missing cells of a few photos, with a part for each variant, computed in this order."""
+    """Missing cells of a few photos, with a part for each variant, computed in this order.
+
+    `maps` is the folder in which maps are kept, or None.
+    """
 
     task: Task
     identity: ModelIdentity
     parts: tuple[Part, ...]
+    maps: Path | None = None
 
     def cell(self, target: PhotoTarget, variant: Variant) -> Cell:
         """Return the cell of a question answered by a variant."""
@@ -148,7 +159,8 @@ class Unit:
     def failed(self, part: Part, reason: str) -> list[ResultRow]:
         """Return rows that say why a part failed."""
         cells = (self.cell(target, part.variant) for target in part.targets)
-        return [ResultRow(cell, failure=reason) for cell in cells]
+        tried = frozenset(part.metrics)
+        return [ResultRow(cell, failure=reason, unscored=tried) for cell in cells]
 
     def without_first_part(self) -> "Unit":
         """Return the unit that remains once the first part is computed."""
@@ -161,6 +173,16 @@ class Unit:
 
 def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant: Variant) -> Cell:
     """Return the cell of a question answered by a variant of a method."""
+    scoring: dict[str, Any] = {
+        "steps": task.steps,
+        "activation": identity.activation,
+        "others": list(target.others),
+        "seen": _seen(identity.preprocessing),
+    }
+    if task.precision != "float32":
+        scoring["precision"] = task.precision
+    if target.mask_digest is not None:
+        scoring["mask"] = target.mask_digest
     return Cell(
         dataset=task.dataset,
         image=target.sample.name,
@@ -170,14 +192,41 @@ def make_cell(task: Task, identity: ModelIdentity, target: PhotoTarget, variant:
         weights=identity.weights,
         method=variant.method,
         settings=dict(variant.settings),
-        scoring={
-            "metrics": sorted(task.metrics),
-            "steps": task.steps,
-            "activation": identity.activation,
-            "others": list(target.others) if "cIM" in task.metrics else [],
-            "seen": _seen(identity.preprocessing),
-        },
+        scoring=scoring,
     )
+
+
+def _cell_of_layout_1(cell: Cell, task: Task) -> Cell:
+    """Return a cell as it was while rows belonged to one list of metrics."""
+    others = cell.scoring["others"] if "cIM" in task.metrics else []
+    return replace(
+        cell, scoring={**cell.scoring, "others": others, "metrics": sorted(task.metrics)}
+    )
+
+
+def find_rows(
+    task: Task,
+    identity: ModelIdentity,
+    targets: Sequence[PhotoTarget],
+    variants: Sequence[Variant],
+    store: Store,
+) -> list[list[tuple[Variant, Cell, ResultRow | None]]]:
+    """Return the cells of each question, one for each of the variants, with their rows.
+
+    A row that was written while rows belonged to one list of metrics counts if the task has exactly
+    these metrics.
+    """
+    cells = [
+        [(variant, make_cell(task, identity, target, variant)) for variant in variants]
+        for target in targets
+    ]
+    flat = [cell for own in cells for _, cell in own]
+    rows = store.rows_by_key(cell.key for cell in flat)
+    old = {_cell_of_layout_1(cell, task).key: cell for cell in flat if cell.key not in rows}
+    for key, row in store.rows_by_key(old).items():
+        left = frozenset(task.metrics).difference(row.scores)
+        rows[old[key].key] = replace(row, cell=old[key], unscored=left)
+    return [[(variant, cell, rows.get(cell.key)) for variant, cell in own] for own in cells]
 
 
 def _seen(preprocessing: Preprocessing) -> list[Any]:
@@ -214,6 +263,10 @@ class SkippedTasks:
             warnings.warn(f"the task {task.name!r} is left out: {one_line(error)}", stacklevel=2)
 
 
+Pending = dict[str, frozenset[str]]
+"""The metrics that workers are computing, by the keys of the cells."""
+
+
 def missing_units(
     plan: Plan,
     store: Store,
@@ -224,66 +277,74 @@ def missing_units(
     batch: int = 32,
     shard: Shard = WHOLE,
     retry: bool = False,
+    pending: Pending | None = None,
+    maps: Path | None = None,
 ) -> Iterator[Unit]:
-    """Yield the cells of a plan that have no row yet, in units, task by task.
+    """Yield the cells of a plan that lack a metric, in units, task by task.
+
+    Tasks that differ only in name and metrics are one, and so are variants that differ only in
+    their label.
 
     Args:
         plan: The plan.
         store: The rows so far.
         identify: Returns the identity of a task's model.
         skipped: Counts the tasks that cannot run.
-        on_existing: Called with how many cells have a row, and how many of those failed.
+        on_existing: Called with how many cells are complete, and how many of those failed.
         batch: The largest number of questions in a unit.
         shard: The photos to take.
         retry: Whether cells that failed before count as missing.
+        pending: What was yielded and has no row yet. It is added to here and taken from by the
+            caller; two tasks may have questions in common.
+        maps: The folder in which maps are kept, or None.
     """
-    for task in plan.tasks:
+    pending = {} if pending is None else pending
+    for task in plan.computed_tasks:
+        variants = plan.computed_variants(task)
         with skipped.skip_on_error(task):
             identity = identify(task)
             for targets in questions(task, identity, store.digests, shard=shard):
-                keys = [_keys(task, identity, target, plan) for target in targets]
-                flat = [key for question_keys in keys for key in question_keys]
-                failed = store.failed_by_key(flat)
-                existing = {key for key in failed if not (retry and failed[key])}
-                on_existing(
-                    sum(key in existing for key in flat), sum(failed[key] for key in existing)
-                )
-                missing = _missing(plan, targets, keys, existing)
+                missing: list[tuple[PhotoTarget, list[tuple[Variant, tuple[str, ...]]]]] = []
+                existing = failed = 0
+                found = find_rows(task, identity, targets, variants, store)
+                for target, cells in zip(targets, found, strict=True):
+                    lacking: list[tuple[Variant, tuple[str, ...]]] = []
+                    for variant, cell, row in cells:
+                        metrics = _lacking(task, row, pending.get(cell.key), retry=retry)
+                        if metrics:
+                            lacking.append((variant, metrics))
+                            pending[cell.key] = pending.get(cell.key, frozenset()).union(metrics)
+                        else:
+                            existing += 1
+                            failed += row is not None and not row.settled.issuperset(task.metrics)
+                    if lacking:
+                        missing.append((target, lacking))
+                on_existing(existing, failed)
                 for start in range(0, len(missing), batch):
-                    yield Unit(task, identity, _parts(missing[start : start + batch]))
+                    yield Unit(task, identity, _parts(missing[start : start + batch]), maps)
 
 
-def _keys(task: Task, identity: ModelIdentity, target: PhotoTarget, plan: Plan) -> list[str]:
-    """Return the keys of a question's cells, one per variant."""
-    return [make_cell(task, identity, target, variant).key for variant in plan.variants]
+def _lacking(
+    task: Task, row: ResultRow | None, pending: frozenset[str] | None, *, retry: bool
+) -> tuple[str, ...]:
+    """Return the task's metrics that a cell lacks, in the task's order."""
+    done = frozenset[str]() if row is None else row.settled if retry else row.tried
+    done |= pending or frozenset()
+    return tuple(metric for metric in task.metrics if metric not in done)
 
 
-def _missing(
-    plan: Plan,
-    targets: Sequence[PhotoTarget],
-    keys: Sequence[Sequence[str]],
-    existing: set[str],
-) -> list[tuple[PhotoTarget, list[Variant]]]:
-    """Return the questions that lack a row, each with the variants for which it does.
-
-    Of two variants that differ only in their label, one is computed.
-    """
-    missing: list[tuple[PhotoTarget, list[Variant]]] = []
-    for target, question_keys in zip(targets, keys, strict=True):
-        by_key = dict(zip(question_keys, plan.variants, strict=True))
-        variants = [variant for key, variant in by_key.items() if key not in existing]
-        if variants:
-            missing.append((target, variants))
-    return missing
-
-
-def _parts(missing: Sequence[tuple[PhotoTarget, list[Variant]]]) -> tuple[Part, ...]:
-    """Group questions by variant."""
-    by_label: dict[str, tuple[Variant, list[PhotoTarget]]] = {}
-    for target, variants in missing:
-        for variant in variants:
-            by_label.setdefault(variant.label, (variant, []))[1].append(target)
-    return tuple(Part(variant, tuple(targets)) for variant, targets in by_label.values())
+def _parts(
+    missing: Sequence[tuple[PhotoTarget, list[tuple[Variant, tuple[str, ...]]]]],
+) -> tuple[Part, ...]:
+    """Group questions by variant and metrics."""
+    grouped: dict[tuple[str, tuple[str, ...]], tuple[Variant, list[PhotoTarget]]] = {}
+    for target, lacking in missing:
+        for variant, metrics in lacking:
+            grouped.setdefault((variant.label, metrics), (variant, []))[1].append(target)
+    return tuple(
+        Part(variant, tuple(targets), metrics)
+        for (_, metrics), (variant, targets) in grouped.items()
+    )
 
 
 def results(
@@ -292,8 +353,7 @@ def results(
     """Yield every question of a task with every variant, and the row of the cell if it has one."""
     identity = load_task_model(task, "cpu").identity
     for targets in questions(task, identity, store.digests):
-        for target in targets:
-            keys = _keys(task, identity, target, plan)
-            rows = store.rows_by_key(keys)
-            for key, variant in zip(keys, plan.variants, strict=True):
-                yield target, variant, rows.get(key)
+        found = find_rows(task, identity, targets, plan.variants_of(task), store)
+        for target, cells in zip(targets, found, strict=True):
+            for variant, _, row in cells:
+                yield target, variant, row

@@ -1,4 +1,4 @@
-"""The commands `dmbp bench run`, `status`, `table`, `plot`, `export`, `merge` and `repair`."""
+"""`dmbp bench run`, `status`, `table`, `ranks`, `plot`, `export`, `merge` and `repair`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,13 @@ class Format(StrEnum):
     markdown = "markdown"
     latex = "latex"
     csv = "csv"
+
+
+class RanksFormat(StrEnum):
+    """Formats of ranks."""
+
+    markdown = "markdown"
+    json = "json"
 
 
 PlanFile = Annotated[Path, typer.Argument(readable=False, help="The plan, a .toml file.")]
@@ -61,6 +68,13 @@ def run(
     retry: Annotated[
         bool, typer.Option("--retry", help="Retry the cells that failed before.")
     ] = False,
+    keep_maps: Annotated[
+        bool,
+        typer.Option(
+            "--keep-maps",
+            help="Keep maps beside the store, so that metrics added later compute none.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """Compute the results that are missing. After an interruption the same command continues."""
@@ -74,12 +88,14 @@ def run(
             raise InputError(
                 "a Ray cluster decides which devices are used: leave out --device, --workers"
             )
-        options = RunOptions(parse_devices(device, workers), batch, _parse_shard(shard), retry, ray)
+        options = RunOptions(
+            parse_devices(device, workers), batch, _parse_shard(shard), retry, ray, keep_maps
+        )
         with progress(stdout, quiet=quiet) as show:
             tally = run_plan(read_plan(plan), store, options, show)
         if not quiet:
             flags = {"--device": device, "--workers": workers, "--ray": ray}
-            flags |= {"--batch": batch, "--shard": shard}
+            flags |= {"--batch": batch, "--shard": shard, "--keep-maps": keep_maps}
             stdout.print(summary(tally, store, _command(plan, store, flags)))
             if tally.failed:
                 _print_failures(Store(store, read_only=True))
@@ -95,8 +111,13 @@ def _command(plan: Path, store: Path, flags: Mapping[str, object]) -> str:
         "--ray": None,
         "--batch": BATCH,
         "--shard": WHOLE,
+        "--keep-maps": False,
     }
-    changed = [(name, str(value)) for name, value in flags.items() if value != defaults[name]]
+    changed = [
+        (name,) if value is True else (name, str(value))
+        for name, value in flags.items()
+        if value != defaults[name]
+    ]
     words = ["dmbp", "bench", "run", str(plan), "--store", str(store)]
     return shlex.join([*words, *(word for option in changed for word in option)])
 
@@ -131,21 +152,31 @@ def status(
     ] = None,
 ) -> None:
     """Show how many results there are, what failed or is damaged, and what is left of a plan."""
+    from dmbp.bench.map_folder import folder_beside, folder_size
     from dmbp.bench.plan import read_plan
+    from dmbp.bench.report.files import MethodLabels
     from dmbp.bench.run.driver import count_missing
     from dmbp.bench.store import Store
 
     with report_errors():
         _check_exists(store)
+        parsed = None if plan is None else read_plan(plan)
+        labels = MethodLabels(parsed)
         results = Store(store, read_only=True)
         damaged = results.damaged_rows()
-        for model, dataset, method, count, failed in results.counts(damaged):
+        for model, dataset, method, settings, count, failed in results.counts(damaged):
             note = f", {failed} failed" if failed else ""
-            stdout.print(printable(f"{model}, {dataset}, {method}: {count - failed} done{note}"))
+            called = f"{method} ({labels.find(method, settings)})"
+            stdout.print(printable(f"{model}, {dataset}, {called}: {count - failed} done{note}"))
+        maps, size = folder_size(folder_beside(store))
+        if maps:
+            stdout.print(
+                f"{maps} maps kept in {shown(folder_beside(store))}: {size / 2**20:.1f} MiB"
+            )
         _print_failures(results, damaged)
         _print_damaged(damaged)
-        if plan is not None:
-            tally = count_missing(read_plan(plan), store)
+        if parsed is not None:
+            tally = count_missing(parsed, store)
             failed = f", {tally.failed_before} failed" if tally.failed_before else ""
             stdout.print(f"{plan}: {tally.left} of {tally.total} left{failed}")
 
@@ -166,18 +197,37 @@ def table(
 
 
 @bench_app.command()
+def ranks(
+    plan: PlanFile,
+    store: StoreFile = STORE,
+    format: Annotated[RanksFormat, typer.Option(help="Format.")] = RanksFormat.markdown,
+) -> None:
+    """Print a plan's mean ranks, by metric and overall, and every mean with its error."""
+    from dmbp.bench.plan import read_plan
+    from dmbp.bench.report.ranks import leaderboard
+
+    with report_errors():
+        _check_exists(store)
+        typer.echo(leaderboard(read_plan(plan), store, format.value), nl=False)
+
+
+@bench_app.command()
 def plot(
     plan: PlanFile,
     out: Annotated[Path, typer.Argument(help="The picture to write, .png, .svg or .pdf.")],
     store: StoreFile = STORE,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Draw mean ranks and critical differences instead.")
+    ] = False,
 ) -> None:
     """Draw a plan's insertion curves, and its scores against the time they take."""
     from dmbp.bench.plan import read_plan
     from dmbp.bench.report.files import plot as draw
+    from dmbp.bench.report.files import plot_ranks
 
     with report_errors():
         _check_exists(store)
-        draw(read_plan(plan), store, out)
+        (plot_ranks if ranks else draw)(read_plan(plan), store, out)
         stdout.print(f"→ {out}")
 
 
@@ -185,14 +235,23 @@ def plot(
 def export(
     out: Annotated[Path, typer.Argument(help="The file to write, .csv or .parquet.")],
     store: StoreFile = STORE,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan, whose labels methods get in the file.")
+    ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Write the points of curves instead of scores.")
+    ] = False,
 ) -> None:
     """Write every row to a CSV or Parquet file."""
+    from dmbp.bench.plan import read_plan
     from dmbp.bench.report.files import export as write
     from dmbp.bench.store import Store
 
     with report_errors():
         _check_exists(store)
-        stdout.print(f"{write(Store(store, read_only=True), out)} rows → {out}")
+        parsed = None if plan is None else read_plan(plan)
+        count = write(Store(store, read_only=True), out, plan=parsed, curves=curves)
+        stdout.print(f"{count} {'points' if curves else 'rows'} → {out}")
 
 
 @bench_app.command()

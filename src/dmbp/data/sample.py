@@ -73,6 +73,8 @@ class Sample:
         file: The photo's path relative to `folder`.
         labels: The classes on the photo, each once.
         annotation: The objects and their boxes, if the dataset has any.
+        masks: A picture for each label that is not black where the class is, or None, as paths
+            relative to `folder`; empty if the dataset has none.
     """
 
     name: str
@@ -80,11 +82,17 @@ class Sample:
     file: str
     labels: tuple[Label, ...]
     annotation: VocImage | None = None
+    masks: tuple[str | None, ...] = ()
 
     @property
     def path(self) -> Path:
         """The photo's path."""
         return self.folder / self.file
+
+    def mask_paths(self) -> list[Path | None]:
+        """Return the path of each label's mask, or None."""
+        masks = self.masks or (None,) * len(self.labels)
+        return [None if mask is None else self.folder / mask for mask in masks]
 
 
 def samples_in(folder: Path, label: Label) -> list[Sample]:
@@ -120,6 +128,7 @@ def read_manifest(path: Path) -> list[Sample]:
     """Return the photos that a CSV manifest lists, in its order."""
     check_file(path, what="manifest", error=PhotoError, most_bytes=MAX_BYTES)
     labels: dict[str, list[Label]] = {}
+    masks: dict[tuple[str, Label], str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -138,17 +147,22 @@ def read_manifest(path: Path) -> list[Sample]:
                 where = f"line {reader.line_num} of {path}"
                 parsed = [_parse_label(text, where) for text in texts]
                 labels.setdefault(row["file"], []).extend(parsed)
+                if mask := row.get("mask"):
+                    if "\0" in mask:
+                        raise PhotoError(f"{where} contains a NUL character")
+                    masks.update({(row["file"], label): mask for label in parsed})
     except (OSError, UnicodeDecodeError) as error:
         raise PhotoError(f"{shown(path)} cannot be read: {reason(error)}") from error
     except csv.Error as error:
         raise PhotoError(f"{shown(path)} is not a CSV file: {error}") from error
     if not labels:
         raise PhotoError(f"{path} lists no photos")
-    folder = path.parent
-    return [
-        Sample(file, folder, file, tuple(dict.fromkeys(repeated)))
-        for file, repeated in labels.items()
-    ]
+    folder, samples = path.parent, list[Sample]()
+    for file, repeated in labels.items():
+        own = tuple(dict.fromkeys(repeated))
+        own_masks = tuple(masks.get((file, label)) for label in own) if masks else ()
+        samples.append(Sample(file, folder, file, own, masks=own_masks))
+    return samples
 
 
 def _parse_label(text: str, where: str) -> Label:

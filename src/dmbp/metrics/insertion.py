@@ -32,13 +32,13 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from dmbp.baseline import Baseline, baseline_for, default_substrate
 from dmbp.devices import in_float64, widest_dtype
 from dmbp.errors import InputError, TargetError, require_known
 from dmbp.linear import Target, TargetRows
 from dmbp.linear.model.runner import ModelRunner
 from dmbp.linear.model.signature import ExtraInputs, Output
 from dmbp.linear.model.wrappers import Model, evaluating
+from dmbp.metrics.substrates import AutoSubstrate, fill, pick_images, resolve_substrate
 from dmbp.precision import full_precision
 from dmbp.probabilities import Activation, check_activation
 
@@ -52,7 +52,9 @@ class CurveOptions(TypedDict, total=False):
     Args:
         steps: The number of steps in which the pixels are replaced (28 by default).
         substrate: What the image shows in place of missing pixels: "blur" (the default), "zero"
-            (the default for vectors, which have no surroundings), "mean" or a tensor.
+            (the default for vectors, which have no surroundings), "mean", "noise", "linear" (noisy
+            linear imputation), a tensor, or a function of the images and a mask that is true where
+            pixels are missing.
         activation: Turns outputs into probabilities: "softmax" (the default), "sigmoid", "none" or
             a function of outputs (images, classes). Softmax treats a single output as sigmoid does.
         internal_batch_size: The most images that the model is run on at once (64 by default), which
@@ -65,7 +67,7 @@ class CurveOptions(TypedDict, total=False):
     """
 
     steps: int
-    substrate: Baseline
+    substrate: AutoSubstrate
     activation: Activation
     internal_batch_size: int
     output: Output
@@ -83,10 +85,12 @@ def probability_curve(
     *,
     removing: bool,
     options: CurveOptions,
+    at: Sequence[float] | None = None,
 ) -> Tensor:
     """Return the target's probability after each step, (images, steps + 1).
 
-    Pixels are inserted into the substrate, or deleted from the image if `removing`.
+    Pixels are inserted into the substrate, or deleted from the image if `removing`. The fractions
+    of pixels may also be given, as `at`.
     """
     for name in options:
         require_known("option", name, CurveOptions.__annotations__)
@@ -104,19 +108,22 @@ def probability_curve(
             inputs, target, activation=options.get("activation", "softmax")
         )
         check_one_target_each(rows, inputs)
-        substrate = baseline_for(inputs, options.get("substrate", default_substrate(inputs)))
-        front, back = (substrate, inputs) if removing else (inputs, substrate)
-        repeated = rows.pick([k for k in range(len(rows)) for _ in range(steps + 1)])
-        fractions = torch.linspace(0, 1, steps + 1, dtype=torch.float64).repeat(len(inputs))
+        substrate = resolve_substrate(options.get("substrate", "auto"), inputs)
+        points = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+        points = points if at is None else torch.tensor(at, dtype=torch.float64)
+        repeated = rows.pick([k for k in range(len(rows)) for _ in points])
+        fractions = points.repeat(len(inputs))
         scores: list[Tensor] = []
         for indices in repeated.batches(batch):
             part = repeated.pick(indices)
             image = list(part.image)
-            mixed = replace_pixels(front[image], back[image], rank[image], fractions[indices])
+            strongest = rank_below(rank[image], fractions[indices])
+            missing = strongest if removing else ~strongest
+            mixed = fill(inputs[image], missing, pick_images(substrate, image))
             own = runner.with_extra_inputs(extra_inputs.pick(image)).run
             outputs = (options.get("run") or own)(mixed)
             scores.append(part.scores(outputs, activation))
-    return torch.cat(scores).view(len(inputs), steps + 1)
+    return torch.cat(scores).view(len(inputs), len(points))
 
 
 def require_count(name: str, value: int) -> None:
@@ -143,8 +150,13 @@ def replace_pixels(front: Tensor, back: Tensor, rank: Tensor, fraction: Tensor) 
     Returns:
         The mixed images.
     """
+    return torch.where(rank_below(rank, fraction), front, back)
+
+
+def rank_below(rank: Tensor, fraction: Tensor) -> Tensor:
+    """Return whether each pixel is among the strongest `fraction`, (images,), of its image's."""
     count = torch.round(in_float64(fraction) * rank[0].numel()).long().to(rank.device)
-    return torch.where(rank < count.view(-1, *(1,) * (rank.dim() - 1)), front, back)
+    return rank < count.view(-1, *(1,) * (rank.dim() - 1))
 
 
 def pixel_ranks(attribution: Tensor, inputs: Tensor) -> Tensor:

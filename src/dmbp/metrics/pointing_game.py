@@ -60,7 +60,7 @@ def pointing_game(
     strongest = pixel_ranks(attribution, attribution).flatten(1).argmin(1)
     size = tuple(attribution.shape[2:])
     hits = [
-        any(_distance(point, box) <= tolerance for box in (_parse_box(k, len(size)) for k in own))
+        any(_distance(point, box) <= tolerance for box in (parse_box(k, len(size)) for k in own))
         for point, own in zip(_points(strongest, size), boxes, strict=True)
     ]
     return torch.tensor(hits)
@@ -76,7 +76,7 @@ EDGES = {1: "(start, end)", 2: "(left, top, right, bottom)"}
 ALL_EDGES = "(left, top, front, right, bottom, back)"
 
 
-def _parse_box(box: Any, dims: int) -> Box:
+def parse_box(box: Any, dims: int) -> Box:
     """Return a box as numbers: where it begins along each dimension, then where it ends."""
     edges = EDGES.get(dims, ALL_EDGES)
     try:

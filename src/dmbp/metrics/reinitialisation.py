@@ -70,19 +70,19 @@ def reinitialisation(
         ModelError: If the layer cannot be re-initialised, or an output does not depend on it.
     """
     extra = {"output": output, "additional_forward_args": additional_forward_args}
-    rows = _make_runner(model, inputs, **extra).target_rows(inputs, target)[2]
+    rows = make_runner(model, inputs, **extra).target_rows(inputs, target)[2]
     fresh = with_reinitialised_layer(model, inputs, layer=layer, generator=generator, **extra)
     settings = {} if output is None else {"output": output}
-    arguments: dict[str, Any] = {"target": _targets_by_image(rows)}
+    arguments: dict[str, Any] = {"target": targets_by_image(rows)}
     if additional_forward_args is not None:
         arguments["additional_forward_args"] = additional_forward_args
     before, after = (
-        method(net, **settings).attribute(inputs, **arguments) for net in (_as_module(model), fresh)
+        method(net, **settings).attribute(inputs, **arguments) for net in (as_module(model), fresh)
     )
     return rank_correlation(before, after)
 
 
-def _targets_by_image(rows: TargetRows) -> Any:
+def targets_by_image(rows: TargetRows) -> Any:
     """Return the targets of rows in the form that `attribute` takes."""
     images = sorted(set(rows.image))
     labels = [
@@ -122,25 +122,15 @@ def with_reinitialised_layer(
             not depend on it, as in a model with two heads.
     """
     try:
-        fresh = copy.deepcopy(_as_module(model))
+        fresh = copy.deepcopy(as_module(model))
     except RuntimeError as error:
         raise ModelError(f"the model cannot be copied: {first_line(error)}") from error
     extra = (output, additional_forward_args)
-    run = _make_runner(fresh, inputs, *extra).outputs
+    run = make_runner(fresh, inputs, *extra).outputs
     name = last_layer(fresh, lambda: run(inputs)) if layer is None else layer
-    weight = layer_weight(fresh, name)
-    generator = generator or torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        drawn = torch.randn(weight.shape, generator=generator, device=generator.device)
-        deviation = float(weight.std()) if weight.numel() > 1 else float(weight.abs().sum())
-        weight.copy_(drawn * deviation)
-        bias = getattr(fresh.get_submodule(name), "bias", None)
-        if isinstance(bias, nn.Parameter):
-            bias.zero_()
+    draw_layer(fresh, name, generator or torch.Generator().manual_seed(0))
     with evaluating(model), evaluating(fresh):
-        before, after = (
-            _make_runner(net, inputs, *extra).outputs(inputs) for net in (model, fresh)
-        )
+        before, after = (make_runner(net, inputs, *extra).outputs(inputs) for net in (model, fresh))
     same = (before == after).all(0)
     if bool(same.any()):
         which = f"{name!r}, the last layer to run," if layer is None else repr(name)
@@ -151,7 +141,19 @@ def with_reinitialised_layer(
     return fresh
 
 
-def _make_runner(
+@torch.no_grad()
+def draw_layer(model: nn.Module, name: str, generator: torch.Generator) -> None:
+    """Draw a layer's weight from a normal distribution as wide as before; its bias becomes zero."""
+    weight = layer_weight(model, name)
+    drawn = torch.randn(weight.shape, generator=generator, device=generator.device)
+    deviation = float(weight.std()) if weight.numel() > 1 else float(weight.abs().sum())
+    weight.copy_(drawn * deviation)
+    bias = getattr(model.get_submodule(name), "bias", None)
+    if isinstance(bias, nn.Parameter):
+        bias.zero_()
+
+
+def make_runner(
     model: Model, inputs: Tensor, output: Output, additional_forward_args: Any
 ) -> ModelRunner:
     """Return a runner of the model with its other inputs and this output."""
@@ -159,7 +161,7 @@ def _make_runner(
     return ModelRunner(model, output=output).with_extra_inputs(extra)
 
 
-def _as_module(model: Model) -> nn.Module:
+def as_module(model: Model) -> nn.Module:
     """Return the model as a module that takes hooks, which those of TorchScript do not.
 
     The module of a program has its training flag cleared.
@@ -177,6 +179,28 @@ def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
     Raises:
         ModelError: If no layer has a weight matrix.
     """
+    return _layers_that_ran(model, run)[-1]
+
+
+def layers_run(model: nn.Module, run: Callable[[], object]) -> list[str]:
+    """Return the layers with a plain weight matrix in the order in which they first run.
+
+    Raises:
+        ModelError: If no layer has one.
+    """
+    modules = dict(model.named_modules())
+    names = dict.fromkeys(_layers_that_ran(model, run))
+    plain = [name for name in names if isinstance(_weight_of(modules[name]), nn.Parameter)]
+    if not plain:
+        raise ModelError("the model has no layer with a plain weight that could be drawn afresh")
+    return plain
+
+
+def _weight_of(module: nn.Module) -> object:
+    return getattr(module, "weight", None)
+
+
+def _layers_that_ran(model: nn.Module, run: Callable[[], object]) -> list[str]:
     ran: list[str] = []
 
     def watch(name: str, module: nn.Module) -> Callable[..., None]:
@@ -194,7 +218,7 @@ def last_layer(model: nn.Module, run: Callable[[], object]) -> str:
             handle.remove()
     if not ran:
         raise ModelError("the model has no layer with a weight, so none can be re-initialised")
-    return ran[-1]
+    return ran
 
 
 def _layers_run(name: str, module: nn.Module) -> list[str]:
@@ -230,7 +254,7 @@ def layer_weight(model: nn.Module, name: str) -> nn.Parameter:
     modules = dict(model.named_modules())
     if name not in modules:
         raise InputError(f"the model has no layer {name!r}; {suggestion(name, list(modules))}")
-    weight = getattr(modules[name], "weight", None)
+    weight = _weight_of(modules[name])
     if not isinstance(weight, nn.Parameter):
         raise ModelError(
             f"{name or 'the model itself'!r} has no plain weight to draw afresh (is it "

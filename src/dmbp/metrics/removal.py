@@ -20,18 +20,11 @@ tenth have it, all of these; if none has it, the score is that of the whole imag
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dmbp.baseline import (
-    Baseline,
-    ReplaceFunction,
-    baseline_for,
-    default_substrate,
-    replaced_by,
-)
 from dmbp.decompose.tested import SHARE, strongest
 from dmbp.devices import in_float64, on_device
 from dmbp.errors import InputError
@@ -46,14 +39,14 @@ from dmbp.metrics.insertion import (
     require_count,
     sum_of_channels,
 )
+from dmbp.metrics.substrates import AutoSubstrate, Substrate, fill, resolve_substrate
 from dmbp.precision import full_precision
 from dmbp.probabilities import Activation, check_activation
 
 CLAIM = 0.05
 """A map claims blue if its negative pixels hold more than this share of its absolute mass."""
 
-Substrate = Baseline | ReplaceFunction
-"""What replaces removed pixels: a baseline's name, a tensor or a function."""
+__all__ = ["CLAIM", "SHARE", "Removal", "Substrate", "mass_share", "removal", "sign_mask"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ def removal(
     attribution: Tensor,
     *,
     share: float | None = SHARE,
-    substrate: Substrate | Literal["auto"] = "auto",
+    substrate: AutoSubstrate = "auto",
     activation: Activation = "softmax",
     internal_batch_size: int = 64,
     output: Output = None,
@@ -129,9 +122,9 @@ def removal(
         attribution: A map for each image, shaped like the inputs or with one channel.
         share: The share of all pixels to replace, at least one pixel, counted among those with the
             sign. None replaces every pixel with the sign.
-        substrate: What replaces the pixels: "blur", "zero", "mean", a tensor, or a function of the
-            inputs and a mask (images, 1, *size) that is True where pixels are removed. "auto" is
-            "blur", or "zero" for vectors, which have no surroundings.
+        substrate: What replaces the pixels: "blur", "zero", "mean", "noise", "linear", a tensor, or
+            a function of the inputs and a mask (images, 1, *size) that is True where pixels are
+            removed. "auto" is "blur", or "zero" for vectors, which have no surroundings.
         activation: Turns outputs into probabilities: "softmax", "sigmoid", "none" or a function of
             outputs (images, classes).
         internal_batch_size: The most images that the model is run on at once.
@@ -148,7 +141,7 @@ def removal(
     require_count("internal_batch_size", internal_batch_size)
     check_activation(activation)
     masks = [sign_mask(attribution, inputs, sign, share=share) for sign in (1, -1)]
-    used = _used_substrate(substrate, inputs)
+    used = resolve_substrate(substrate, inputs)
     runner = ModelRunner(model, output=output)
     probabilities = runner.activation(activation)
     extra_inputs = ExtraInputs.of(additional_forward_args, images=len(inputs))
@@ -165,7 +158,7 @@ def removal(
             changed = mask.flatten(1).any(1).nonzero().flatten().tolist()
             if not changed:
                 return score, probability
-            mixed = torch.where(mask, _substrate_for(inputs, mask, used), inputs)
+            mixed = fill(inputs, mask, used)
             scores, likely = score.clone(), probability.clone()
             for start in range(0, len(changed), internal_batch_size):
                 image = changed[start : start + internal_batch_size]
@@ -222,17 +215,3 @@ def _as_floating(attribution: Tensor) -> Tensor:
     if not isinstance(attribution, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"attribution must be a tensor, not {type(attribution).__name__}")
     return as_floating(attribution)
-
-
-def _used_substrate(substrate: Substrate | Literal["auto"], inputs: Tensor) -> Substrate:
-    """Return what "auto" stands for, and anything else unchanged."""
-    if substrate is None or isinstance(substrate, Tensor) or callable(substrate):
-        return substrate
-    return default_substrate(inputs) if substrate == "auto" else substrate
-
-
-def _substrate_for(inputs: Tensor, mask: Tensor, substrate: Substrate) -> Tensor:
-    """Return what the images show where the mask is True."""
-    if isinstance(substrate, Tensor) or not callable(substrate):
-        return baseline_for(inputs, substrate)
-    return replaced_by(substrate, inputs, mask)

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from dmbp.metric_table import METRICS, badness, curve_fractions
 from dmbp.render.colour import Array
 from dmbp.render.pictures import Picture
 
@@ -23,31 +24,10 @@ from dmbp.render.pictures import Picture
 COLOURS = ("#c0212d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
 GREY, TEXT_GREY = "#bdbdbd", "#6f6f6f"
 WIDTH, ROW_HEIGHT = 10.0, 3.7
-AXIS_NAMES = {
-    "IM": "insertion score",
-    "IM zero": "insertion score, into zeros",
-    "IM mean": "insertion score, into the mean colour",
-    "cIM": "insertion of the other classes",
-    "deletion": "deletion score",
-    "deletion zero": "deletion score, to zeros",
-    "deletion mean": "deletion score, to the mean colour",
-    "red true": "share of maps whose red is true",
-    "blue claims": "share of maps that claim blue",
-    "blue true": "share of blue claims that are true",
-    "reinitialisation": "rank correlation after re-initialisation",
-}
-_CURVES = {
-    "IM": ("Insertion", "pixels put into the blurred photo, strongest first"),
-    "IM zero": ("Insertion", "pixels put into zeros, strongest first"),
-    "IM mean": ("Insertion", "pixels put into the photo's mean colour, strongest first"),
-    "deletion": ("Deletion", "pixels taken out of the photo, strongest first"),
-    "deletion zero": ("Deletion", "pixels set to zero, strongest first"),
-    "deletion mean": ("Deletion", "pixels given the photo's mean colour, strongest first"),
-}
 _BETTER = {
-    **dict.fromkeys(("IM", "IM zero", "IM mean", "cIM", "red true", "blue true"), "to the top"),
-    **dict.fromkeys(("deletion", "deletion zero", "deletion mean"), "to the bottom"),
-    "reinitialisation": "near zero",
+    "high": "better to the top, ",
+    "low": "better to the bottom, ",
+    "zero": "better near zero, ",
 }
 """Where better scores are."""
 
@@ -120,15 +100,16 @@ def method_colours(tasks: Sequence[TaskPlot]) -> dict[str, str]:
 def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None:
     for mark in sorted(task.marks, key=lambda mark: mark.label in colours):
         colour, curve = colours.get(mark.label, GREY), numpy.array(mark.curve)
-        across = numpy.linspace(0, 1, len(curve))
+        across = numpy.array(curve_fractions(task.metric, len(curve)))
         axis.plot(across, curve, color=colour, linewidth=2.2 if mark.label in colours else 1.0)
         if mark.label in colours:
             error = numpy.array(mark.curve_errors)
             low, high = curve - error, curve + error
             axis.fill_between(across, low, high, color=colour, alpha=0.13, linewidth=0)
-    sign = 1 if _BETTER[task.metric] == "to the bottom" else -1
-    best = sorted(task.marks, key=lambda mark: sign * mark.score)
-    name, pixels = _CURVES[task.metric]
+    best = sorted(task.marks, key=lambda mark: badness(task.metric, mark.score) or 0.0)
+    spec = METRICS[task.metric].curve
+    assert spec is not None  # because there are curves
+    area = "mean" if spec.at else "area under it"
     for line, mark in enumerate(best):
         text = f"{mark.score:.2f}  {mark.label}"
         axis.text(
@@ -138,9 +119,9 @@ def _draw_curves(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> None
         axis.texts[-1].set_fontweight("bold" if mark.label in colours else "normal")
     axis.set(xlim=(0, 1), ylim=(0, None))
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "all"])
-    axis.set_xlabel(pixels)
+    axis.set_xlabel(spec.across)
     axis.set_ylabel("probability of the class")
-    axis.set_title(f"{name}, and the area under it; band: ±1 s.e.", fontsize=10, loc="left")
+    axis.set_title(f"{spec.title}, and the {area}; band: ±1 s.e.", fontsize=10, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
 
 
@@ -155,8 +136,8 @@ def _draw_seconds(axis: Axes, task: TaskPlot, colours: Mapping[str, str]) -> Non
     _set_limits(axis, seconds, scores, errors)
     _name_points(axis, task.marks, seconds, colours)
     axis.set_xlabel("seconds a map, on a logarithmic scale")
-    axis.set_ylabel(AXIS_NAMES.get(task.metric, task.metric))
-    better = f"better {_BETTER[task.metric]}, " if task.metric in _BETTER else ""
+    axis.set_ylabel(METRICS[task.metric].axis)
+    better = _BETTER.get(METRICS[task.metric].better or "", "")
     axis.set_title(f"Score and cost: {better}faster to the left", fontsize=10, loc="left")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.spines[["top", "right"]].set_visible(False)

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmbp.bench.report.files import line_columns, result_lines
+from dmbp.bench.report.files import MethodLabels, line_columns, result_lines
 from dmbp.bench.row import ResultRow
 from dmbp.bench.store import Store
 from dmbp.errors import InputError
 from dmbp.files import check_file, shown
+from dmbp.metric_table import curve_fractions
 from dmbp.workflows.frames import Library, make_frame
 
-NAMES = ("dataset", "image", "target", "model", "method", "settings")
+NAMES = ("dataset", "image", "target", "model", "method", "settings", "label")
 """The columns of a row that its curves have as well."""
 
 CURVE_COLUMNS = (*NAMES, "metric", "step", "fraction", "value")
@@ -63,7 +64,10 @@ def read(path: str | Path, *, library: Library = "pandas") -> BenchFrames:
         metrics = store.metrics()
         columns = line_columns(metrics)
         found = list(store.rows())
-    lines = [dict(zip(columns, line, strict=True)) for line in result_lines(found, metrics)]
+    lines = [
+        dict(zip(columns, line, strict=True))
+        for line in result_lines(found, metrics, MethodLabels())
+    ]
     points = [point for row, line in zip(found, lines, strict=True) for point in _points(row, line)]
     return BenchFrames(
         make_frame(lines, library=library, columns=columns),
@@ -79,9 +83,11 @@ def _points(row: ResultRow, line: dict[str, Any]) -> list[dict[str, Any]]:
             **names,
             "metric": metric,
             "step": step,
-            "fraction": step / max(1, len(curve) - 1),
+            "fraction": fraction,
             "value": value,
         }
         for metric, curve in row.curves.items()
-        for step, value in enumerate(curve)
+        for step, (fraction, value) in enumerate(
+            zip(curve_fractions(metric, len(curve)), curve, strict=True)
+        )
     ]

@@ -7,7 +7,7 @@ The best two scores of a line are ranked; whether more is better depends on the 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from dmbp.bench.paper import AVERAGE, TABLES
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.store import ResultRow, Store
 from dmbp.bench.units import PhotoTarget, SkippedTasks, results
+from dmbp.metric_table import METRICS, badness
 
 
 @dataclass
@@ -46,16 +47,6 @@ class RunningMean:
         return math.sqrt(variance / self.count)
 
 
-BADNESS: Mapping[str, Callable[[float], float]] = {
-    **dict.fromkeys(("deletion", "deletion zero", "deletion mean"), lambda score: score),
-    "reinitialisation": abs,  # a map that depends on what was learned does not correlate
-}
-"""Functions that increase as a score gets worse, for metrics in which higher is not better."""
-
-UNRANKED = ("blue claims",)
-"""Metrics that describe maps: neither a high nor a low score is better."""
-
-
 def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> dict[str, int]:
     """Rank the best two scores of a line, rounded as they are printed.
 
@@ -68,10 +59,8 @@ def rank_best(metric: str, scores: Mapping[str, float], *, digits: int = 3) -> d
         2 for the label of the best score and 1 for the second; equal scores share a rank. Nothing
         for metrics in which no score is better.
     """
-    if metric in UNRANKED:
-        return {}
-    badness = BADNESS.get(metric, lambda score: -score)
-    printed = {label: badness(round(score, digits)) for label, score in scores.items()}
+    found = {label: badness(metric, round(score, digits)) for label, score in scores.items()}
+    printed = {label: bad for label, bad in found.items() if bad is not None}
     order = sorted(set(printed.values()))[:2]
     return {label: 2 - order.index(bad) for label, bad in printed.items() if bad in order}
 
@@ -136,6 +125,7 @@ def table_lines(plan: Plan, path: Path) -> list[TableLine]:
 
 def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
     labels = [variant.label for variant in plan.variants]
+    first = next((variant.label for variant in plan.variants_of(task)), None)
     scores = {metric: {label: ScoreSummary() for label in labels} for metric in task.metrics}
     photos: dict[str, set[str]] = {metric: set() for metric in task.metrics}
     questions = dict.fromkeys(task.metrics, 0)
@@ -143,7 +133,7 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
         for metric in task.metrics:
             if _applies(metric, target):
                 photos[metric].add(target.sample.name)
-                questions[metric] += variant.label == labels[0]
+                questions[metric] += variant.label == first
                 _count(scores[metric][variant.label], metric, row)
     figures = TABLES[plan.paper].scores()
     return [
@@ -164,19 +154,21 @@ def _task_lines(task: Task, plan: Plan, store: Store) -> list[TableLine]:
 
 
 def _applies(metric: str, target: PhotoTarget) -> bool:
-    """Return whether a metric applies: cIM needs another class on the photo, pointing boxes."""
-    if metric == "cIM":
+    """Return whether a question has what a metric needs: other classes, or a region."""
+    needs = METRICS[metric].needs
+    if needs == "classes":
         return bool(target.others)
-    return metric != "pointing" or target.sample.annotation is not None
+    has_region = target.sample.annotation is not None or target.mask is not None
+    return needs != "region" or has_region
 
 
 def _count(score: ScoreSummary, metric: str, row: ResultRow | None) -> None:
-    if row is None:
+    if row is None or metric not in row.tried:
         score.missing += 1
-    elif row.failure is not None:
-        score.failed += 1
     elif metric in row.scores:
         score.mean.add(row.scores[metric])
+    elif row.failure is not None:
+        score.failed += 1
     else:
         score.unscored += 1
 

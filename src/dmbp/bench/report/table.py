@@ -18,6 +18,7 @@ from dmbp.bench.paper import TABLES
 from dmbp.bench.plan import Plan
 from dmbp.bench.report.lines import ScoreSummary, TableLine, average_line, rank_best, table_lines
 from dmbp.errors import require_known
+from dmbp.metric_table import METRICS, WHY_NO_QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,10 @@ def notes(lines: Sequence[TableLine]) -> list[str]:
     return sizes + [note for line in lines for note in _missing(line)]
 
 
-WHY_NO_QUESTIONS = {"cIM": "no photo shows two classes", "pointing": "no photo comes with boxes"}
-
-
 def _size(line: TableLine) -> str:
-    if not line.questions and line.metric in WHY_NO_QUESTIONS:
-        return WHY_NO_QUESTIONS[line.metric]
+    needs = METRICS[line.metric].needs if line.metric in METRICS else None
+    if not line.questions and needs is not None:
+        return WHY_NO_QUESTIONS[needs]
     return f"{_counted(line.photos, 'photo')}, {_counted(line.questions, 'question')} per method"
 
 
@@ -99,19 +98,14 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-WHY_NOT_SCORED = {
-    "pointing": 'not scored, which takes fit = "squeeze"',
-    "blue true": "not scored, because the map claims no blue",
-}
-"""Notes on questions to which a metric applies but that have no score."""
-
-
 def _missing(line: TableLine) -> list[str]:
     """Return notes on the scores that a line lacks; methods that lack the same share a note."""
+    optional = METRICS[line.metric].optional if line.metric in METRICS else None
+    not_scored = "not scored" if optional is None else f"not scored, {optional}"
     lacking: dict[str, list[str]] = {}
     for label, score in line.ours.items():
         counts = {"failed": score.failed, "not computed yet": score.missing}
-        counts[WHY_NOT_SCORED.get(line.metric, "not scored")] = score.unscored
+        counts[not_scored] = score.unscored
         note = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         if note:
             lacking.setdefault(note, []).append(label)

@@ -18,13 +18,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from dmbp.bench.identity import load_task_model
+from dmbp.bench.map_folder import folder_beside
 from dmbp.bench.plan import Plan, Task
 from dmbp.bench.run.local import run_in_process, run_in_processes
 from dmbp.bench.run.pool import ResultStream
 from dmbp.bench.run.ray_cluster import run_on_cluster
 from dmbp.bench.run.unit_runner import LoadModel
 from dmbp.bench.store import ResultRow, Store
-from dmbp.bench.units import WHOLE, Shard, SkippedTasks, Unit, missing_units, question_count
+from dmbp.bench.units import (
+    WHOLE,
+    Pending,
+    Shard,
+    SkippedTasks,
+    Unit,
+    missing_units,
+    question_count,
+)
 
 Executor = Callable[[Iterator[Unit]], ResultStream]
 """Computes units in this process, in several processes or on a cluster."""
@@ -40,6 +49,7 @@ class RunOptions:
         shard: (i, n) takes every n-th photo, starting at the i-th, counted from 0.
         retry: Whether to try cells again that failed before.
         ray: The address of a Ray cluster, whose devices are used instead of `devices`.
+        keep_maps: Whether maps are kept in a folder beside the store, and read from there.
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -47,6 +57,7 @@ class RunOptions:
     shard: Shard = WHOLE
     retry: bool = False
     ray: str | None = None
+    keep_maps: bool = False
 
 
 @dataclass
@@ -122,10 +133,24 @@ def run_plan(
     tally = Tally(cell_count(plan, options.shard))
     with closing(Store(store)) as results:
         skipped = SkippedTasks(plan)
-        units = _missing_units(plan, results, options, load=load, tally=tally, skipped=skipped)
+        pending: Pending = {}
+        units = missing_units(
+            plan,
+            results,
+            identify=lambda task: load(task).identity,
+            skipped=skipped,
+            on_existing=tally.keep,
+            batch=options.batch,
+            shard=options.shard,
+            retry=options.retry,
+            pending=pending,
+            maps=folder_beside(store.absolute()) if options.keep_maps else None,
+        )
         with closing(execute(units)) as batches:
             for rows in batches:
                 results.add(rows)
+                for row in rows:
+                    pending.pop(row.cell.key, None)
                 tally.count(rows)
                 if on_progress is not None:
                     on_progress(tally)
@@ -137,18 +162,25 @@ def count_missing(plan: Plan, store: Path) -> Tally:
     """Return how much of a plan a store has; models are loaded to compute the cells' keys."""
     plan = with_absolute_paths(plan)
     tally = Tally(cell_count(plan))
-    load = partial(load_task_model, device="cpu")
     with closing(Store(store, read_only=True)) as results:
-        skipped = SkippedTasks(plan)
-        options = RunOptions()
-        for _ in _missing_units(plan, results, options, load=load, tally=tally, skipped=skipped):
+        units = missing_units(
+            plan,
+            results,
+            identify=lambda task: load_task_model(task, "cpu").identity,
+            skipped=SkippedTasks(plan),
+            on_existing=tally.keep,
+        )
+        for _ in units:
             pass
     return tally
 
 
 def cell_count(plan: Plan, shard: Shard = WHOLE) -> int:
-    """Return how many cells a plan has."""
-    return len(plan.variants) * sum(question_count(task, shard) for task in plan.tasks)
+    """Return how many cells a plan has; tasks and variants that are alike count once."""
+    return sum(
+        len(plan.computed_variants(task)) * question_count(task, shard)
+        for task in plan.computed_tasks
+    )
 
 
 def with_absolute_paths(plan: Plan) -> Plan:
@@ -171,27 +203,6 @@ def _executor(options: RunOptions) -> tuple[LoadModel, Executor]:
         shared = lru_cache(maxsize=1)(partial(load_task_model, device=device))
         return shared, partial(run_in_process, load=shared, device=device)
     return load, partial(run_in_processes, devices=options.devices)
-
-
-def _missing_units(
-    plan: Plan,
-    store: Store,
-    options: RunOptions,
-    *,
-    load: LoadModel,
-    tally: Tally,
-    skipped: SkippedTasks,
-) -> Iterator[Unit]:
-    return missing_units(
-        plan,
-        store,
-        identify=lambda task: load(task).identity,
-        skipped=skipped,
-        on_existing=tally.keep,
-        batch=options.batch,
-        shard=options.shard,
-        retry=options.retry,
-    )
 
 
 SECONDS_BETWEEN_LINES = 60.0

@@ -12,6 +12,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
+from dmbp.bench.failures import in_one_line
 from dmbp.bench.identity import load_task_model
 from dmbp.bench.run.pool import (
     MAX_ATTEMPTS,
@@ -21,7 +22,7 @@ from dmbp.bench.run.pool import (
     WorkerHandle,
     WorkerPool,
 )
-from dmbp.bench.run.unit_runner import MAX_DECODERS, UnitRunner, in_one_line
+from dmbp.bench.run.unit_runner import MAX_DECODERS, UnitRunner
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Unit
 from dmbp.data.photo import without_size_warnings

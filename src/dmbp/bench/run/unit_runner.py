@@ -1,13 +1,15 @@
 """Computes a unit in a worker: decodes photos in threads, computes attributions, scores them.
 
 The photos of the next unit are decoded while a unit is computed, so that an accelerator does not
-wait. A worker has one device and keeps the model of the latest task.
+wait. A worker has one device and keeps the model of the latest task. If maps are kept, each is
+computed once, whatever metrics are added to the plan later.
 """
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Condition
 
@@ -16,14 +18,19 @@ from torch import Tensor, nn
 
 from dmbp import metrics
 from dmbp.attribution import METHODS, Method
+from dmbp.bench.evaluation import HalfPrecision
+from dmbp.bench.failures import in_one_line, raise_if_device_is_lost
 from dmbp.bench.identity import TaskModel
+from dmbp.bench.map_folder import MapFolder
 from dmbp.bench.plan import Task, Variant
-from dmbp.bench.scoring import AttributionBatch, score
+from dmbp.bench.scoring import STAGES, AttributionBatch, Explain, RandomModels, score
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Part, PhotoTarget, Unit
 from dmbp.data.photo import MAX_PIXELS, count_pixels, decode_photo
 from dmbp.devices import synchronise
-from dmbp.errors import ModelError, PhotoError, WorkerError
+from dmbp.errors import InputError, ModelError, PhotoError, UnsupportedOperation
+from dmbp.metrics.insertion import sum_of_channels
+from dmbp.metrics.randomisation import Order, Randomised
 from dmbp.models import Classifier, Preprocessing
 
 UNITS_AHEAD = 1
@@ -133,8 +140,10 @@ class TaskRunner:
     def __init__(self, task: Task, classifier: Classifier) -> None:
         self._task = task
         self._classifier = classifier
+        self._scorer: nn.Module | None = None
         self._reinitialised: nn.Module | None = None
-        self._methods: dict[tuple[str, str, bool], Method] = {}
+        self._randomised: Randomised | None = None
+        self._methods: dict[tuple[str, str, int], Method] = {}
         parameter = next(classifier.module.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
 
@@ -147,90 +156,142 @@ class TaskRunner:
                 tensor = photos.input(target)
                 by_shape.setdefault(tensor.shape, []).append((target, tensor))
             except Exception as error:  # decoders raise almost anything for a broken file
-                cell = unit.cell(target, part.variant)
-                rows.append(ResultRow(cell, failure=in_one_line(error)))
+                rows += unit.failed(replace(part, targets=(target,)), in_one_line(error))
         for group in by_shape.values():
-            rows += self._compute(unit, part.variant, group)
+            rows += self._compute(unit, part, group)
         return rows
 
     def _compute(
-        self, unit: Unit, variant: Variant, group: Sequence[tuple[PhotoTarget, Tensor]]
+        self, unit: Unit, part: Part, group: Sequence[tuple[PhotoTarget, Tensor]]
     ) -> list[ResultRow]:
-        """Compute a group at once; if that fails, halve it until the failing photo is found."""
+        """Compute a group at once; if its maps fail, halve it until the failing photo is found."""
         targets = [target for target, _ in group]
         try:
-            return self._compute_and_score(
-                unit, variant, targets, torch.cat([tensor for _, tensor in group])
-            )
+            inputs = torch.cat([tensor for _, tensor in group])
+            inputs = self._classifier.move_inputs(inputs.to(self._device))
+            maps, seconds = self._find_maps(unit, part.variant, targets, inputs)
+            scorer = self._scoring_model(inputs)
         except Exception as error:  # a user's model may raise anything
-            _raise_if_device_is_lost(error)
-            if len(group) == 1:
-                return unit.failed(Part(variant, tuple(targets)), in_one_line(error))
-        half = len(group) // 2
-        return self._compute(unit, variant, group[:half]) + self._compute(
-            unit, variant, group[half:]
-        )
-
-    def _compute_and_score(
-        self, unit: Unit, variant: Variant, targets: Sequence[PhotoTarget], inputs: Tensor
-    ) -> list[ResultRow]:
-        inputs = self._classifier.move_inputs(inputs.to(self._device))
-        classes = [target.index for target in targets]
-        started = time.perf_counter()
-        maps = self._method(variant).attribute(inputs, target=classes)
-        synchronise(maps.device)
-        seconds = (time.perf_counter() - started) / len(targets)
+            raise_if_device_is_lost(error)
+            if len(group) == 1 or self._fails_for_all(unit, part, group, error):
+                return unit.failed(replace(part, targets=tuple(targets)), in_one_line(error))
+            half = len(group) // 2
+            return self._compute(unit, part, group[:half]) + self._compute(unit, part, group[half:])
         batch = AttributionBatch(
             targets,
             inputs,
             maps,
             self._classifier,
+            scorer=scorer,
             steps=self._task.steps,
-            reinitialised_maps=lambda: self._reinitialised_maps(variant, classes, inputs),
+            random=self._random_models(part.variant, inputs),
         )
         return [
-            ResultRow(unit.cell(target, variant), result.scores, result.curves, seconds=seconds)
-            for target, result in zip(targets, score(batch, self._task.metrics), strict=True)
+            ResultRow(
+                unit.cell(target, part.variant),
+                result.scores,
+                result.curves,
+                seconds=taken,
+                failure=result.failure,
+                unscored=frozenset(result.unscored).union(result.failures),
+            )
+            for target, result, taken in zip(
+                targets, score(batch, part.metrics), seconds, strict=True
+            )
         ]
 
-    def _reinitialised_maps(self, variant: Variant, classes: list[int], inputs: Tensor) -> Tensor:
-        """Return the maps of the model with its last layer re-initialised once for all photos."""
-        if self._reinitialised is None:
-            self._reinitialised = metrics.with_reinitialised_layer(
-                self._classifier.module, inputs[:1]
-            )
-        return self._method(variant, reinitialised=True).attribute(inputs, target=classes)
+    def _fails_for_all(
+        self,
+        unit: Unit,
+        part: Part,
+        group: Sequence[tuple[PhotoTarget, Tensor]],
+        error: Exception,
+    ) -> bool:
+        """Return whether a method seems not to take this network, whatever the photo.
 
-    def _method(self, variant: Variant, *, reinitialised: bool = False) -> Method:
-        """Return a variant's method for the model, or for the re-initialised model."""
-        key = (*variant.key, reinitialised)
+        That is so if it refuses the first and the last photo alone in the same words; halving the
+        group of each unit would then take most of a run's time.
+        """
+        if not isinstance(error, InputError | UnsupportedOperation):
+            return False
+        for target, tensor in (group[0], group[-1]):
+            inputs = self._classifier.move_inputs(tensor.to(self._device))
+            try:
+                self._find_maps(unit, part.variant, [target], inputs)
+            except Exception as alone:  # a user's model may raise anything
+                raise_if_device_is_lost(alone)
+                if in_one_line(alone) != in_one_line(error):
+                    return False
+            else:
+                return False
+        return True
+
+    def _find_maps(
+        self, unit: Unit, variant: Variant, targets: Sequence[PhotoTarget], inputs: Tensor
+    ) -> tuple[Tensor, list[float | None]]:
+        """Return maps, which are read if they were kept, and the seconds each took to compute."""
+        cells = [unit.cell(target, variant) for target in targets]
+        folder = None if unit.maps is None else MapFolder(unit.maps)
+        kept = [None if folder is None else folder.get(cell) for cell in cells]
+        missing = [k for k, found in enumerate(kept) if found is None]
+        seconds: list[float | None] = [None] * len(cells)
+        if missing:
+            explain = self._explain(variant, self._classifier.module)
+            started = time.perf_counter()
+            computed = explain(inputs[missing], [targets[k].index for k in missing])
+            synchronise(computed.device)
+            taken = (time.perf_counter() - started) / len(missing)
+            for k, found in zip(missing, computed, strict=True):
+                kept[k], seconds[k] = found[None], taken
+                if folder is not None:
+                    folder.put(cells[k], found[None])
+        return torch.cat([found.to(inputs.device) for found in kept if found is not None]), seconds
+
+    def _scoring_model(self, inputs: Tensor) -> nn.Module:
+        """Return what runs masked images: the model, or its pass in 16 bits if the task says so."""
+        if self._task.precision == "float32":
+            return self._classifier.module
+        if self._scorer is None:
+            example = inputs[:1].expand(2, *inputs.shape[1:]).contiguous()
+            self._scorer = HalfPrecision(self._classifier, example).eval()
+        return self._scorer
+
+    def _random_models(self, variant: Variant, inputs: Tensor) -> RandomModels:
+        """Return functions that explain the model, and copies of it with random weights."""
+        module = self._classifier.module
+
+        def reinitialised(images: Tensor, classes: Sequence[int]) -> Tensor:
+            if self._reinitialised is None:
+                self._reinitialised = metrics.with_reinitialised_layer(module, inputs[:1])
+            return self._explain(variant, self._reinitialised)(images, classes)
+
+        def stages(order: Order) -> Iterator[Explain]:
+            if self._randomised is None:
+                self._randomised = Randomised(module, inputs[:1], stages=STAGES)
+            # One method for all stages: what it has captured reads the weights anew.
+            explain = self._explain(variant, self._randomised.model)
+            for _ in self._randomised.run(order):
+                yield explain
+
+        return RandomModels(self._explain(variant, module), reinitialised, stages)
+
+    def _explain(self, variant: Variant, module: nn.Module) -> Explain:
+        """Return a function that explains a model with a variant's method."""
+
+        def explain(images: Tensor, classes: Sequence[int]) -> Tensor:
+            method = self._method(variant, module)
+            maps = sum_of_channels(method.attribute(images, target=list(classes)))
+            return maps if maps.dtype == torch.float64 else maps.float()
+
+        return explain
+
+    def _method(self, variant: Variant, module: nn.Module) -> Method:
+        """Return a variant's method for a model that this object keeps."""
+        key = (*variant.key, id(module))
         if key not in self._methods:
             spec = METHODS[variant.method]
             settings = dict(variant.settings)
             if spec.probabilistic:
                 settings["activation"] = self._classifier.activation
-            module = self._reinitialised if reinitialised else self._classifier.module
-            assert module is not None
             self._methods[key] = spec(module, **settings)
         return self._methods[key]
-
-
-DEVICE_ERRORS: tuple[type[Exception], ...] = (
-    (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()  # since PyTorch 2.8
-)
-
-
-def _raise_if_device_is_lost(error: Exception) -> None:
-    """Raise a `WorkerError` if the process can no longer use its GPU: every cell would fail."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, DEVICE_ERRORS):
-            raise WorkerError(
-                f"the device cannot be used any more: {in_one_line(cause)}"
-            ) from error
-        cause = cause.__cause__
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return the message of an exception as one line of at most 500 characters."""
-    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,300 @@
+"""Mean ranks of a plan's methods, and which differences of ranks are significant.
+
+For each metric, every question ranks the methods, from 1 for the best; equal scores share their
+mean rank. Friedman's test says whether any method is better than another, and two methods differ at
+the level 0.05 if their mean ranks are further apart than Nemenyi's critical difference,
+
+    CD = q · sqrt(k (k + 1) / (6 N))            k methods, N questions
+
+where q is the studentised range of k values with infinitely many degrees of freedom, divided by √2.
+
+    >>> round(critical_difference(methods=10, blocks=30), 3)  # Demšar's table: q = 3.164
+    2.473
+
+The overall ranking ranks the methods by their means, once for each task and metric. Metrics of one
+task share their maps, and questions of one photo their pixels, so that both tests are optimistic.
+
+Friedman, "The Use of Ranks to Avoid the Assumption of Normality", JASA 1937; Nemenyi,
+"Distribution-free Multiple Comparisons", 1963; Demšar, "Statistical Comparisons of Classifiers over
+Multiple Data Sets", JMLR 2006.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dmbp.bench.plan import Plan
+from dmbp.bench.report.lines import TableLine, table_lines
+from dmbp.bench.store import Store
+from dmbp.bench.units import SkippedTasks, results
+from dmbp.errors import InputError, require_known
+from dmbp.metric_table import METRICS, badness
+
+LEVEL = 0.05
+"""The probability that any two methods differ by more than the critical difference by chance."""
+
+OVERALL = "overall"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Mean ranks by label, from 1 for the best.
+
+    Attributes:
+        metric: The metric, or "overall".
+        blocks: How many questions, or lines of the table, ranked the methods.
+        ranks: The mean rank of each method.
+        probability: Friedman's: that ranks are as unequal if all methods are equally good.
+        critical: The smallest difference of mean ranks that is significant.
+        left_out: The methods that have no score in more than half of the blocks.
+    """
+
+    metric: str
+    blocks: int
+    ranks: Mapping[str, float]
+    probability: float
+    critical: float
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> list[str]:
+        """The labels from the best to the worst."""
+        return sorted(self.ranks, key=lambda label: self.ranks[label])
+
+
+def rank_methods(
+    metric: str, blocks: Sequence[Mapping[str, float]], labels: Sequence[str]
+) -> Ranking:
+    """Rank methods by how bad each is in every block, which are complete or left out.
+
+    Args:
+        metric: What the ranking is called.
+        blocks: For each question, numbers by label that increase as a method gets worse.
+        labels: All methods; those with a number in less than half of the blocks are left out.
+            Blocks that lack a number of any other method do not count.
+
+    Returns:
+        The ranking.
+    """
+    counts = {label: sum(label in block for block in blocks) for label in labels}
+    ranked = [label for label in labels if counts[label] and 2 * counts[label] >= len(blocks)]
+    whole = [[block[label] for label in ranked] for block in blocks if set(ranked) <= set(block)]
+    absent = tuple(label for label in labels if label not in ranked)
+    if len(ranked) < 2 or not whole:
+        return Ranking(metric, len(whole), {}, 1.0, math.inf, absent)
+    values = torch.tensor(whole, dtype=torch.float64)
+    below = (values[:, None, :] < values[:, :, None]).sum(2)
+    equal = (values[:, None, :] == values[:, :, None]).sum(2)
+    ranks = below + (equal + 1) / 2
+    means = ranks.mean(0)
+    return Ranking(
+        metric,
+        len(whole),
+        dict(zip(ranked, means.tolist(), strict=True)),
+        friedman_probability(ranks),
+        critical_difference(len(ranked), len(whole)),
+        absent,
+    )
+
+
+def friedman_probability(ranks: torch.Tensor) -> float:
+    """Return the probability of ranks (blocks, methods) as unequal as these, corrected for ties."""
+    blocks, methods = ranks.shape
+    spread = (ranks - (methods + 1) / 2).square().sum() / (methods - 1)
+    if not spread > 0:
+        return 1.0
+    statistic = (ranks.sum(0) - blocks * (methods + 1) / 2).square().sum() / spread
+    half = torch.tensor((methods - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(half, statistic / 2))
+
+
+def critical_difference(methods: int, blocks: int, *, level: float = LEVEL) -> float:
+    """Return Nemenyi's critical difference of mean ranks."""
+    return (
+        studentised_range(methods, level)
+        / math.sqrt(2)
+        * math.sqrt(methods * (methods + 1) / (6 * blocks))
+    )
+
+
+def studentised_range(values: int, level: float = LEVEL) -> float:
+    """Return what the range of so many standard normal numbers exceeds with probability `level`."""
+    z = torch.linspace(-8, 8, 4001, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+
+    def exceeds(width: float) -> float:
+        inside = torch.special.ndtr(z) - torch.special.ndtr(z - width)
+        return 1 - float(torch.trapezoid(values * density * inside ** (values - 1), z))
+
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) > level else (low, middle)
+    return (low + high) / 2
+
+
+def rankings(plan: Plan, path: Path) -> list[Ranking]:
+    """Return the overall ranking of a plan's methods, then that by each metric.
+
+    Args:
+        plan: The plan.
+        path: The file of results.
+
+    Raises:
+        InputError: If there are fewer than two methods with scores.
+        DMBPError: If the store cannot be read, or no task can run.
+    """
+    labels = [variant.label for variant in plan.variants]
+    blocks: dict[str, list[dict[str, float]]] = {}
+    with closing(Store(path, read_only=True)) as store:
+        skipped = SkippedTasks(plan)
+        for task in plan.tasks:
+            with skipped.skip_on_error(task):
+                by_question: dict[tuple[str, int, str], dict[str, float]] = {}
+                for target, variant, row in results(task, plan, store):
+                    for metric in task.metrics:
+                        score = None if row is None else row.scores.get(metric)
+                        bad = None if score is None else badness(metric, score)
+                        if bad is not None:
+                            question = (target.sample.name, target.index, metric)
+                            by_question.setdefault(question, {})[variant.label] = bad
+                for (_, _, metric), block in by_question.items():
+                    blocks.setdefault(metric, []).append(block)
+    by_metric = [rank_methods(metric, found, labels) for metric, found in blocks.items()]
+    overall = rank_methods(OVERALL, _means(table_lines(plan, path)), labels)
+    if not overall.ranks:
+        raise InputError(
+            f"{path} has no line with a score of every method of this plan: `dmbp bench run` "
+            "computes what is missing"
+        )
+    return [overall, *(ranking for ranking in by_metric if ranking.ranks)]
+
+
+def _means(lines: Sequence[TableLine]) -> list[dict[str, float]]:
+    """Return how bad each method's mean is, for each line in which a score can be better."""
+    found: list[dict[str, float]] = []
+    for line in lines:
+        bad = {label: badness(line.metric, mean) for label, mean in line.means().items()}
+        block = {label: value for label, value in bad.items() if value is not None}
+        if block:
+            found.append(block)
+    return found
+
+
+def leaderboard(plan: Plan, store: Path, kind: str = "markdown") -> str:
+    """Return a plan's ranks and means as text.
+
+    Args:
+        plan: The plan.
+        store: The file of results.
+        kind: "markdown" or "json".
+
+    Raises:
+        DMBPError: If the format is unknown, the store cannot be read, or no task can run.
+    """
+    require_known("format", kind, FORMATS)
+    return FORMATS[kind](rankings(plan, store), table_lines(plan, store), plan)
+
+
+def as_markdown(ranked: Sequence[Ranking], lines: Sequence[TableLine], plan: Plan) -> str:
+    """Return a table of mean ranks, and one of means for each task; methods are rows."""
+    overall = ranked[0]
+    labels = [*overall.order, *overall.left_out]
+    titles = ["mean rank", *(ranking.metric for ranking in ranked)]
+    rows = [[f"**{label}**", *(_rank(ranking, label) for ranking in ranked)] for label in labels]
+    text = [*_table(titles, rows), ""]
+    text += [_summary(ranking) for ranking in ranked]
+    for task in plan.tasks:
+        own = [line for line in lines if line.task == task.name and line.questions]
+        titles = [task.name, *(f"{line.metric}{ARROWS[_better(line.metric)]}" for line in own)]
+        rows = [[f"**{label}**", *(_mean(line, label) for line in own)] for label in labels]
+        text += ["", *_table(titles, rows)]
+    return "\n".join(text) + "\n"
+
+
+ARROWS = {"high": " ↑", "low": " ↓", "zero": " → 0", None: ""}
+"""How a column's title says which scores are better."""
+
+
+def _better(metric: str) -> str | None:
+    return METRICS[metric].better
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    texts = [titles, ["---"] * len(titles), *rows]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in texts]
+
+
+def _rank(ranking: Ranking, label: str) -> str:
+    """Return a mean rank, bold if it is not significantly worse than the best."""
+    if label not in ranking.ranks:
+        return ""
+    rank = ranking.ranks[label]
+    is_best = rank - min(ranking.ranks.values()) <= ranking.critical
+    return f"**{rank:.2f}**" if is_best else f"{rank:.2f}"
+
+
+def _summary(ranking: Ranking) -> str:
+    what = "lines" if ranking.metric == OVERALL else "questions"
+    absent = f"; without {', '.join(ranking.left_out)}" if ranking.left_out else ""
+    return (
+        f"- {ranking.metric}: {ranking.blocks} {what}, {len(ranking.ranks)} methods, Friedman's p "
+        f"{_probability(ranking.probability)}, critical difference {ranking.critical:.2f}{absent}"
+    )
+
+
+def _probability(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"= {value:.4f}"
+
+
+def _mean(line: TableLine, label: str) -> str:
+    score = line.ours[label]
+    if not score.mean.count:
+        return "failed" if score.failed else "–"
+    error = f" ± {score.mean.error:.3f}" if score.mean.count > 1 else ""
+    return f"{score.mean.mean:.3f}{error}"
+
+
+def as_json(ranked: Sequence[Ranking], lines: Sequence[TableLine], plan: Plan) -> str:
+    """Return ranks, means and standard errors as JSON."""
+    by_label = {variant.label: variant.method for variant in plan.variants}
+    tree = {
+        "methods": by_label,
+        "ranks": [
+            {
+                "metric": ranking.metric,
+                "blocks": ranking.blocks,
+                "probability": ranking.probability,
+                "critical_difference": ranking.critical,
+                "mean_ranks": dict(ranking.ranks),
+            }
+            for ranking in ranked
+        ],
+        "scores": [
+            {
+                "task": line.task,
+                "metric": line.metric,
+                "label": label,
+                "mean": score.mean.mean,
+                "standard_error": score.mean.error if score.mean.count > 1 else None,
+                "count": score.mean.count,
+                "failed": score.failed,
+                "unscored": score.unscored,
+            }
+            for line in lines
+            for label, score in line.ours.items()
+            if score.mean.count
+        ],
+    }
+    return json.dumps(tree, indent=1, ensure_ascii=False) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Ranking], Sequence[TableLine], Plan], str]] = {
+    "markdown": as_markdown,
+    "json": as_json,
+}
