@@ -12,6 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def page(rows: list[Row]) -> str:
     """Return the tables as Markdown."""
     text = [
         "# Networks that can be explained",
+        f"*Version {dmbp.__version__}, measured on {date.today():%d %B %Y}.*",
         "Each network has random weights and is given one float32 image, as small as the "
         "architecture allows. The error is the largest difference between the outputs of the "
         "linear network and of the model, relative to the model's largest output. The linear "
