@@ -9,6 +9,8 @@ sys.path[:0] = [str(HERE / "_ext")]
 os.environ["DMBP_CACHE"] = "off"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
+from figure_scraper import figure_scraper  # noqa: E402
+
 import dmbp  # noqa: E402
 from dmbp.models.torchvision_models import import_torchvision  # noqa: E402
 
@@ -73,7 +75,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "thumbnail_size": (400, 280),
     "abort_on_example_error": False,
-    "image_scrapers": ("matplotlib",),
+    "image_scrapers": (figure_scraper,),
     "reset_modules": ("matplotlib",),
     "doc_module": (),
     "backreferences_dir": None,

@@ -74,7 +74,7 @@ def draw() -> None:
             axis.set_title(f"{shares[i]:.0%} of red\non the object", fontsize=9)
     for axis in axes:
         axis.set_axis_off()
-    figure.savefig(IMAGES / "background.png", dpi=110)
+    figure.savefig(IMAGES / "background.png", dpi=110, bbox_inches="tight")
 
 
 def accuracy(network: nn.Module, *, exchanged: bool) -> float:

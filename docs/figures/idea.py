@@ -20,8 +20,11 @@ def draw() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     torch.manual_seed(4)
     network = nn.Sequential(nn.Linear(1, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1))
+    for parameter in network.parameters():
+        parameter.data *= 2.5  # so that gates open and close
+    network.eval()
     x = torch.linspace(-2, 2, 400)[:, None]
-    at = torch.tensor([[0.6]])
+    at = torch.tensor([[-0.6]])
     net = dmbp.linearize(network, at, target=0)
     with torch.no_grad():
         y, y_at = network(x)[:, 0], network(at)[0, 0]
@@ -47,7 +50,7 @@ def draw() -> None:
     right.legend(frameon=False)
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(IMAGES / "idea.png", dpi=110)
+    figure.savefig(IMAGES / "idea.png", dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 import dmbp
 from dmbp.data import sample_photos
@@ -42,14 +43,14 @@ def draw() -> None:
         axis.set_title(f"{title}\nscore of {CLASS}: {score:+.1f}", fontsize=10)
     grey = as_pixels(images, images).mean(2)
     for axis, title, maps in ((axes[3], "what windows are worth", worth), (axes[4], "the map", tested)):
-        total = maps[0].sum(0)
+        total = avg_pool2d(maps.sum(1), 5, 1, 2)[0]  # single pixels would hardly be seen
         most = float(total.abs().max())
         axis.imshow(grey, cmap="gray", vmin=-1.5, vmax=1)
         axis.imshow(total, cmap="RdBu_r", vmin=-most, vmax=most, alpha=0.7)
         axis.set_title(f"{title}\nred: for {CLASS}", fontsize=10)
     for axis in axes:
         axis.set_axis_off()
-    figure.savefig(IMAGES / "windows.png", dpi=110)
+    figure.savefig(IMAGES / "windows.png", dpi=110, bbox_inches="tight")
 
 
 def as_pixels(image: Tensor, like: Tensor) -> Tensor:
