@@ -1,4 +1,7 @@
-"""Run a README's Python on a photo and a network made by code: `python scripts/readme.py README.md`."""
+"""Run a README's Python on a photo and a network made by code.
+
+Used by `scripts/check_wheel.sh`: `python scripts/readme.py README.md`.
+"""
 
 import re
 import sys
