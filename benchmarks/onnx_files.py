@@ -5,7 +5,7 @@ number, reads the files back, and compares outputs and the maps that DMBP learns
 with the module's. Each difference is the largest one, relative to the largest value. Everything
 runs in double precision: in single precision, an exporter that folds batch norm into weights rounds
 them, and a gate that is almost zero may open. `--json FILE` stores results and continues where it
-stopped; `--write` copies the table from such a file into docs/models.md.
+stopped; `--write` copies the table from such a file into docs/benchmarks/onnx-files.md.
 """
 
 import argparse
@@ -46,7 +46,7 @@ NETWORKS = (
     *("timm:efficientvit_b0",),
 )
 
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "onnx-files.md"
 BEGIN, END = "<!-- onnx_files -->\n", "<!-- /onnx_files -->"
 HEAD = "| network | exporter | exported for | output | map |\n| --- | --- | --- | --- | --- |"
 
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--exporter", default="", help="only exporters whose name begins with this")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--write", action="store_true", help="write the stored results into docs/models.md"
+        "--write", action="store_true", help="write the stored results into docs/benchmarks/onnx-files.md"
     )
     options = parser.parse_args()
     logging.disable(logging.WARNING)

@@ -3,7 +3,7 @@
 Captures every classification model of torchvision and a small network of each of timm's families,
 with random weights and an image as small as the architecture allows, and compares the linear
 network with the model in float32. `--json FILE` stores results and continues where it stopped;
-`--write` copies the tables from such a file into docs/networks.md.
+`--write` copies the tables from such a file into docs/benchmarks/networks.md.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ FAMILIES = _FAMILIES.split()
 
 NEARLY_ZERO = 1e-3
 
-PAGE = Path(__file__).parent.parent / "docs" / "networks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "networks.md"
 HEAD = "| network | image | sites | error |\n| --- | --- | --- | --- |"
 
 Row = dict[str, Any]
@@ -169,6 +170,7 @@ def page(rows: list[Row]) -> str:
     """Return the tables as Markdown."""
     text = [
         "# Networks that can be explained",
+        f"*Version {dmbp.__version__}, measured on {date.today():%d %B %Y}.*",
         "Each network has random weights and is given one float32 image, as small as the "
         "architecture allows. The error is the largest difference between the outputs of the "
         "linear network and of the model, relative to the model's largest output. The linear "
@@ -187,7 +189,7 @@ def main() -> None:
     for source in SOURCES:
         parser.add_argument(f"--{source}", action="store_true", help=f"only {source}")
     parser.add_argument("--json", type=Path, help="store results here, and continue from them")
-    parser.add_argument("--write", action="store_true", help="write docs/networks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks/networks.md")
     options = parser.parse_args()
     kept = options.json is not None and options.json.exists()
     rows: list[Row] = json.loads(options.json.read_text()) if kept else []

@@ -10,7 +10,7 @@ where e is the image with everything removed and s holds each place's share of x
 and smooth. Every mixture has an opposite, with 1 − s.
 
 On its own such a stream is noisier than DMBP's, but their errors differ: the mean of both gains .02
-to .03 in insertion over either on ResNet50 and VGG16 (docs/quality.md).
+to .03 in insertion over either on ResNet50 and VGG16 (docs/benchmarks/quality.md).
 """
 
 from __future__ import annotations
