@@ -10,8 +10,8 @@ RUN pip install --no-cache-dir uv==0.13.8 \
         --constraint /source/constraints.txt "/source[demo,onnx,timm,transformers,web]" \
     && pip uninstall --yes uv \
     && rm -r /source \
-    && useradd --create-home dmbp
-USER dmbp
+    && useradd --create-home --uid 1000 dmbp
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["dmbp"]
 CMD ["--help"]

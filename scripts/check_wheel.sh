@@ -23,6 +23,6 @@ install "$wheel"
 "$bin/dmbp" explain photo.jpg --target cat
 if "$bin/dmbp" demo; then exit 1; fi # which says what to install
 
-install "$wheel[demo]"
+install "${wheel}[demo]"
 "$bin/dmbp" demo
 ls dmbp-demo

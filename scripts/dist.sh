@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
+export PIP_CONSTRAINT=$PWD/constraints.txt # the build back end, too
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
