@@ -1,22 +1,32 @@
-# `make demo` and `make check` need nothing but Python: each sets up .venv first.
+# Every target needs nothing but Python: it sets up .venv first, with no more than it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
+LOWEST := .venv-lowest
+RELEASE := .venv-release
+# Files are compiled when they are first imported: most are never, and compiling all takes long.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --constraint
 # One process per core with one thread each, because most tests run many small operations.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup demo check lint types test clean
+.PHONY: setup demo check lint types test test-lowest dist clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable ".[dev]"
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python $(INSTALL) constraints.txt --editable ".[demo]"
 	touch $@
 
-demo: setup
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python $(INSTALL) constraints.txt --editable ".[dev]"
+	touch $(DEMO) $@
+
+demo: $(DEMO)
 	$(BIN)/dmbp demo
 
 check: lint types test
@@ -24,6 +34,7 @@ check: lint types test
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/zizmor --offline --quiet .github
 
 types: setup
 	$(BIN)/pyright
@@ -31,5 +42,18 @@ types: setup
 test: setup
 	$(PYTEST)
 
+# The lowest versions that pyproject.toml promises. LOWEST_VENV=--system-site-packages takes an
+# installed torch of that version in place of the index's.
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST_VENV) $(LOWEST)
+	$(LOWEST)/bin/python $(INSTALL) constraints-lowest.txt --editable ".[demo]" pytest pytest-xdist scipy
+	$(LOWEST)/bin/python scripts/versions.py
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest --numprocesses 2 $(or $(TESTS),tests/linear tests/attribution tests/cli)
+
+dist:
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/python $(INSTALL) constraints.txt build check-wheel-contents twine
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" scripts/dist.sh
+
 clean:
-	rm -rf $(VENV) build dist dmbp-demo dmbp-out
+	rm -rf $(VENV) $(LOWEST) $(RELEASE) build dist dmbp-demo dmbp-out

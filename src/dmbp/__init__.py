@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from dmbp.workflows.datasets import explain_dataset
     from dmbp.workflows.frames import frame
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DMBP",
