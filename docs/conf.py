@@ -1,7 +1,8 @@
-"""Settings of Sphinx. `make docs` builds the site into build/docs, strictly and without a network."""
+"""Settings of Sphinx. `make docs` builds the site into build/docs, strictly and offline."""
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -45,7 +46,7 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 OTHERS = (
     "torch|torchvision|numpy|np|PIL|matplotlib|captum|pandas|polars|lightning|transformers|pathlib"
-    "|collections|typing|types|io|abc|datetime|concurrent|builtins|pydantic|IPython|sqlite3"
+    "|os|rich|collections|typing|types|io|abc|datetime|concurrent|builtins|pydantic|IPython|sqlite3"
 )
 nitpick_ignore_regex = [
     ("py:.*", rf"({OTHERS})(\..*)?"),
@@ -83,6 +84,9 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "furo"
+html_baseurl = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"][
+    "Documentation"
+]
 html_title = f"dmbp {version}"
 html_static_path = ["_static"]
 html_css_files = ["dmbp.css"]

@@ -19,7 +19,9 @@ IMAGES = Path(__file__).parent.parent / "images"
 def draw() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     torch.manual_seed(4)
-    network = nn.Sequential(nn.Linear(1, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1))
+    network = nn.Sequential(
+        nn.Linear(1, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1)
+    )
     for parameter in network.parameters():
         parameter.data *= 2.5  # so that gates open and close
     network.eval()

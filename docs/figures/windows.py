@@ -42,7 +42,10 @@ def draw() -> None:
         axis.imshow(as_pixels(image, images))
         axis.set_title(f"{title}\nscore of {CLASS}: {score:+.1f}", fontsize=10)
     grey = as_pixels(images, images).mean(2)
-    for axis, title, maps in ((axes[3], "what windows are worth", worth), (axes[4], "the map", tested)):
+    for axis, title, maps in (
+        (axes[3], "what windows are worth", worth),
+        (axes[4], "the map", tested),
+    ):
         total = avg_pool2d(maps.sum(1), 5, 1, 2)[0]  # single pixels would hardly be seen
         most = float(total.abs().max())
         axis.imshow(grey, cmap="gray", vmin=-1.5, vmax=1)
