@@ -156,7 +156,7 @@ def link_to(text: str) -> str:
     return f"``{text}``"
 
 
-ONE_BACKTICK = re.compile(r"(?<![`:\\\w])`([^`\n]+(?:\n[^`\n]+)?)`(?!`|_)")
+ONE_BACKTICK = re.compile(r"(?<![`:\\\w])`([^`\n]+(?:\n[^`\n]+)?)`(?!`|_)(\w?)")
 
 
 def write_backticks(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any, lines: list[str]):
@@ -164,8 +164,14 @@ def write_backticks(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any,
     if _what == "data" and type(_obj).__doc__ in ("\n".join(lines), inspect.getdoc(type(_obj))):
         lines.clear()
     text = "\n".join(lines)
-    text = ONE_BACKTICK.sub(lambda found: link_to(" ".join(found[1].split())), text)
-    lines[:] = text.split("\n")
+    text = ONE_BACKTICK.sub(
+        lambda found: link_to(" ".join(found[1].split())) + ("\\ " if found[2] else "") + found[2],
+        text,
+    )
+    parts = re.split(r"(``.+?``|:py:obj:`[^`]+`)", text, flags=re.DOTALL)
+    for i in range(0, len(parts), 2):  # outside of code
+        parts[i] = re.sub(r"(?m)(?<!^)(?<!^ {4})(?<!^ {8})(?<![*\\])\*(?!\*)", r"\\*", parts[i])
+    lines[:] = "".join(parts).split("\n")
 
 
 def find_private(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
