@@ -76,6 +76,13 @@ def training(_: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def with_file(folder: Path) -> dict[str, Any]:
+    network = small_network(3, side=32)
+    images = torch.randn(1, 3, 32, 32)
+    torch.onnx.export(network, (images,), str(folder / "net.onnx"), dynamo=False)
+    return {}
+
+
 def with_results(folder: Path) -> dict[str, Any]:
     """The page's plan, and its results."""
     from dmbp.cli import app
@@ -93,6 +100,7 @@ PREPARATIONS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "docs/how-to/python.md": own_network,
     "docs/how-to/training.md": training,
     "docs/how-to/compare-methods.md": with_results,
+    "docs/reference/models.md": with_file,
 }
 
 

@@ -68,6 +68,8 @@ RESULTS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore:the model is in training mode:UserWarning")
+@pytest.mark.filterwarnings(r"ignore:\d+ of \d+ maps are zero:UserWarning")  # untrained networks
+@pytest.mark.filterwarnings("ignore:GradCAM's map at .* is zero everywhere:UserWarning")
 @pytest.mark.filterwarnings("ignore:You are using the legacy TorchScript-based ONNX export")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Page, cheap: Path) -> None:
