@@ -89,7 +89,9 @@ html_baseurl = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["proj
     "Documentation"
 ]
 html_title = f"dmbp {version}"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
+html_search_scorer = "_static/scorer.js"
 html_css_files = ["dmbp.css"]
 html_copy_source = True
 html_show_sphinx = False
