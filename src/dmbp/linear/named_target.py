@@ -243,7 +243,12 @@ class WeightedTargets(NamedTarget):
     @property
     def text(self) -> str:
         """The terms, such as `2*class:cat + -1*value:3`."""
-        return " + ".join(f"{weight:g}*{target.text}" for weight, target in self.terms)
+        return " + ".join(f"{exact(weight)}*{target.text}" for weight, target in self.terms)
+
+
+def exact(number: float) -> str:
+    """Return the shortest text that is read as the same number, such as 3, 0.5 or 1e-07."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def _sum_text(terms: Sequence[tuple[float, str]]) -> str:
