@@ -195,10 +195,11 @@ class Box(NamedTarget):
     @property
     def text(self) -> str:
         """Such as `box:3`, `box:cat`, `box:class=7` or `box:cat@near=64,80`."""
-        which = "" if self.which is None else self.which
-        is_numbered_class = isinstance(self.which, str) and self.which.strip().isdecimal()
-        near = "" if self.near is None else f"@near={','.join(map(exact, self.near))}"
-        return f"box:{'class=' if is_numbered_class else ''}{which}{near}"
+        which = "" if self.which is None else str(self.which)
+        if self.near is not None:  # next to a point, a number is a class's
+            return f"box:{which}@near={','.join(map(exact, self.near))}"
+        is_class = isinstance(self.which, str) and which.strip().isdecimal()
+        return f"box:{'class=' if is_class else ''}{which}"
 
 
 def _filled(corners: Sequence[float], size: tuple[int, ...]) -> Tensor | None:
