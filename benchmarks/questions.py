@@ -7,9 +7,9 @@ detectors of faces about a face, their detector of text about one of two signs, 
 about the third character of a word. Where each of them is, is known: images are drawn, but for the
 face, which MTCNN's last network locates in scikit-image's astronaut.
 
-`--seeds 6 7 11` asks about other drawings. Each line has the share of the red that lies there, the share of the image that this place takes,
-whether the score falls without red however it is removed, and the seconds. `--pictures FOLDER`
-draws the explanations.
+Each line has the share of the red that lies there, the share of the image that this place takes,
+whether the score falls without red however it is removed, and the seconds. `--seeds 6 7 11` asks
+about other drawings, `--pictures FOLDER` draws the explanations.
 """
 
 import argparse
@@ -212,7 +212,12 @@ def characters(models: Path, seeds: Sequence[int]) -> Iterator[Question]:
         yield Question(f"{text}, third character", photo, reader, "step:#2", columns)
 
 
-QUESTIONS: Sequence[Callable[[Path, Sequence[int]], Iterator[Question]]] = (faces, characters, regions, boxes)
+QUESTIONS: Sequence[Callable[[Path, Sequence[int]], Iterator[Question]]] = (
+    faces,
+    characters,
+    regions,
+    boxes,
+)
 
 
 def grown(place: Corners, share: float) -> Corners:

@@ -133,10 +133,12 @@ class BoundTarget:
 
     source: NamedTarget
     name: str
-    score: Callable[[Tensor], Tensor] | None = None
-    weights: Tensor | None = None
-    probability: Callable[[Tensor, Activation | None], Tensor] | None = None
-    region: Tensor | None = None
+    score: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
+    probability: Callable[[Tensor, Activation | None], Tensor] | None = field(
+        default=None, repr=False
+    )
+    region: Tensor | None = field(default=None, repr=False)
     is_local: bool = False
     score_words: str = "the score"
 
