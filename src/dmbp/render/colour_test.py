@@ -45,7 +45,7 @@ LONGEST_NAME = 24
 """The most letters of a name that a line of a title has room for beside its numbers."""
 
 SCORE_BEFORE_PERCENTAGE = "score: the model's output before it becomes a percentage"
-SCORE_ALONE = "score: the number that is asked about, which has no percentage"
+SCORE_ALONE = "score: the number that is asked about"
 INDEPENDENT_CLASSES = "classes are judged independently, so percentages need not add up to 100"
 
 
