@@ -367,7 +367,7 @@ def test_every_form_is_the_same_after_it_was_saved(network: str, tmp_path: Path)
     written = json.loads(json.dumps([target.text for target in targets]))
     for again in (loaded.targets, [target_from_text(text) for text in written]):
         assert [k.text for k in again] == written  # pyright: ignore
-        other = explainer.explain(image, target=list(again))
+        other = explainer.explain(image, target=list(again))  # pyright: ignore
         assert other.output.equal(found.output)
         assert other.attribution.equal(found.attribution)
     loaded.plot(tmp_path / "after.png", activation=classifier.activation)
@@ -384,7 +384,7 @@ def test_a_function_is_saved_by_its_name(segmenter: nn.Module, tmp_path: Path) -
     assert "brightest" in str(name)
     loaded.plot(tmp_path / "after.png")
     with pytest.raises(TargetError, match="brightest"):
-        explainer.explain(IMAGES[:1], target=name)
+        explainer.explain(IMAGES[:1], target=name)  # pyright: ignore
 
 
 def test_a_reader_with_as_many_steps_as_a_detector_has_cells_is_a_reader() -> None:
