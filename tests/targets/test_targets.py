@@ -25,6 +25,7 @@ from dmbp.targets import (
     output_kind,
     target_from_text,
 )
+from dmbp.workflows.explained_target import explained_targets
 from tests.cli import networks
 
 NAMES = ("sky", "cat", "sea lion")
@@ -395,6 +396,27 @@ def test_a_reader_with_as_many_steps_as_a_detector_has_cells_is_a_reader() -> No
     assert output_kind(nameless).name == "boxes"
     with pytest.raises(TargetError, match="ask about one of its boxes, such as box:0"):
         Step(3).bind(nameless)
+
+
+class Largest(NamedTarget):
+    """The largest score of a class, without a text of its own."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def bind(self, context: TargetContext) -> BoundTarget:
+        name = f"most {context.class_name(self.index)}"
+        return BoundTarget(self, name, score=lambda outputs: outputs[self.index].amax())
+
+
+def test_targets_are_asked_once_and_called_what_they_are() -> None:
+    details = {"embed_prompt": lambda _: torch.ones(48)}
+    context = TargetContext(MAPS, (8, 8), NAMES, details=details)
+    prompt = Similarity(prompt="a 5* hotel")
+    asked = [Largest(1), Largest(2), Region(1), prompt, 2 * prompt, "region:1"]
+    found = explained_targets(networks.quarter_maps(), context, asked, [])
+    assert [target.name for target in found[:3]] == ["most cat", "most sea lion", "cat"]
+    assert [target.record()["kind"] for target in found[2:]] == ["region", "similarity", "sum"]
 
 
 def test_a_target_of_ones_own_takes_a_few_lines(segmenter: nn.Module) -> None:
