@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dmbp.web.answers import FIRST_METHODS
 from tests.render.reports import page as report_page
 from tests.web.conftest import MARKUP, pixels
 from tests.web.serving import photo
@@ -161,8 +162,12 @@ def test_methods_appear_as_they_are_done_and_can_be_stopped(visit: Any) -> None:
     page = visit()
     tab = page.tab
     tab.click("#tab-methods")
+    assert tab.locator("#methods-first > li").count() == len(FIRST_METHODS)
+    assert not tab.is_visible("[data-method=rise]")
     tab.click("[data-method=gradient] button")
-    tab.click("[data-method=rise] button")  # takes long
+    tab.click("#more-methods summary")
+    assert re.search(r"takes about \d+\s(s|min)", page.text("[data-method=rise]"))
+    tab.click("[data-method=rise] button")
     tab.wait_for_selector("[data-method=gradient] img")
     assert re.search(r"insertion 0\.\d{3}, \d+\.\d\d s", page.text("[data-method=gradient]"))
     tab.wait_for_selector("[data-method=rise] p:has-text('running')")
@@ -171,6 +176,14 @@ def test_methods_appear_as_they_are_done_and_can_be_stopped(visit: Any) -> None:
     tab.click("[data-method=random] button")  # the process is free again
     tab.wait_for_selector("[data-method=random] img", timeout=20_000)
     assert tab.is_hidden("#stop-all")
+    assert tab.is_visible("#run-first")
+    tab.evaluate(
+        """() => document.querySelectorAll("#methods-first li:not([data-method=deeplift]) .blank")
+            .forEach(blank => blank.replaceWith(document.createElement("img")))"""
+    )
+    tab.click("#run-first")  # runs what has no picture yet
+    tab.wait_for_selector("[data-method=deeplift] img", timeout=20_000)
+    assert tab.is_hidden("#run-first")
 
 
 def test_a_cancelled_sanity_check_frees_the_process_for_the_next(visit: Any) -> None:

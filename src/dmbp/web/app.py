@@ -169,6 +169,7 @@ class Page:
         )
         self.line = WaitingLine(options.waiting)
         self.bodies = Bodies()
+        self._limit = options.seconds
         self._photos: ByteStore[OpenedPhoto] = ByteStore(PHOTO_BYTES)
         self._answers: ByteStore[bytes] = ByteStore(ANSWER_BYTES)
         self._samples: Sequence[tuple[OpenedPhoto, str | None]] = ()
@@ -209,7 +210,7 @@ class Page:
         """Return what the page has to know: the model, its classes, methods and sample photos."""
         facts: Facts = self.model.facts
         samples = [{**opened.record, "target": target} for opened, target in self._samples]
-        content = json.dumps({**facts.page, "samples": samples})
+        content = json.dumps({**facts.page, "samples": samples, "limit": self._limit})
         return Response(content, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

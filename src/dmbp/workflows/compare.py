@@ -223,7 +223,7 @@ def compare(
         if "sites" in settings.get(name, {}):
             _check_sites(method, prediction)
     forward = _forward_pass(prediction, shared)
-    seconds_of_run = _seconds_of_run(prediction, forward)
+    seconds = seconds_of_run(prediction, forward)
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
     removals: dict[str, Removal] = {}
@@ -245,22 +245,22 @@ def compare(
 
     for name, method in sorted(methods.items(), key=lambda item: expected_runs(item[1])):
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
-            seconds = expected_runs(method) * seconds_of_run
-            if seconds > ANNOUNCED:
+            expected = expected_runs(method) * seconds
+            if expected > ANNOUNCED:
                 if before_slow is not None and maps:
                     before_slow(known())
                     before_slow = None
-                _announce(name, method, seconds, console)
-            attributions[name], seconds = _run_timed(method, prediction)
+                _announce(name, method, expected, console)
+            attributions[name], taken = _run_timed(method, prediction)
             removals[name] = _remove_pixels(prediction, attributions[name])
-            maps[name] = _score(name, prediction, attributions[name], seconds, forward)
+            maps[name] = _score(name, prediction, attributions[name], taken, forward)
             if method.used_layer is not None:
                 layers[name] = method.used_layer
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
                 score = f"insertion {maps[name].score:.3f}{note}"
-                taken = f", layer {layers[name]}" if name in layers else ""
-                console.print(f"{name}: {score}, {format_duration(seconds)}{taken}")
+                layer = f", layer {layers[name]}" if name in layers else ""
+                console.print(f"{name}: {score}, {format_duration(taken)}{layer}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return known()
@@ -386,7 +386,7 @@ def expected_runs(method: Method) -> int:
     return max(found)
 
 
-def _seconds_of_run(prediction: Prediction, forward: ForwardPass | None) -> float:
+def seconds_of_run(prediction: Prediction, forward: ForwardPass | None = None) -> float:
     """Return how long the model takes for an image of several, in seconds."""
     images = prediction.inputs.expand(TIMED_IMAGES, *prediction.inputs.shape[1:])
 
