@@ -132,16 +132,26 @@ function drawStrip() {
     { ariaPressed: String(item === photo) }))));
 }
 
+// Opens all photos, and explains the first; those that cannot be opened do not keep the others back.
 async function add(files) {
+  const opened = [], refused = [];
   for (const file of files) {
     const values = { kind: "open", name: (file.name || "pasted photo").slice(-200) };
     const record = await busy(`opening ${file.name || "the photo"}`, async options =>
       (await send(values, { accept: "application/json", ...options, file, isNew: true })).json());
-    if (!record) return;
-    let item = photos.find(known => known.digest === record.digest);
-    if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
-    await show(item);
+    if (record) {
+      let item = photos.find(known => known.digest === record.digest);
+      if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
+      opened.push(item);
+      drawStrip();
+    } else if ($("error").hidden) {
+      break; // cancelled, or something else was asked meanwhile
+    } else {
+      refused.push($("error").textContent);
+    }
   }
+  if (opened.length) await show(opened[0]);
+  if (refused.length) fail(new Failure(refused.join(" – ")));
 }
 
 async function show(item, target = item.record.target ?? null, others = []) {
