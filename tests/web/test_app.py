@@ -251,9 +251,30 @@ def test_the_command_serves_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_said_at_once() -> None:
-    from dmbp.errors import WorkerError
+    from dmbp.errors import ModelError
     from dmbp.workflows.prediction import ModelSpec
 
-    options = PageOptions(spec=ModelSpec("no-such-model"))
-    with pytest.raises(WorkerError, match="no-such-model"), running(options):
+    with pytest.raises(ModelError, match="no-such-model"):
+        ModelService(ModelSpec("no-such-model"), {})
+
+
+def test_if_one_process_cannot_start_the_other_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The services are such as start at once, without PyTorch."""
+    from dmbp.errors import WorkerError
+    from dmbp.web.work_queue import WorkQueue
+
+    started: list[WorkQueue] = []
+
+    def obedient(_: str, arguments: tuple[Any, ...] = (), **options: Any) -> WorkQueue:
+        refused = ("refuse",) if arguments else ()
+        started.append(WorkQueue("tests.web.services:Obedient", refused, **options))
+        return started[-1]
+
+    monkeypatch.setattr("dmbp.web.app.WorkQueue", obedient)
+    with pytest.raises(WorkerError, match="there is no such model"), running(PageOptions()):
         pass
+    decoder, model = (queue.pid for queue in started)
+    assert decoder is not None
+    assert model is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(decoder, 0)
