@@ -364,7 +364,7 @@ function drawCurve() {
   const y = value => 10 + (140 * (high - value)) / (high - low || 1);
   const label = value => (in_percent ? percent(value) : value.toFixed(1));
   const at = mode() === "film" ? Number($("scrub").value) : null;
-  $("frame").textContent = `${percent($("scrub").value / FRAMES)} filled: ${label(values[$("scrub").value])}`;
+  $("frame").textContent = `${percent($("scrub").value / FRAMES)} filled: model says ${label(values[$("scrub").value])}`;
   $("curve").replaceChildren(
     drawn("svg", { viewBox: "0 0 460 190", role: "img", "aria-label": `${title} as pixels are filled in` },
       drawn("line", { x1: 46, y1: 10, x2: 46, y2: 150, class: "axis" }),
