@@ -84,6 +84,18 @@ def test_an_explanation_comes_with_progress_and_its_digest(server: Running) -> N
     assert (again, kept) == (200, done)  # from memory
 
 
+def test_the_same_photo_of_another_person_keeps_its_name(server: Running) -> None:
+    content = photo((200, 10, 120))
+    digest = opened(server, content, "mine.png")
+    assert server.post({"kind": "open", "name": "yours.png"}, content)[1]["name"] == "yours.png"
+    for name in ("mine.png", "yours.png"):
+        ask = {"kind": "explain", "photo": digest, "name": name, "target": "cat"}
+        answer = server.post(ask)[1]
+        assert answer["photo"] == name
+        assert name in answer["command"]
+    assert server.post({"kind": "open", "photo": digest})[1]["name"] == "mine.png"
+
+
 def test_the_answer_is_that_of_the_printed_python_and_command(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,7 +330,7 @@ class ModelService:
 
     def _explanation(self, asked: Asked, advance: Callable[[], None]) -> PhotoExplanation:
         """Return an explanation, which may have been kept."""
-        key = asked.ask.about(asked.photo.digest).question
+        key = _key(asked)
         kept = self._kept.get(key)
         if kept is not None:
             self._kept.move_to_end(key)
@@ -341,7 +341,7 @@ class ModelService:
         return found
 
     def _keep(self, asked: Asked, explanation: PhotoExplanation) -> None:
-        self._kept[asked.ask.about(asked.photo.digest).question] = explanation
+        self._kept[_key(asked)] = explanation
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
 
@@ -560,6 +560,11 @@ class _Steps:
         else:
             doing = f"testing windows, {(self._step - self._iterations) / windows:.0%}"
         self._report(self._step, self._of, doing)
+
+
+def _key(asked: Asked) -> tuple[Any, ...]:
+    """Return what an explanation follows from, and the photo's name, which files tell."""
+    return *asked.ask.about(asked.photo.digest).question, asked.photo.name
 
 
 def _one_row(decomposition: Decomposition, row: int) -> Decomposition:
