@@ -184,7 +184,11 @@ class Page:
         if self._first is not None:
             return
         try:
-            await asyncio.gather(self.decoder.start(), self.model.start())
+            # Both are awaited, because a process that still starts could not be ended.
+            starts = self.decoder.start(), self.model.start()
+            failed = [k for k in await asyncio.gather(*starts, return_exceptions=True) if k]
+            if failed:
+                raise failed[0]
         except BaseException:
             await self.stop()
             raise
