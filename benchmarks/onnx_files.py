@@ -166,7 +166,9 @@ def main() -> None:
     parser.add_argument("--exporter", default="", help="only exporters whose name begins with this")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--write", action="store_true", help="write the stored results into docs/benchmarks/onnx-files.md"
+        "--write",
+        action="store_true",
+        help="write the stored results into docs/benchmarks/onnx-files.md",
     )
     options = parser.parse_args()
     logging.disable(logging.WARNING)
