@@ -4,6 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+NEED_ATTENTION = ("attention_rollout", "attention_gradient")
+"""The methods for networks with attention, which most of these do not have."""
+
 
 class FunctionalNet(nn.Module):
     """ReLUs as a function, a method and a torch function, but not as modules."""

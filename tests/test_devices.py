@@ -53,7 +53,7 @@ def test_a_device_that_is_not_there(name: str) -> None:
         find_device(name)
 
 
-LEFT_OUT = ("dmbp_pos", "dmbp_posneg", "attention_rollout", "attention_gradient")
+LEFT_OUT = ("dmbp_pos", "dmbp_posneg", *nets.NEED_ATTENTION)
 """Rows that differ from another in settings only, and those that need attention, which the pretend
 device does not export."""
 

@@ -33,9 +33,6 @@ ABLATIONS = ("dmbp_paper", "dmbp_posneg", "dmbp_pos")
 """Rows that differ from `dmbp` in settings only, and need not be tried on every network."""
 
 
-NEED_ATTENTION = ("attention_rollout", "attention_gradient")
-
-
 @cache
 def network(net: type[nn.Module], dtype: torch.dtype = torch.float64) -> nn.Module:
     """One network of a kind for all tests, which check that methods leave it as it is."""
@@ -47,7 +44,7 @@ def network_for(
     name: str, net: type[nn.Module] = nets.VGGLike, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
     """A network that a method explains: one with attention for those that need it."""
-    return network(nets.TinyViT if name in NEED_ATTENTION else net, dtype)
+    return network(nets.TinyViT if name in nets.NEED_ATTENTION else net, dtype)
 
 
 def make(name: str, model: nn.Module, **settings: object) -> Method:
@@ -64,7 +61,7 @@ def make(name: str, model: nn.Module, **settings: object) -> Method:
         for name in METHODS
         for net in ((nets.VGGLike, nets.TinyViT) if name in ABLATIONS else nets.IMAGE_NETWORKS)
         if name != "deeplift" or net not in nets.WITH_PRODUCTS
-        if name not in NEED_ATTENTION or net is nets.TinyViT
+        if name not in nets.NEED_ATTENTION or net is nets.TinyViT
     ],
 )
 def test_contract(name: str, net: type[nn.Module]) -> None:
@@ -175,7 +172,7 @@ class TrainedViT(nets.TinyViT):
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in (*ABLATIONS, "random")])
 def test_a_model_in_training_mode_is_restored(name: str) -> None:
     model, inputs = (
-        TrainedViT() if name in NEED_ATTENTION else nets.ResidualNet(),
+        TrainedViT() if name in nets.NEED_ATTENTION else nets.ResidualNet(),
         torch.randn(IMAGES),
     )
     statistics = model.bn1.running_mean.clone()
@@ -189,7 +186,7 @@ def test_a_model_in_training_mode_is_restored(name: str) -> None:
 CAMS = (
     "gradcam", "gradcam_plus_plus", "hirescam", "layercam", "scorecam", "finercam",
 )  # fmt: skip
-ONLY_IMAGES = (*CAMS, *NEED_ATTENTION, "guided_gradcam", "fullgrad", "rise", "blur_ig")
+ONLY_IMAGES = (*CAMS, *nets.NEED_ATTENTION, "guided_gradcam", "fullgrad", "rise", "blur_ig")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -232,7 +229,9 @@ class Conv3d(nn.Sequential):
 
 
 @pytest.mark.parametrize("net", [Conv1d, Conv3d])
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in (*ABLATIONS, *NEED_ATTENTION)])
+@pytest.mark.parametrize(
+    "name", [n for n in METHODS if n not in (*ABLATIONS, *nets.NEED_ATTENTION)]
+)
 def test_signals_and_volumes(name: str, net: type[Conv1d | Conv3d]) -> None:
     """Shape, dtype, the same again; batch = loop, as for images."""
     model = network(net)

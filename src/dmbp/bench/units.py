@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +229,22 @@ def find_rows(
     return [[(variant, cell, rows.get(cell.key)) for variant, cell in own] for own in cells]
 
 
+SEEN_LENGTHS = (6, 8, 10)
+"""How many settings of a preprocessing there have been."""
+
+
 def _seen(preprocessing: Preprocessing) -> list[Any]:
     """Return the settings that decide what the model saw.
 
     The last ones are left out if they are the defaults, so that results from before there were such
     settings are found.
     """
-    *first, scale, channels, longest, multiple = astuple(preprocessing)
-    if (longest, multiple) != (None, 1):
-        return [*first, scale, channels, longest, multiple]
-    return first if (scale, channels) == (1.0, "rgb") else [*first, scale, channels]
+    values = astuple(preprocessing)
+    defaults = [field.default for field in fields(preprocessing)]
+    for end in SEEN_LENGTHS:
+        if list(values[end:]) == defaults[end:]:
+            return list(values[:end])
+    return list(values)
 
 
 class SkippedTasks:

@@ -67,9 +67,9 @@ class ForkedWorkers(Generic[Task, Answer]):
     """
 
     def __init__(self, answer: Callable[[Task], Answer], count: int) -> None:
-        self._workers: list[_Worker] = []
+        self._workers: list[_ForkedProcess] = []
         for _ in range(count):
-            self._workers.append(_Worker(answer, [worker.pipe for worker in self._workers]))
+            self._workers.append(_ForkedProcess(answer, [worker.pipe for worker in self._workers]))
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class ForkedWorkers(Generic[Task, Answer]):
         """Yield each task with its answer, or with None if there is none, in order."""
         remaining = iter(tasks)
         waiting: deque[_Job[Task]] = deque()
-        running: dict[Any, tuple[_Worker, _Job[Task]]] = {}  # by pipe
+        running: dict[Any, tuple[_ForkedProcess, _Job[Task]]] = {}  # by pipe
         idle = list(self._workers)
         is_over = False
         while True:
@@ -128,7 +128,7 @@ class _Job(Generic[Task]):
         self.answer: Any = None
 
 
-class _Worker:
+class _ForkedProcess:
     """A process, and the pipe to it."""
 
     def __init__(self, answer: Callable[[Any], Any], others: list[Any]) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,46 @@ def test_the_commands(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = CliRunner().invoke(app, ["bench", "plot", "plan.toml", "cd.png", "--ranks"])
     assert drawn.exit_code == 0, drawn.output
     assert (plan.parent / "cd.png").stat().st_size > 5000
+
+
+def test_means_over_other_questions_are_not_compared(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    parsed, store = read_plan(plan), plan.parent / "dmbp-bench.sqlite"
+    run_plan(parsed, store, RunOptions())
+    label = parsed.variants[0].label
+    method = parsed.variants[0].method
+
+    def forget(most: int) -> None:
+        with closing(sqlite3.connect(store)) as connection, connection:
+            connection.execute(
+                "DELETE FROM rows WHERE key IN (SELECT key FROM rows WHERE method = ? "
+                "ORDER BY key LIMIT ?)",
+                (method, most),
+            )
+
+    forget(1)
+    overall, by_insertion, _ = rankings(parsed, store)
+    assert (overall.blocks, by_insertion.blocks) == (2, 5)
+    assert f"6 questions; so far fewer for: {label} 5" in leaderboard(parsed, store)
+    forget(3)
+    overall, by_insertion, _ = rankings(parsed, store)
+    assert (overall.blocks, by_insertion.blocks) == (2, 6)
+    assert overall.left_out == (label,)
+
+
+def test_a_method_that_a_task_leaves_out_has_no_row(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan.parent)
+    label = read_plan(plan).variants[0].label
+    plan.write_text(plan.read_text().replace("[[tasks]]\n", f'[[tasks]]\nwithout = ["{label}"]\n'))
+    parsed, store = read_plan(plan), plan.parent / "dmbp-bench.sqlite"
+    run_plan(parsed, store, RunOptions(shard=(0, 3)))
+    _, means = leaderboard(parsed, store).split("| VOC/RN50 |")
+    assert f"**{label}**" not in means
+    assert means.count("**") == 4
 
 
 def test_labels_and_curves_are_exported(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

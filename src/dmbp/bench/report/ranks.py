@@ -11,8 +11,9 @@ where q is the studentised range of k values with infinitely many degrees of fre
     >>> round(critical_difference(methods=10, blocks=30), 3)  # Demšar's table: q = 3.164
     2.473
 
-The overall ranking ranks the methods by their means, once for each task and metric. Metrics of one
-task share their maps, and questions of one photo their pixels, so that both tests are optimistic.
+The overall ranking ranks the methods by their means, once for each task and metric, over the
+questions that all of them have been scored on. Metrics of one task share their maps, and questions
+of one photo their pixels, so that both tests are optimistic.
 
 Friedman, "The Use of Ranks to Avoid the Assumption of Normality", JASA 1937; Nemenyi,
 "Distribution-free Multiple Comparisons", 1963; Demšar, "Statistical Comparisons of Classifiers over
@@ -81,9 +82,7 @@ def rank_methods(
     Returns:
         The ranking.
     """
-    counts = {label: sum(label in block for block in blocks) for label in labels}
-    ranked = [label for label in labels if counts[label] and 2 * counts[label] >= len(blocks)]
-    whole = [[block[label] for label in ranked] for block in blocks if set(ranked) <= set(block)]
+    ranked, whole = _comparable(blocks, labels)
     absent = tuple(label for label in labels if label not in ranked)
     if len(ranked) < 2 or not whole:
         return Ranking(metric, len(whole), {}, 1.0, math.inf, absent)
@@ -100,6 +99,15 @@ def rank_methods(
         critical_difference(len(ranked), len(whole)),
         absent,
     )
+
+
+def _comparable(
+    blocks: Sequence[Mapping[str, float]], labels: Sequence[str]
+) -> tuple[list[str], list[list[float]]]:
+    """Return the labels with a number in half of the blocks, and the blocks with all of them."""
+    counts = {label: sum(label in block for block in blocks) for label in labels}
+    kept = [label for label in labels if counts[label] and 2 * counts[label] >= len(blocks)]
+    return kept, [[block[label] for label in kept] for block in blocks if set(kept) <= set(block)]
 
 
 def friedman_probability(ranks: torch.Tensor) -> float:
@@ -150,40 +158,45 @@ def rankings(plan: Plan, path: Path) -> list[Ranking]:
         DMBPError: If the store cannot be read, or no task can run.
     """
     labels = [variant.label for variant in plan.variants]
-    blocks: dict[str, list[dict[str, float]]] = {}
+    blocks = _blocks(plan, path)
+    by_metric: dict[str, list[dict[str, float]]] = {}
+    for (_, metric), found in blocks.items():
+        by_metric.setdefault(metric, []).extend(found)
+    overall = rank_methods(OVERALL, [_means(found, labels) for found in blocks.values()], labels)
+    if not overall.ranks:
+        raise InputError(
+            f"{path} has no question with a score of every method of this plan: `dmbp bench run` "
+            "computes what is missing"
+        )
+    ranked = [rank_methods(metric, found, labels) for metric, found in by_metric.items()]
+    return [overall, *(ranking for ranking in ranked if ranking.ranks)]
+
+
+def _blocks(plan: Plan, path: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
+    """Return how bad each method is on every question, by task and metric."""
+    found: dict[tuple[str, str], dict[tuple[str, int], dict[str, float]]] = {}
     with closing(Store(path, read_only=True)) as store:
         skipped = SkippedTasks(plan)
         for task in plan.tasks:
             with skipped.skip_on_error(task):
-                by_question: dict[tuple[str, int, str], dict[str, float]] = {}
                 for target, variant, row in results(task, plan, store):
                     for metric in task.metrics:
                         score = None if row is None else row.scores.get(metric)
                         bad = None if score is None else badness(metric, score)
                         if bad is not None:
-                            question = (target.sample.name, target.index, metric)
-                            by_question.setdefault(question, {})[variant.label] = bad
-                for (_, _, metric), block in by_question.items():
-                    blocks.setdefault(metric, []).append(block)
-    by_metric = [rank_methods(metric, found, labels) for metric, found in blocks.items()]
-    overall = rank_methods(OVERALL, _means(table_lines(plan, path)), labels)
-    if not overall.ranks:
-        raise InputError(
-            f"{path} has no line with a score of every method of this plan: `dmbp bench run` "
-            "computes what is missing"
-        )
-    return [overall, *(ranking for ranking in by_metric if ranking.ranks)]
+                            of = found.setdefault((task.name, metric), {})
+                            question = (target.sample.name, target.index)
+                            of.setdefault(question, {})[variant.label] = bad
+    return {line: list(questions.values()) for line, questions in found.items()}
 
 
-def _means(lines: Sequence[TableLine]) -> list[dict[str, float]]:
-    """Return how bad each method's mean is, for each line in which a score can be better."""
-    found: list[dict[str, float]] = []
-    for line in lines:
-        bad = {label: badness(line.metric, mean) for label, mean in line.means().items()}
-        block = {label: value for label, value in bad.items() if value is not None}
-        if block:
-            found.append(block)
-    return found
+def _means(blocks: Sequence[Mapping[str, float]], labels: Sequence[str]) -> dict[str, float]:
+    """Return the methods' means over the questions that have all of them."""
+    kept, whole = _comparable(blocks, labels)
+    if not whole:
+        return {}
+    columns = zip(*whole, strict=True)
+    return {label: sum(c) / len(c) for label, c in zip(kept, columns, strict=True)}
 
 
 def leaderboard(plan: Plan, store: Path, kind: str = "markdown") -> str:
@@ -211,9 +224,16 @@ def as_markdown(ranked: Sequence[Ranking], lines: Sequence[TableLine], plan: Pla
     text += [_summary(ranking) for ranking in ranked]
     for task in plan.tasks:
         own = [line for line in lines if line.task == task.name and line.questions]
+        if not own:
+            continue
+        taken = {variant.label for variant in plan.variants_of(task)}
         titles = [task.name, *(f"{line.metric}{ARROWS[_better(line.metric)]}" for line in own)]
-        rows = [[f"**{label}**", *(_mean(line, label) for line in own)] for label in labels]
-        text += ["", *_table(titles, rows)]
+        rows = [
+            [f"**{label}**", *(_mean(line, label) for line in own)]
+            for label in labels
+            if label in taken
+        ]
+        text += ["", *_table(titles, rows), "", _coverage(own)]
     return "\n".join(text) + "\n"
 
 
@@ -246,6 +266,14 @@ def _summary(ranking: Ranking) -> str:
         f"- {ranking.metric}: {ranking.blocks} {what}, {len(ranking.ranks)} methods, Friedman's p "
         f"{_probability(ranking.probability)}, critical difference {ranking.critical:.2f}{absent}"
     )
+
+
+def _coverage(lines: Sequence[TableLine]) -> str:
+    """Tell over how many questions a task's means are."""
+    most = max(line.questions for line in lines)
+    missing = {label: max(line.ours[label].missing for line in lines) for label in lines[0].ours}
+    fewer = ", ".join(f"{label} {most - n}" for label, n in missing.items() if n)
+    return f"{most} questions" + (f"; so far fewer for: {fewer}" if fewer else "")
 
 
 def _probability(value: float) -> str:
