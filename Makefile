@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
+DOCS := $(VENV)/.docs
 LOWEST := .venv-lowest
 RELEASE := .venv-release
 # Files are compiled when they are first imported: most are never, and compiling all takes long.
@@ -11,7 +12,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --con
 # One process per core with one thread each, because most tests run many small operations.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup demo check lint types test test-lowest dist clean
+.PHONY: setup demo docs check lint types test test-lowest dist clean
 
 setup: $(READY)
 
@@ -28,6 +29,14 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(DEMO)
 	$(BIN)/dmbp demo
+
+$(DOCS): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python $(INSTALL) constraints.txt --editable ".[docs]"
+	touch $(DEMO) $@
+
+# A warning is an error: every link leads somewhere, every name exists, every example runs.
+docs: $(DOCS)
+	$(BIN)/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs build/docs
 
 check: lint types test
 

@@ -6,8 +6,9 @@
     voc-vgg16      the same for VGG16 with a VOC head
 
 Prints a row for each method, with the mean and standard error of every score and the seconds per
-map; `docs/benchmarks/quality.md` explains the columns. `--split tune` takes the even-numbered images and
-`--split report` the odd ones, so that settings can be chosen on other images than those reported.
+map; `docs/benchmarks/quality.md` explains the columns. `--split tune` takes the even-numbered
+images and `--split report` the odd ones, so that settings can be chosen on other images than
+those reported.
 
 Only voc160 is small enough for a CPU. All tasks need the folder of photographs (`--shared`), and
 the others its weights.

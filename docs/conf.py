@@ -1,13 +1,16 @@
-"""Settings of Sphinx. `make docs` builds the site into build/docs, strictly and without a network."""
+"""Settings of Sphinx. `make docs` builds the site into build/docs, strictly and offline."""
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext")]
 os.environ["DMBP_CACHE"] = "off"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+from figure_scraper import figure_scraper  # noqa: E402
 
 import dmbp  # noqa: E402
 from dmbp.models.torchvision_models import import_torchvision  # noqa: E402
@@ -43,7 +46,7 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 OTHERS = (
     "torch|torchvision|numpy|np|PIL|matplotlib|captum|pandas|polars|lightning|transformers|pathlib"
-    "|collections|typing|types|io|abc|datetime|concurrent|builtins|pydantic|IPython|sqlite3"
+    "|os|rich|collections|typing|types|io|abc|datetime|concurrent|builtins|pydantic|IPython|sqlite3"
 )
 nitpick_ignore_regex = [
     ("py:.*", rf"({OTHERS})(\..*)?"),
@@ -73,7 +76,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "thumbnail_size": (400, 280),
     "abort_on_example_error": False,
-    "image_scrapers": ("matplotlib",),
+    "image_scrapers": (figure_scraper,),
     "reset_modules": ("matplotlib",),
     "doc_module": (),
     "backreferences_dir": None,
@@ -81,6 +84,9 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "furo"
+html_baseurl = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"][
+    "Documentation"
+]
 html_title = f"dmbp {version}"
 html_static_path = ["_static"]
 html_css_files = ["dmbp.css"]

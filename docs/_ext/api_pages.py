@@ -1,4 +1,4 @@
-"""The API reference: `.. public-names:: dmbp.metrics` documents everything in a package's `__all__`.
+"""The API reference: `.. public-names:: dmbp.metrics` documents a package's `__all__`.
 
 Each name is documented once, under the shortest name it is public by; other packages that have it,
 too, link there. Names in single backticks become links if they are public, code otherwise.
@@ -37,6 +37,18 @@ PACKAGES = (
 """Where public names are looked for, the first place first."""
 
 METHODS_PAGE = "dmbp.methods()"
+
+RESULTS = (
+    "dmbp.workflows.explanation.Explanation",
+    "dmbp.workflows.explanations.Explanations",
+    "dmbp.workflows.prediction.InputPrediction",
+    "dmbp.workflows.prediction.Prediction",
+    "dmbp.workflows.compare.Comparison",
+    "dmbp.workflows.sanity.SanityCheck",
+    "dmbp.workflows.doctor.Diagnosis",
+    "dmbp.workflows.datasets.ExplainedItem",
+)
+"""Classes without a public name whose objects users hold."""
 
 
 def names_of(package: str) -> list[str]:
@@ -91,6 +103,9 @@ class PublicNames(SphinxDirective):
         package = self.arguments[0]
         if package == METHODS_PAGE:
             return self.parsed(self.methods())
+        if package == "results":
+            lines = [[f".. autoclass:: {name}", "   :members:", ""] for name in RESULTS]
+            return self.parsed([line for entry in lines for line in entry])
         module = import_module(package)
         here, elsewhere, folders = [], [], []
         for name in sorted(names_of(package), key=str.lower):
@@ -136,25 +151,27 @@ class PublicNames(SphinxDirective):
 def link_to(text: str) -> str:
     """A link to a public name in backticks, or code."""
     name = re.sub(r"\(.*\)$", "", text)
-    candidates = [name] if name.startswith("dmbp.") else []
-    for candidate in candidates:
-        try:
-            value = resolve_name(candidate)
-        except (AttributeError, ImportError, ValueError):
-            break
-        if candidate in homes().values() or homes().get(id(value)) == candidate:
-            return f":py:obj:`{text} <{candidate}>`"
+    if name in homes().values():
+        return f":py:obj:`{text} <{name}>`"
     return f"``{text}``"
 
 
-ONE_BACKTICK = re.compile(r"(?<![`:\\\w])`([^`\n]+(?:\n[^`\n]+)?)`(?!`|_)")
+ONE_BACKTICK = re.compile(r"(?<![`:\\\w])`([^`\n]+(?:\n[^`\n]+)?)`(?!`|_)(\w?)")
 
 
 def write_backticks(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any, lines: list[str]):
     """Docstrings are written for `help()`: one backtick is code, `*` and `|` mean nothing."""
+    if _what == "data" and type(_obj).__doc__ in ("\n".join(lines), inspect.getdoc(type(_obj))):
+        lines.clear()
     text = "\n".join(lines)
-    text = ONE_BACKTICK.sub(lambda found: link_to(" ".join(found[1].split())), text)
-    lines[:] = text.split("\n")
+    text = ONE_BACKTICK.sub(
+        lambda found: link_to(" ".join(found[1].split())) + ("\\ " if found[2] else "") + found[2],
+        text,
+    )
+    parts = re.split(r"(``.+?``|:py:obj:`[^`]+`)", text, flags=re.DOTALL)
+    for i in range(0, len(parts), 2):  # outside of code
+        parts[i] = re.sub(r"(?m)(?<!^)(?<!^ {4})(?<!^ {8})(?<![*\\])\*(?!\*)", r"\\*", parts[i])
+    lines[:] = "".join(parts).split("\n")
 
 
 def find_private(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:

@@ -88,9 +88,14 @@ def page() -> str:
             else:
                 lines += entry(parameter)
         if of_models:
-            theirs = [shared[k] for k in shared if k in {(tuple(p.opts), p.help) for p in parameters}]
+            theirs = [
+                shared[k] for k in shared if k in {(tuple(p.opts), p.help) for p in parameters}
+            ]
             listed = ", ".join(f"`{k.opts[0]}`" for k in theirs)
-            lines += [f"It also takes [the options of several commands](#shared-options): {listed}.", ""]
+            lines += [
+                f"It also takes [the options of several commands](#shared-options): {listed}.",
+                "",
+            ]
     lines += ["## Shared options", "", "Several commands have these options.", ""]
     for parameter in shared.values():
         lines += entry(parameter, shared=True)

@@ -1,4 +1,4 @@
-"""Pages that are made from the code: each has a mark, `<!-- generated -->`, where that text goes."""
+"""Pages that are made from the code: they have a mark, `<!-- generated -->`, for that text."""
 
 import inspect
 import re

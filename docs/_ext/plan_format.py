@@ -1,4 +1,4 @@
-"""The keys of a benchmark plan as tables, made from the classes that a plan is validated against."""
+"""The keys of a benchmark plan as tables, made from the classes that it is validated against."""
 
 import re
 from dataclasses import MISSING, fields
@@ -36,8 +36,9 @@ def kind(hint: Any) -> str:
             return mark.expected
         if isinstance(mark, OneOf):
             names = ", ".join(f"`{name}`" for name in mark.names)
-            if set(mark.names) in (set(READERS), set(METRICS)):
-                return f"a name {'of a dataset' if set(mark.names) == set(READERS) else 'of a metric'}, below"
+            long = {frozenset(READERS): "a dataset's", frozenset(METRICS): "a metric's"}
+            if owner := long.get(frozenset(mark.names)):
+                return f"{owner} name, above"
             return f"one of {names}"
     parts = [part for part in get_args(hint) if part not in (NoneType, Ellipsis)]
     if get_origin(hint) is tuple or get_origin(hint) is list:

@@ -1,7 +1,6 @@
 """What is written is read back, with the libraries themselves."""
 
 import json
-import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,13 +10,11 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from dmbp.integrations import MapLogger
 from dmbp.integrations.sinks import MlflowSink, NumbersSink, TensorBoardSink, sinks_for
-from tests.conftest import ROOT
 from tests.integrations.networks import CLASSES, images, network, train
 
 NAMES = ["red", "green (2)"]
@@ -73,20 +70,6 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert 0 < moved.value < 2
     (text,) = events.Tensors("dmbp/summary/text_summary")
     assert text.tensor_proto.string_val[0].decode() == said
-
-
-def test_the_python_about_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
-    monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL
-    )
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    names: dict[str, object] = {"torch": torch, "model": model, "optimizer": optimizer}
-    names |= {"images": images(), "targets": CLASSES, "loader": [(images(), CLASSES)] * 2}
-    exec(compile(block, "docs/training.md", "exec"), names)
-    assert list(tmp_path.glob("runs/first/events.out.tfevents.*"))
 
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

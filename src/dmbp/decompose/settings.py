@@ -192,7 +192,8 @@ class Settings:
 
 
 PRESETS: Mapping[str, Settings] = {
-    # With signs tested, 6 iterations of "posneg" do what 50 of "all" did (docs/benchmarks/quality.md).
+    # With signs tested, 6 iterations of "posneg" do what 50 of "all" did
+    # (docs/benchmarks/quality.md).
     "tested": Settings(objective="posneg", iterations=6, learning_rate=0.3, test=WindowTest()),
     "fast": Settings(),
     # "RMSProp with a learning rate of 0.01 … A total number of 200 iterations" (Section 4);

@@ -1,6 +1,0 @@
-"""
-X
-=
-"""
-import matplotlib.pyplot as plt
-plt.plot([1,2])
