@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext")]
 os.environ["DMBP_CACHE"] = "off"
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, for shared cores
 
 from figure_scraper import figure_scraper  # noqa: E402
 
@@ -50,7 +50,7 @@ OTHERS = (
 )
 nitpick_ignore_regex = [
     ("py:.*", rf"({OTHERS})(\..*)?"),
-    ("py:class", r"optional|callable|T|P|R|self|Tensor|Path|Module|Any|[A-Z]"),
+    ("py:class", r"optional|callable|T|P|R|self|Tensor|Path|Module|Any|Figure|Axes|[A-Z]"),
 ]
 
 autodoc_member_order = "bysource"
@@ -71,6 +71,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "min_reported_time": 1e9,
     "remove_config_comments": True,
@@ -88,7 +89,9 @@ html_baseurl = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["proj
     "Documentation"
 ]
 html_title = f"dmbp {version}"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
+html_search_scorer = str(HERE / "_static/scorer.js")
 html_css_files = ["dmbp.css"]
 html_copy_source = True
 html_show_sphinx = False

@@ -1,6 +1,7 @@
 """Fixtures: a seed for every test, and the shared folder of real weights and photographs."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 if not torch.cuda.is_available():  # kernels are interpreted; read when Triton is first imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-os.environ["DMBP_CACHE"] = "off"  # tests of the cache name a folder of their own
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # All processes of a run share what they have captured; tests of capturing itself do not.
+    CACHE = tempfile.TemporaryDirectory(prefix="dmbp-tests-")
+    os.environ["DMBP_CACHE"] = CACHE.name
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"

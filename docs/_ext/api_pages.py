@@ -56,7 +56,11 @@ def names_of(package: str) -> list[str]:
     module = import_module(package)
     if hasattr(module, "__all__"):
         return [name for name in module.__all__ if name != "__version__"]
-    return [name for name, value in vars(module).items() if inspect.isclass(value)]
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == package
+    ]
 
 
 def identity(package: str, name: str) -> Any:
@@ -156,6 +160,9 @@ def link_to(text: str) -> str:
     return f"``{text}``"
 
 
+COLON = "\ue000"
+"""Stands for a colon in what a function returns, or what an attribute is, until it is parsed."""
+
 ONE_BACKTICK = re.compile(r"(?<![`:\\\w])`([^`\n]+(?:\n[^`\n]+)?)`(?!`|_)(\w?)")
 
 
@@ -171,7 +178,21 @@ def write_backticks(_app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any,
     parts = re.split(r"(``.+?``|:py:obj:`[^`]+`)", text, flags=re.DOTALL)
     for i in range(0, len(parts), 2):  # outside of code
         parts[i] = re.sub(r"(?m)(?<!^)(?<!^ {4})(?<!^ {8})(?<![*\\])\*(?!\*)", r"\\*", parts[i])
+        parts[i] = parts[i].replace("|", r"\|")
     lines[:] = "".join(parts).split("\n")
+    section = "Returns:" if _what in ("attribute", "property") else ""
+    for number, line in enumerate(lines):
+        if line and not line.startswith(" ") and line.endswith(":"):
+            section = line
+        elif section == "Returns:":
+            lines[number] = line.replace(": ", COLON)
+
+
+def restore_colons(
+    _app: Sphinx, _what: str, _name: str, _obj: Any, _opts: Any, lines: list[str]
+) -> None:
+    """After Napoleon, which takes what stands before a colon for a type."""
+    lines[:] = [line.replace(COLON, ": ") for line in lines]
 
 
 def find_private(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
@@ -199,5 +220,6 @@ def find_private(app: Sphinx, env: Any, node: Any, contnode: Any) -> Any:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("public-names", PublicNames)
     app.connect("autodoc-process-docstring", write_backticks, priority=100)
+    app.connect("autodoc-process-docstring", restore_colons, priority=900)
     app.connect("missing-reference", find_private)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,32 +2,33 @@
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import command_line
 import plan_format
 from sphinx.application import Sphinx
 
-import dmbp
+from dmbp import errors
 
 MARK = "<!-- generated -->"
 
 
-def methods_table() -> str:
-    """Every method with its title and class."""
-    lines = ["| name | what it is called | in tables |", "| --- | --- | --- |"]
-    for name, row in dmbp.methods().items():
-        lines.append(f"| `{name}` | {row.title} | {row.short} |")
-    return "\n".join(lines)
-
-
 def errors_tree() -> str:
     """The tree of exceptions, as the module's docstring draws it."""
-    tree = inspect.getdoc(dmbp.errors) or ""
+    tree = inspect.getdoc(errors) or ""
     return "```text\n" + "\n".join(re.findall(r"^ {4}(.*)$", tree, re.MULTILINE)) + "\n```"
 
 
+def security() -> str:
+    """The file in the repository, with links that lead to pages; others are shown as paths."""
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    text = text.replace("(docs/reference/", "(").replace("(docs/", "(../")
+    return re.sub(r"\[([^\]]+)\]\(((?:src|tests|benchmarks|examples)[^)]*)\)", r"\1 (`\2`)", text)
+
+
 PAGES = {
+    "reference/security": security,
     "reference/command-line": command_line.page,
     "reference/plan": plan_format.page,
     "reference/errors": errors_tree,

@@ -1,6 +1,6 @@
 """
-Six methods side by side
-========================
+Five methods side by side
+=========================
 
 The number above a map is its insertion score: the area under the class's probability while the
 strongest pixels are put into a blurred photo. Random order is what every method should beat.
@@ -9,8 +9,8 @@ strongest pixels are put into a blurred photo. Random order is what every method
 import dmbp
 from dmbp.data import sample_photos
 
-photo, _ = sample_photos()["cat"]
-methods = ["dmbp", "gradcam", "lrp_gamma", "integrated_gradients", "occlusion", "random"]
+photo, _ = sample_photos()["collage"]
+methods = ["dmbp", "gradcam", "lrp_gamma", "gradient", "random"]
 comparison = dmbp.compare(photo, target="cat", methods=methods)
 figure = comparison.figure()
 

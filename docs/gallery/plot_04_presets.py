@@ -20,7 +20,7 @@ maps = {
     preset: dmbp.DMBP(model.module, preset=preset).attribute(images, target=cat)
     for preset in ("tested", "fast")
 }
-maps["paper, 50 iterations"] = dmbp.DMBP(model.module, preset="paper", iterations=50).attribute(
+maps["paper, 20 iterations"] = dmbp.DMBP(model.module, preset="paper", iterations=20).attribute(
     images, target=cat
 )
 figure = dmbp.render.grid(view, maps)

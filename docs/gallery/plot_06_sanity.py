@@ -10,6 +10,8 @@ import dmbp
 from dmbp.data import sample_photos
 
 photo, _ = sample_photos()["cat"]
-check = dmbp.sanity(photo, target="cat", methods=["dmbp", "guided_backprop"], draws=2)
+check = dmbp.sanity(
+    photo, target="cat", methods=["gradcam", "dmbp_fast", "guided_backprop"], draws=1
+)
 print(check.correlations)
 figure = check.figure()

@@ -13,7 +13,7 @@ import dmbp
 from dmbp.targets import Region
 
 torch.manual_seed(0)
-SIDE = 48
+SIDE = 40
 
 
 def scene(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +31,7 @@ network = nn.Sequential(
     nn.Conv2d(12, 1, 5, padding=2),
 )  # fmt: skip
 optimizer = torch.optim.Adam(network.parameters(), 4e-3)
-for _ in range(120):
+for _ in range(60):
     images, masks = scene(16)
     loss = binary_cross_entropy_with_logits(network(images), masks)
     optimizer.zero_grad()

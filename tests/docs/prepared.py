@@ -77,8 +77,7 @@ def training(_: Path) -> dict[str, Any]:
 
 
 def with_file(folder: Path) -> dict[str, Any]:
-    network = small_network(3, side=32)
-    images = torch.randn(1, 3, 32, 32)
+    network, images = small_network(3, side=33), torch.randn(1, 3, 33, 33)
     torch.onnx.export(network, (images,), str(folder / "net.onnx"), dynamo=False)
     return {}
 
@@ -89,6 +88,8 @@ def with_results(folder: Path) -> dict[str, Any]:
 
     page = Page(DOCS / "how-to" / "compare-methods.md")
     (plan,) = (block.code for block in page.blocks if block.language == "toml")
+    assert "first = 50" in plan
+    plan = plan.replace("first = 50", "first = 1\nsteps = 3")
     (folder / "plan.toml").write_text(plan, encoding="utf-8")
     app(["bench", "run", str(folder / "plan.toml"), "--quiet"], standalone_mode=False)
     return {}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dmbp.attribution.rise import RISE
 from dmbp.engine.forward import convolution, recording
 from dmbp.engine.forward.convolution import fuse_cudnn, fuse_onednn
 from dmbp.engine.forward.forward_pass import (
@@ -265,17 +266,25 @@ def test_casts_to_float32_become_casts_to_16_bits() -> None:
     assert_agrees(forward, model, images, HALF)
 
 
-def test_bfloat16_replaces_float16_from_the_first_overflow_on() -> None:
+@torch.no_grad()
+def test_bfloat16_is_used_for_images_that_overflow_float16_alone() -> None:
     layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
-    model, images = nn.Sequential(*layers), torch.randn(2, 3, 6, 6)
-    both = (torch.float16, torch.bfloat16)
-    forward = ForwardPass(captured_graph(model, images), images.device, dtypes=both)
-    forward(images)
-    assert forward.dtype == torch.float16
-    large = 1e5 * images
-    assert relative_error(forward(large), outputs(model, large)) <= HALF
-    assert forward.dtype == torch.bfloat16
-    assert_agrees(forward, model, images, HALF)
+    model, images = nn.Sequential(*layers), torch.randn(3, 3, 6, 6)
+    captured, both = captured_graph(model, images), (torch.float16, torch.bfloat16)
+    large = images.clone()
+    large[1] *= 1e5
+    narrow = ForwardPass(captured, images.device, dtypes=both[:1])(large)
+    assert torch.isfinite(narrow).all(1).tolist() == [True, False, True]
+    forward = ForwardPass(captured, images.device, dtypes=both)
+    for _ in range(2):
+        found = forward(large)
+        assert torch.equal(found[[0, 2]], narrow[[0, 2]])
+        assert relative_error(found, model(large)) <= HALF
+    # Images that overflow before anything is changed in them are not run twice.
+    wider = forward.faithful_at(large, model(large))
+    assert wider is not None
+    assert wider.dtype == torch.bfloat16
+    assert forward.faithful_at(images, model(images)) is forward
 
 
 class Cudnn:
@@ -422,16 +431,16 @@ def test_changed_parameters_are_noticed() -> None:
     captured = captured_graph(model, images)
     forward = fast_forward(captured, images)
     assert forward is not None
-    assert forward.is_faithful(images, model(images))
+    assert forward.is_current()
     model.conv1.weight.mul_(1 + 1e-6)
     assert relative_error(forward(images), model(images)) <= ROUNDING
-    assert not forward.is_faithful(images, model(images))
+    assert not forward.is_current()
     forward = fast_forward(captured, images)
     assert forward is not None
-    assert forward.is_faithful(images, model(images))
+    assert forward.is_current()
     model.conv1.weight.data.mul_(1 + 1e-6)
     assert relative_error(forward(images), model(images)) <= ROUNDING
-    assert not forward.is_faithful(images, model(images))
+    assert not forward.is_current()
 
 
 def test_a_step_of_a_fused_optimizer_is_noticed() -> None:
@@ -445,7 +454,7 @@ def test_a_step_of_a_fused_optimizer_is_noticed() -> None:
     optimizer.step()
     with torch.no_grad():
         assert relative_error(forward(images), model(images)) <= 1e-4
-        assert not forward.is_faithful(images, model(images))
+        assert not forward.is_current()
     assert model.conv1.weight._version == counted
 
 
@@ -491,9 +500,43 @@ def test_forward_passes_are_kept_and_built_again() -> None:
 def test_a_forward_pass_that_disagrees_is_never_returned() -> None:
     model, images = nets.ResidualNet(), torch.randn(2, 3, 8, 8)
     captured, passes = captured_graph(model, images), ForwardPasses()
+    first = passes.find(captured, images, model(images))
+    assert first is not None
     assert passes.find(captured, images, 1.01 * model(images)) is None
-    assert passes.find(captured, images, model(images)) is None  # and is not tried again
-    assert passes.find(captured_graph(model, images), images, model(images)) is not None
+    assert passes.find(captured, images, model(images)) is first  # it is judged at each image anew
+
+
+class Cancelling(nn.Module):
+    """Adds large numbers that cancel, and so mostly rounding errors, to what bright images give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv(x))
+        bright = 1e3 * torch.relu(x - 3)
+        return self.fc((x + bright - bright.mean((2, 3), keepdim=True)).mean((2, 3)))
+
+
+def test_a_map_does_not_depend_on_what_was_explained_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(convolution, "_has_bfloat16", lambda: True)
+    model, image = Cancelling().eval(), torch.rand(1, 3, 24, 24)
+    bright = image + 20 * torch.rand_like(image)
+
+    def rise(precision: str) -> RISE:
+        return RISE(model, masks=1000, precision=precision)
+
+    def maps(images: list[Tensor]) -> list[Tensor]:
+        method = rise("bfloat16")
+        return [method.attribute(image, target=1) for image in images]
+
+    (alone,) = maps([image])
+    _, after = maps([bright, image])
+    assert torch.equal(after, alone)
+    assert not torch.equal(alone, rise("tf32").attribute(image, target=1))
 
 
 def test_forward_passes_are_left_out_of_copies() -> None:

@@ -6,6 +6,12 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture every network anew."""
+    monkeypatch.setenv("DMBP_CACHE", "off")
+
+
 @pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Record every model that `torch.export` is called on."""

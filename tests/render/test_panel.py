@@ -157,6 +157,10 @@ def test_the_legend_explains_words_where_they_are_used() -> None:
     said = " ".join(words(draw_panel([hardly, hardly], independent=True)))
     assert said.count("score: the model's output before it becomes a percentage") == 1
     assert said.count("classes are judged independently, so percentages need not add up to") == 1
+    regression = replace(row, test=ColourTest("weight", Outcome(2.0), Outcome(-2.0), None, None))
+    alone = " ".join(words(draw_panel([regression])))
+    assert "score: the number that is asked about" in alone
+    assert "before it becomes a percentage" not in alone
 
 
 def test_sentences_begin_on_their_own_lines() -> None:

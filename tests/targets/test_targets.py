@@ -1,5 +1,6 @@
 """Targets with a name: what they read, how they are written, saved, and refused."""
 
+import json
 import math
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from dmbp.targets import (
     output_kind,
     target_from_text,
 )
+from dmbp.workflows.explained_target import explained_targets
+from tests.cli import networks
 
 NAMES = ("sky", "cat", "sea lion")
 MAPS = torch.stack([torch.zeros(4, 4), torch.arange(16.0).view(4, 4), torch.full((4, 4), 7.5)])
@@ -61,11 +64,16 @@ TEXTS = [
     "box:",
     "box:0",
     "box:cat",
+    "box:class=7",
+    "box:7@near=0.1234567890123,1234.56789",
     "box:cat@near=64,80",
     "similarity:image=other photo.jpg",
     "similarity:prompt=a photo of a cat",
+    "similarity:prompt=a cat + a dog, 2*3",
     "similarity:embedding=AACAPwAAAEA=",
     "1*class:cat + -0.5*class:dog",
+    "0.3333333333333333*region:cat@point=0.1,2 + 1e-07*value:0,7",
+    "1*similarity:prompt=a cat + a dog + -1*similarity:image=cat + dog.png + 2*step:#1",
 ]
 
 
@@ -333,20 +341,82 @@ def test_metrics_follow_a_targets_probability(segmenter: nn.Module) -> None:
         torch.testing.assert_close(removed.score, outputs[:, 2, 2:4, 2:4].mean((1, 2)))
 
 
-@pytest.mark.parametrize(
-    "target", [Region(2, box=(4, 4, 8, 8)), Region(1, mask=torch.eye(8)), 2 * Value((0, 1, 2))]
-)
-def test_a_saved_decomposition_keeps_its_target(
-    segmenter: nn.Module, target: NamedTarget, tmp_path: Path
-) -> None:
-    found = dmbp.DMBP(segmenter, iterations=1).explain(IMAGES[:1], target=target)
+FORMS: dict[str, list[NamedTarget]] = {
+    "good": [Class(1), Margin(1, over=0), Margin(2), Value(2), 2 * Class(0) - 1 / 3 * Class(1)],
+    "regression": [Value(0), Value((2,)), -1 * Value(1)],
+    "quarter_maps": [
+        *(Region(1), Region(), Region(2, box=(4, 4, 8.125, 80 / 7)), Region(point=(1 / 3, 30))),
+        *(Region(1, mask=torch.eye(16)), Value((0, 1, 2))),
+        1 / 7 * Region(1, point=(9, 9)) - 1e-7 * Region(2, mask=torch.eye(32)),
+    ],
+    "detector": [Box(0), Box(), Box("1"), Box("0", near=(9, 9)), Box(near=(1 / 3, 7)), 2 * Box(1)],
+    "reader": [Step(3), Step(3, 2), Step(character=0), Step(0, 1) + Step(character=0, subject=2)],
+    "encoder": [Similarity(torch.rand(16)), Similarity(torch.ones(16)) - 0.1 * Value(3)],
+}
+"""Every form of target that a network without names of classes can be asked about."""
+
+
+@pytest.mark.parametrize("network", FORMS)
+def test_every_form_is_the_same_after_it_was_saved(network: str, tmp_path: Path) -> None:
+    targets = FORMS[network]
+    classifier = getattr(networks, network)()
+    image = 3 * torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    explainer = dmbp.DMBP(classifier.module.eval(), preset="fast", iterations=1)
+    found = explainer.explain(image, target=targets)
     found.save(tmp_path / "found.safetensors")
     loaded = dmbp.load(tmp_path / "found.safetensors")
-    assert loaded.targets == (target,)
-    found.plot(tmp_path / "before.png", activation="softmax")
-    loaded.plot(tmp_path / "after.png", activation="softmax")
-    again = dmbp.DMBP(segmenter, iterations=1).attribute(IMAGES[:1], target=loaded.targets[0])
-    torch.testing.assert_close(again, found.attribution)
+    written = json.loads(json.dumps([target.text for target in targets]))
+    for again in (loaded.targets, [target_from_text(text) for text in written]):
+        assert [k.text for k in again] == written  # pyright: ignore
+        other = explainer.explain(image, target=list(again))  # pyright: ignore
+        assert other.output.equal(found.output)
+        assert other.attribution.equal(found.attribution)
+    loaded.plot(tmp_path / "after.png", activation=classifier.activation)
+
+
+def test_a_function_is_saved_by_its_name(segmenter: nn.Module, tmp_path: Path) -> None:
+    def brightest(outputs: Tensor) -> Tensor:
+        return outputs[2].amax()
+
+    explainer = dmbp.DMBP(segmenter, preset="fast", iterations=1)
+    explainer.explain(IMAGES[:1], target=brightest).save(tmp_path / "found.safetensors")
+    loaded = dmbp.load(tmp_path / "found.safetensors")
+    (name,) = loaded.targets
+    assert "brightest" in str(name)
+    loaded.plot(tmp_path / "after.png")
+    with pytest.raises(TargetError, match="brightest"):
+        explainer.explain(IMAGES[:1], target=name)  # pyright: ignore
+
+
+def test_a_reader_with_as_many_steps_as_a_detector_has_cells_is_a_reader() -> None:
+    outputs = torch.randn(80, 7)  # 48 × 320 pixels have 80 cells of 16 and 32 pixels
+    names = tuple("-abcdef")
+    assert output_kind(TargetContext(outputs, (48, 320), names)).name == "steps"
+    nameless = TargetContext(outputs, (48, 320))
+    assert output_kind(nameless).name == "boxes"
+    with pytest.raises(TargetError, match="ask about one of its boxes, such as box:0"):
+        Step(3).bind(nameless)
+
+
+class Largest(NamedTarget):
+    """The largest score of a class, without a text of its own."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def bind(self, context: TargetContext) -> BoundTarget:
+        name = f"most {context.class_name(self.index)}"
+        return BoundTarget(self, name, score=lambda outputs: outputs[self.index].amax())
+
+
+def test_targets_are_asked_once_and_called_what_they_are() -> None:
+    details = {"embed_prompt": lambda _: torch.ones(48)}
+    context = TargetContext(MAPS, (8, 8), NAMES, details=details)
+    prompt = Similarity(prompt="a 5* hotel")
+    asked = [Largest(1), Largest(2), Region(1), prompt, 2 * prompt, "region:1"]
+    found = explained_targets(networks.quarter_maps(), context, asked, [])
+    assert [target.name for target in found[:3]] == ["most cat", "most sea lion", "cat"]
+    assert [target.record()["kind"] for target in found[2:]] == ["region", "similarity", "sum"]
 
 
 def test_a_target_of_ones_own_takes_a_few_lines(segmenter: nn.Module) -> None:

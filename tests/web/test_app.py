@@ -10,6 +10,7 @@ import sys
 import time
 from hashlib import sha256
 from io import BytesIO
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ def test_an_explanation_comes_with_progress_and_its_digest(server: Running) -> N
     assert (done["digest"], done["name"], done["size"]) == (digest, "cat", [160, 160])
     again, kept = server.post(ask)
     assert (again, kept) == (200, done)  # from memory
+
+
+def test_the_same_photo_of_another_person_keeps_its_name(server: Running) -> None:
+    content = photo((200, 10, 120))
+    digest = opened(server, content, "mine.png")
+    assert server.post({"kind": "open", "name": "yours.png"}, content)[1]["name"] == "yours.png"
+    for name in ("mine.png", "yours.png"):
+        ask = {"kind": "explain", "photo": digest, "name": name, "target": "cat"}
+        answer = server.post(ask)[1]
+        assert answer["photo"] == name
+        assert name in answer["command"]
+    assert server.post({"kind": "open", "photo": digest})[1]["name"] == "mine.png"
 
 
 def test_the_answer_is_that_of_the_printed_python_and_command(
@@ -251,9 +264,27 @@ def test_the_command_serves_and_ends(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_said_at_once() -> None:
-    from dmbp.errors import WorkerError
+    from dmbp.errors import ModelError
     from dmbp.workflows.prediction import ModelSpec
 
-    options = PageOptions(spec=ModelSpec("no-such-model"))
-    with pytest.raises(WorkerError, match="no-such-model"), running(options):
+    with pytest.raises(ModelError, match="no-such-model"):
+        ModelService(ModelSpec("no-such-model"), {})
+
+
+def test_if_one_process_cannot_start_the_other_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The services are such as start at once, without PyTorch."""
+    from dmbp.errors import WorkerError
+    from dmbp.web.work_queue import WorkQueue
+
+    started, before = list[WorkQueue](), set(active_children())
+
+    def obedient(_: str, arguments: tuple[Any, ...] = (), **options: Any) -> WorkQueue:
+        refused = ("refuse",) if arguments else ()
+        started.append(WorkQueue("tests.web.services:Obedient", refused, **options))
+        return started[-1]
+
+    monkeypatch.setattr("dmbp.web.app.WorkQueue", obedient)
+    with pytest.raises(WorkerError, match="there is no such model"), running(PageOptions()):
         pass
+    assert len(started) == 2
+    assert set(active_children()) == before

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dmbp.web.answers import FIRST_METHODS
 from tests.render.reports import page as report_page
 from tests.web.conftest import MARKUP, pixels
 from tests.web.serving import photo
@@ -104,11 +105,22 @@ def test_an_upload_a_class_and_rather_than(visit: Any) -> None:
 
 def test_what_is_no_photo_is_refused_in_words(visit: Any) -> None:
     page = visit()
-    page.tab.set_input_files("#choose", file("x.png", b"%PDF-1.7 not a photo"))
+    wrong = file("x.png", b"%PDF-1.7 not a photo")
+    page.tab.set_input_files("#choose", wrong)
     page.tab.wait_for_selector("#error:not([hidden])")
     assert "its content is not JPEG, PNG or WEBP" in page.text("#error")
-    assert page.complaints.pop().startswith("Failed to load resource")  # the status 422
     assert page.text("#picture-title").startswith("For and against: cat")
+    # The others are opened, and the first of them is explained.
+    page.tab.set_input_files(
+        "#choose", [file("5.png", photo()), wrong, file("6.png", photo((1, 2, 3)))]
+    )
+    page.tab.wait_for_selector("#strip li:nth-child(5) [aria-pressed=true]")
+    page.tab.wait_for_selector("#error:not([hidden])")
+    assert page.text("#error").startswith("x.png")
+    assert page.tab.locator("#strip li").count() == 6
+    assert "“5.png”" in page.text("#verdict")
+    assert [said[:23] for said in page.complaints] == ["Failed to load resource"] * 2  # status 422
+    page.complaints.clear()
 
 
 def test_a_dropped_and_a_pasted_photo_are_opened(visit: Any) -> None:
@@ -161,16 +173,28 @@ def test_methods_appear_as_they_are_done_and_can_be_stopped(visit: Any) -> None:
     page = visit()
     tab = page.tab
     tab.click("#tab-methods")
+    assert tab.locator("#methods-first > li").count() == len(FIRST_METHODS)
+    assert not tab.is_visible("[data-method=rise]")
     tab.click("[data-method=gradient] button")
-    tab.click("[data-method=rise] button")  # takes long
+    tab.click("#more-methods summary")
+    assert re.search(r"takes about \d+\s(s|min)", page.text("[data-method=rise]"))
+    tab.click("[data-method=rise] button")
     tab.wait_for_selector("[data-method=gradient] img")
-    assert re.search(r"insertion 0\.\d{3}, \d+\.\d\d s", page.text("[data-method=gradient]"))
+    assert re.search(r"insertion 0\.\d{3}, \d+\.\d\d\ss", page.text("[data-method=gradient]"))
     tab.wait_for_selector("[data-method=rise] p:has-text('running')")
     tab.click("#stop-all")
     tab.wait_for_selector("[data-method=rise] p:has-text('stopped')")
     tab.click("[data-method=random] button")  # the process is free again
     tab.wait_for_selector("[data-method=random] img", timeout=20_000)
     assert tab.is_hidden("#stop-all")
+    assert tab.is_visible("#run-first")
+    tab.evaluate(
+        """() => document.querySelectorAll("#methods-first li:not([data-method=deeplift]) .blank")
+            .forEach(blank => blank.replaceWith(document.createElement("img")))"""
+    )
+    tab.click("#run-first")  # runs what has no picture yet
+    tab.wait_for_selector("[data-method=deeplift] img", timeout=20_000)
+    assert tab.is_hidden("#run-first")
 
 
 def test_a_cancelled_sanity_check_frees_the_process_for_the_next(visit: Any) -> None:

@@ -40,7 +40,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmbp.attribution.base import Layer, Method
 from dmbp.attribution.passes import rows_by_image, run_of
@@ -58,6 +58,7 @@ from dmbp.validation import check_range
 Layers = str | Sequence[str] | None
 """The name of a layer, several names or "layer3,layer4", or None for the last stage."""
 
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 MAX_CHANNELS = 100_000
 MAX_STRENGTH = 1000
 
@@ -228,6 +229,7 @@ class ScoreCAM(ClassActivationMap):
 
     title = "Score-CAM"
     runs_many_points = True
+    run_setting = "channels"
 
     def __init__(
         self,
@@ -248,6 +250,15 @@ class ScoreCAM(ClassActivationMap):
         """Raise an `InputError` if a setting is out of range."""
         if channels is not None:
             check_range("channels", channels, least=1, most=MAX_CHANNELS)
+
+    @property
+    def run_count(self) -> int:
+        """The number of channels, by default about those of the model's last convolution."""
+        model = self.linearizer.model
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        layers = [module for module in modules if isinstance(module, _CONVOLUTIONS)]
+        own = layers[-1].out_channels if layers else 0
+        return min(own, self.channels) if self.channels else own
 
     @torch.no_grad()
     def weighted(self, stage: Stage, question: Question) -> Tensor:

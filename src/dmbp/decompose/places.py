@@ -114,8 +114,10 @@ def place_worth(runs: Sequence[WindowRun], worths_of_windows: WindowWorths) -> P
 
 NEAR_REGION = 1 / 5
 """Around a target's region up to so wide, as a share of the image's side, windows of half the side
-are tested, too. Of the red for boxes that ddddocr's detector found in eight drawn images, the share
-in the box, grown by half, rose by that from .37–1.00 to .82–1.00 (`benchmarks/questions.py`)."""
+are tested, too. Of the red for boxes that ddddocr's detector found, the share in the box, grown by
+half, is then .73–1.00 on the six drawn images that this was designed on (1 and 3 to 7 of
+`benchmarks/questions.py`), and .86–1.00 on ten others (0, 2 and 8 to 15); on eight of them it had
+been .37–1.00 before."""
 
 
 def windows_near_regions(

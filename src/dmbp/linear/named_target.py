@@ -133,10 +133,12 @@ class BoundTarget:
 
     source: NamedTarget
     name: str
-    score: Callable[[Tensor], Tensor] | None = None
-    weights: Tensor | None = None
-    probability: Callable[[Tensor, Activation | None], Tensor] | None = None
-    region: Tensor | None = None
+    score: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
+    probability: Callable[[Tensor, Activation | None], Tensor] | None = field(
+        default=None, repr=False
+    )
+    region: Tensor | None = field(default=None, repr=False)
     is_local: bool = False
     score_words: str = "the score"
 
@@ -243,7 +245,12 @@ class WeightedTargets(NamedTarget):
     @property
     def text(self) -> str:
         """The terms, such as `2*class:cat + -1*value:3`."""
-        return " + ".join(f"{weight:g}*{target.text}" for weight, target in self.terms)
+        return " + ".join(f"{exact(weight)}*{target.text}" for weight, target in self.terms)
+
+
+def exact(number: float) -> str:
+    """Return the shortest text that is read as the same number, such as 3, 0.5 or 1e-07."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def _sum_text(terms: Sequence[tuple[float, str]]) -> str:

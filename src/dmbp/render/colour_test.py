@@ -44,7 +44,8 @@ AS_FAR = 0.9
 LONGEST_NAME = 24
 """The most letters of a name that a line of a title has room for beside its numbers."""
 
-SCORE_MEANING = "score: the model's output before it becomes a percentage"
+SCORE_BEFORE_PERCENTAGE = "score: the model's output before it becomes a percentage"
+SCORE_ALONE = "score: the number that is asked about"
 INDEPENDENT_CLASSES = "classes are judged independently, so percentages need not add up to 100"
 
 
@@ -281,6 +282,12 @@ ELSEWHERE = "control: the same pattern elsewhere"
 def colour_word(sign: int, palette: Palette) -> str:
     """Return the word for the colour of a sign."""
     return palette.positive_word if sign == 1 else palette.negative_word
+
+
+def score_meaning(tests: Sequence[ColourTest]) -> str:
+    """Return what the scores of tests in one picture are."""
+    have_percentages = any(test.whole.probability is not None for test in tests)
+    return SCORE_BEFORE_PERCENTAGE if have_percentages else SCORE_ALONE
 
 
 def share_decimals(tests: Sequence[ColourTest]) -> list[ColourTest]:

@@ -43,10 +43,10 @@ from dmbp.render.colour import (
 from dmbp.render.colour_test import (
     INDEPENDENT_CLASSES,
     PHOTO,
-    SCORE_MEANING,
     ColourTest,
     InputWords,
     Sign,
+    score_meaning,
 )
 from dmbp.render.pictures import Picture
 from dmbp.render.titles import TITLE_SIZE, title_height, wrap_title
@@ -370,7 +370,8 @@ def _note(rows: Sequence[PanelRow], style: PanelStyle, *, independent: bool) -> 
     more = ["each row has its own colour scale"] * (len(rows) > 1)
     more += ["the terms' size says little"] * style.terms
     lines += ["; ".join(more)] if more else []
-    lines += [SCORE_MEANING] if any(test.shows_scores for test in tests) else []
+    with_scores = [test for test in tests if test.shows_scores]
+    lines += [score_meaning(with_scores)] if with_scores else []
     in_percent = any(test.whole.probability is not None for test in tests)
     lines += [INDEPENDENT_CLASSES] if independent and in_percent else []
     lines += [REGION_NOTE] if any(row.region_lines for row in rows) else []

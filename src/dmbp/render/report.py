@@ -27,9 +27,9 @@ from dmbp.render.colour import INK, Array, Palette
 from dmbp.render.colour_test import (
     INDEPENDENT_CLASSES,
     PHOTO,
-    SCORE_MEANING,
     ColourTest,
     InputWords,
+    score_meaning,
 )
 from dmbp.render.comparison import CurveSubject
 from dmbp.render.panel import (
@@ -330,7 +330,7 @@ class _PageMaker:
         style, heading = self.style, self.heading
         stylesheet = self._environment.get_template("report.css").render(palette=style.palette)
         script = self._environment.get_template("report.js").render()
-        notes = [tint_note(page.tests, page.words), SCORE_MEANING] if page.tests else []
+        notes = [tint_note(page.tests, page.words), score_meaning(page.tests)] if page.tests else []
         chunks = self._environment.get_template("report.html").generate(
             {"number": None, "contents": (), "is_part": False} | links,
             policy=_policy(stylesheet, script),

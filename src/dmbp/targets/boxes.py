@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dmbp.errors import TargetError
-from dmbp.linear.named_target import BoundTarget, NamedTarget, Point, TargetContext
+from dmbp.linear.named_target import BoundTarget, NamedTarget, Point, TargetContext, exact
 
 LAYOUT = "boxes"
 """The name of the layout among a context's details."""
@@ -136,8 +137,8 @@ class Box(NamedTarget):
     """A box that a detector finds.
 
     Args:
-        which: The number of the box in `find_boxes`, counted from 0, or a class by its name.
-            By default the strongest box.
+        which: The number of the box in `find_boxes`, counted from 0, or a class as text: its name,
+            or its number, such as "7". By default the strongest box.
         near: x and y of a pixel: of all boxes, or of those of the class, the one whose middle is
             nearest to it is taken.
     """
@@ -193,10 +194,12 @@ class Box(NamedTarget):
 
     @property
     def text(self) -> str:
-        """Such as `box:3`, `box:cat` or `box:cat@near=64,80`."""
-        which = "" if self.which is None else self.which
-        near = "" if self.near is None else f"@near={self.near[0]:g},{self.near[1]:g}"
-        return f"box:{which}{near}"
+        """Such as `box:3`, `box:cat`, `box:class=7` or `box:cat@near=64,80`."""
+        which = "" if self.which is None else str(self.which)
+        if self.near is not None:  # next to a point, a number is a class's
+            return f"box:{which}@near={','.join(map(exact, self.near))}"
+        is_class = isinstance(self.which, str) and which.strip().isdecimal()
+        return f"box:{'class=' if is_class else ''}{which}"
 
 
 def _filled(corners: Sequence[float], size: tuple[int, ...]) -> Tensor | None:
@@ -390,6 +393,14 @@ def layout_of(context: TargetContext) -> BoxLayout:
     return context.details.get(LAYOUT) or find_layout(context)
 
 
+def is_detector(context: TargetContext) -> bool:
+    """Return whether a model's outputs are boxes."""
+    with suppress(TargetError):
+        layout_of(context)
+        return True
+    return False
+
+
 def boxes_in(context: TargetContext) -> list[FoundBox]:
     """List the boxes in one image's outputs, as `find_boxes` does."""
     return find_boxes(context.outputs, context.size, layout_of(context))
@@ -399,14 +410,15 @@ def find_layout(context: TargetContext) -> BoxLayout:
     """Recognise the outputs of YOLO by their shape.
 
     The number of candidates is that of the cells of three or four grids, one or three for each
-    cell. Whether boxes are in pixels is seen from where they lie.
+    cell. Whether boxes are in pixels is seen from where they lie. Where there is a name for each
+    number, the outputs are the steps of a sequence, such as a reader's.
 
     Raises:
         TargetError: If the outputs are not those of YOLO.
     """
     lengths = [size for size in context.outputs.shape if size > 1]
     names = None if context.classes is None else len(context.classes)
-    if len(lengths) == 2 and len(context.size) == 2:
+    if len(lengths) == 2 and len(context.size) == 2 and names not in lengths:
         for is_transposed in (False, True):
             candidates, numbers = lengths[::-1] if is_transposed else lengths
             for strides in STRIDES:

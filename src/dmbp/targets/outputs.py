@@ -18,7 +18,7 @@ import torch
 
 from dmbp.errors import TargetError
 from dmbp.linear.named_target import NamedTarget, TargetContext
-from dmbp.targets.boxes import LEAST_PROBABILITY, Box, boxes_in, layout_of
+from dmbp.targets.boxes import LEAST_PROBABILITY, Box, boxes_in, is_detector
 from dmbp.targets.regions import Region, predicted_classes, score_maps
 from dmbp.targets.scores import Step, read_characters, step_scores
 
@@ -66,13 +66,6 @@ def output_kind(context: TargetContext) -> OutputKind:
             f"{','.join('0' * len(shape))}"
         )
     return kind
-
-
-def _are_boxes(context: TargetContext) -> bool:
-    with suppress(TargetError):
-        layout_of(context)
-        return True
-    return False
 
 
 def _are_maps(context: TargetContext) -> bool:
@@ -144,7 +137,7 @@ def _step_needs_position(text: int | str) -> NamedTarget:
 
 
 KINDS = (
-    OutputKind("boxes", _are_boxes, lambda _: Box(0), Box, _said_boxes),
+    OutputKind("boxes", is_detector, lambda _: Box(0), Box, _said_boxes),
     OutputKind("map", _are_maps, lambda _: Region(), Region, _said_maps),
     OutputKind("steps", _are_steps, _first_character, _step_needs_position, _said_steps),
 )

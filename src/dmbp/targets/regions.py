@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dmbp.errors import TargetError
-from dmbp.linear.named_target import BoundTarget, NamedTarget, Point, TargetContext
+from dmbp.linear.named_target import BoundTarget, NamedTarget, Point, TargetContext, exact
 from dmbp.probabilities import Activation
 
 MAX_MASK = 4096 * 4096
@@ -187,8 +187,8 @@ class Region(NamedTarget):
         """Such as `region:cat@box=40,30,90,120`; a mask is packed and encoded as base64."""
         subject = "" if self.subject is None else self.subject
         places = {
-            "box": None if self.box is None else _listed(self.box),
-            "point": None if self.point is None else _listed(self.point),
+            "box": None if self.box is None else ",".join(map(exact, self.box)),
+            "point": None if self.point is None else ",".join(map(exact, self.point)),
             "mask": None if self.mask is None else _packed(mask_tensor(self.mask)),
         }
         where = [f"@{kind}={place}" for kind, place in places.items() if place is not None]

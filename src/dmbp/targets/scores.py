@@ -25,6 +25,7 @@ from dmbp.errors import TargetError
 from dmbp.linear.class_difference import RIVALS, rather_than
 from dmbp.linear.named_target import BoundTarget, NamedTarget, TargetContext
 from dmbp.probabilities import Activation
+from dmbp.targets.boxes import is_detector
 
 BLANK = 0
 """The class that stands for no character in outputs of a recogniser (CTC), by convention."""
@@ -211,8 +212,13 @@ def step_scores(context: TargetContext) -> Tensor:
     """Return the outputs as (steps, classes).
 
     Raises:
-        TargetError: If they have more dimensions.
+        TargetError: If they have more dimensions, or are boxes.
     """
+    if is_detector(context):
+        raise TargetError(
+            "Step is for outputs (steps, classes), but the model's outputs are those of a "
+            "detector: ask about one of its boxes, such as box:0"
+        )
     return _of_dimensions(context.outputs, 2, "Step", "(steps, classes)")
 
 

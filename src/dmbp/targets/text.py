@@ -5,6 +5,7 @@
     region:cat             region:cat@box=40,30,90,120
     region:cat@point=64,80 region:cat@mask=mask.png
     box:0                  box:cat                box:cat@near=64,80
+    box:class=7 (the strongest box of class 7)
     similarity:image=b.jpg similarity:prompt=a cat
 
 Weighted sums are written as `1*class:cat + -0.5*class:dog`.
@@ -37,8 +38,9 @@ def target_from_text(text: str, *, mask: Callable[[str], Any] = unpacked_mask) -
     Raises:
         TargetError: If the text is no target.
     """
-    if " + " in text:
-        return WeightedTargets(tuple(_weighted(part, mask) for part in text.split(" + ")))
+    terms = _terms(text)
+    if len(terms) > 1:
+        return WeightedTargets(tuple(_weighted(part, mask) for part in terms))
     if re.match(r"\s*-?[\d.]+(e[-+]?\d+)?\*", text):
         return WeightedTargets((_weighted(text, mask),))
     kind, colon, rest = text.strip().partition(":")
@@ -52,6 +54,17 @@ def is_target_text(text: str) -> bool:
     """Return whether a text names a kind of target, or is a weighted sum."""
     kind, colon, _ = text.strip().partition(":")
     return bool(colon) and kind.rpartition("*")[2].strip() in KINDS
+
+
+def _terms(text: str) -> list[str]:
+    """Return the terms of a sum; a plus in a prompt or in a file's name does not end it."""
+    terms: list[str] = []
+    for part in text.split(" + "):
+        if terms and "similarity:" in terms[-1] and not is_target_text(part):
+            terms[-1] += f" + {part}"
+        else:
+            terms.append(part)
+    return terms
 
 
 def _weighted(text: str, mask: Callable[[str], Any]) -> tuple[float, NamedTarget]:
@@ -132,7 +145,10 @@ def _region(text: str, mask: Callable[[str], Any]) -> Region:
 
 def _box(text: str, _: Any) -> Box:
     which, at, where = text.partition("@")
-    chosen = class_from_text(which.strip()) if which.strip() else None
+    is_class = which.startswith("class=")
+    which = which.removeprefix("class=").strip()
+    chosen = class_from_text(which) if which or is_class else None
+    chosen = str(chosen) if is_class else chosen
     if not at:
         return Box(chosen)
     kind, _, place = where.partition("=")

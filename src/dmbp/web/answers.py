@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dmbp import __version__
 from dmbp.attribution import DMBP, METHODS
+from dmbp.attribution.registry import MethodName
 from dmbp.baseline import baseline_for
 from dmbp.data import sample_photos
 from dmbp.decompose import Decomposition
@@ -42,7 +43,7 @@ from dmbp.web.decoding import Pixels
 from dmbp.web.store import OpenedPhoto, SeenPhoto
 from dmbp.web.worker_process import Report, refusal_of
 from dmbp.workflows.batches import explain_photo
-from dmbp.workflows.compare import compare
+from dmbp.workflows.compare import compare, expected_runs, method_settings, seconds_of_run
 from dmbp.workflows.explain import result_stem
 from dmbp.workflows.explained_target import (
     ClassTarget,
@@ -60,6 +61,20 @@ KEPT = 8
 
 TOP = 5
 SANITY_DRAWS = 3
+
+FIRST_METHODS: tuple[MethodName, ...] = (
+    "random",
+    "gradient",
+    "guided_backprop",
+    "gradcam",
+    "deeplift",
+    "lrp_gamma",
+    "integrated_gradients",
+    "occlusion",
+    "dmbp",
+)
+"""The methods that the page offers first: one of each family, and the control."""
+
 _SAMPLE = 'from dmbp.data import sample_photos; sample_photos()["{}"][0]'
 """The Python code of a sample photo, by its name."""
 
@@ -168,14 +183,12 @@ class ModelService:
         page = {
             "model": classifier.name,
             "classes": None if classifier.classes is None else list(classifier.classes),
-            "methods": [
-                {"name": name, "title": row.title} for name, row in METHODS.items()
-            ],
+            "methods": self._methods(),
             "settings": self._settings,
             "version": __version__,
             "faint": self._style.faint,
             "ramp": numpy.round(ramp * 255).astype(int).ravel().tolist(),
-        }  # fmt: skip
+        }
         kind = classifier.move_inputs(torch.zeros(1)).device.type
         return Facts(
             page,
@@ -183,6 +196,25 @@ class ModelService:
             takes_deep=len(classifier.preprocessing.mean) == 1,
             together=TOGETHER.get(kind, 1),
         )
+
+    def _methods(self) -> list[dict[str, Any]]:
+        """Return the methods, those that take least time first, with about how many seconds."""
+        blank = self._classifier.preprocessing.view(Image.new("RGB", (64, 64)))
+        seen = SeenPhoto("", "blank", blank.size, Pixels.of(blank))
+        seconds = seconds_of_run(_prediction(seen, self._classifier))
+        module = self._classifier.module
+        found: list[dict[str, Any]] = []
+        for name, row in METHODS.items():
+            method = row(module, **method_settings(name, self._classifier, {}))
+            found.append(
+                {
+                    "name": name,
+                    "title": row.title,
+                    "first": name in FIRST_METHODS,
+                    "seconds": round(expected_runs(method) * seconds, 3),
+                }
+            )
+        return sorted(found, key=lambda method: method["seconds"])
 
     def _open_samples(self) -> list[tuple[OpenedPhoto, str | None]]:
         """Open the sample photos; without scikit-image there are none."""
@@ -298,7 +330,7 @@ class ModelService:
 
     def _explanation(self, asked: Asked, advance: Callable[[], None]) -> PhotoExplanation:
         """Return an explanation, which may have been kept."""
-        key = asked.ask.about(asked.photo.digest).question
+        key = _key(asked)
         kept = self._kept.get(key)
         if kept is not None:
             self._kept.move_to_end(key)
@@ -309,7 +341,7 @@ class ModelService:
         return found
 
     def _keep(self, asked: Asked, explanation: PhotoExplanation) -> None:
-        self._kept[asked.ask.about(asked.photo.digest).question] = explanation
+        self._kept[_key(asked)] = explanation
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
 
@@ -528,6 +560,11 @@ class _Steps:
         else:
             doing = f"testing windows, {(self._step - self._iterations) / windows:.0%}"
         self._report(self._step, self._of, doing)
+
+
+def _key(asked: Asked) -> tuple[Any, ...]:
+    """Return what an explanation follows from, and the photo's name, which files tell."""
+    return *asked.ask.about(asked.photo.digest).question, asked.photo.name
 
 
 def _one_row(decomposition: Decomposition, row: int) -> Decomposition:

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -169,6 +169,7 @@ class Page:
         )
         self.line = WaitingLine(options.waiting)
         self.bodies = Bodies()
+        self._limit = options.seconds
         self._photos: ByteStore[OpenedPhoto] = ByteStore(PHOTO_BYTES)
         self._answers: ByteStore[bytes] = ByteStore(ANSWER_BYTES)
         self._samples: Sequence[tuple[OpenedPhoto, str | None]] = ()
@@ -183,7 +184,11 @@ class Page:
         if self._first is not None:
             return
         try:
-            await asyncio.gather(self.decoder.start(), self.model.start())
+            # Both are awaited, because a process that still starts could not be ended.
+            starts = self.decoder.start(), self.model.start()
+            failed = [k for k in await asyncio.gather(*starts, return_exceptions=True) if k]
+            if failed:
+                raise failed[0]
         except BaseException:
             await self.stop()
             raise
@@ -209,7 +214,7 @@ class Page:
         """Return what the page has to know: the model, its classes, methods and sample photos."""
         facts: Facts = self.model.facts
         samples = [{**opened.record, "target": target} for opened, target in self._samples]
-        content = json.dumps({**facts.page, "samples": samples})
+        content = json.dumps({**facts.page, "samples": samples, "limit": self._limit})
         return Response(content, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,15 +301,16 @@ class Page:
                 opened = await self._open(ask, content)
                 content = None
             if ask.kind == "open":
-                yield Answer(json.dumps(opened.record).encode())
+                yield Answer(_record(ask, opened))
                 return
-            shape = opened.photo.view.size if ask.kind == "explain" else None
-            job = self.model.submit(ask.kind, Asked(ask, opened.photo), shape=shape)
+            photo = replace(opened.photo, name=_name(ask, opened))
+            shape = photo.view.size if ask.kind == "explain" else None
+            job = self.model.submit(ask.kind, Asked(ask, photo), shape=shape)
             async for event in job:
                 if isinstance(event, Answer) and not isinstance(event.value, Content):
                     encoded = json.dumps(event.value).encode()
                     if ask.kind in KEPT_KINDS:
-                        self._answers.put(_key(ask), encoded, len(encoded))
+                        self._answers.put(_key(ask, opened), encoded, len(encoded))
                     yield Answer(encoded)
                 else:
                     yield event
@@ -321,8 +327,8 @@ class Page:
         if opened is None:
             return None
         if ask.kind == "open":
-            return json.dumps(opened.record).encode()
-        return self._answers.get(_key(ask)) if ask.kind in KEPT_KINDS else None
+            return _record(ask, opened)
+        return self._answers.get(_key(ask, opened)) if ask.kind in KEPT_KINDS else None
 
     async def _open(self, ask: Ask, content: bytes) -> OpenedPhoto:
         """Decode a photo, and let the model see it."""
@@ -335,8 +341,17 @@ class Page:
         return opened
 
 
-def _key(ask: Ask) -> tuple[Any, ...]:
-    return ask.kind, ask.question, ask.method
+def _name(ask: Ask, opened: OpenedPhoto) -> str:
+    """Return what the photo is called: others may know the same photo by another name."""
+    return opened.photo.name if ask.name == Ask.name else ask.name
+
+
+def _record(ask: Ask, opened: OpenedPhoto) -> bytes:
+    return json.dumps({**opened.record, "name": _name(ask, opened)}).encode()
+
+
+def _key(ask: Ask, opened: OpenedPhoto) -> tuple[Any, ...]:
+    return ask.kind, ask.question, ask.method, _name(ask, opened)
 
 
 def _refused(error: Exception | FailedAsk) -> RefusedRequest:

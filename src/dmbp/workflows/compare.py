@@ -22,6 +22,7 @@ from rich.console import Console
 
 from dmbp.attribution import METHODS, Method
 from dmbp.attribution.base import Layer
+from dmbp.attribution.occlusion import Occlusion, WindowWorth
 from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.settings import MethodSettings
@@ -223,7 +224,7 @@ def compare(
         if "sites" in settings.get(name, {}):
             _check_sites(method, prediction)
     forward = _forward_pass(prediction, shared)
-    seconds_of_run = _seconds_of_run(prediction, forward)
+    seconds = seconds_of_run(prediction, forward)
     maps: dict[str, ComparedMap] = {}
     attributions: dict[str, torch.Tensor] = {}
     removals: dict[str, Removal] = {}
@@ -245,22 +246,22 @@ def compare(
 
     for name, method in sorted(methods.items(), key=lambda item: expected_runs(item[1])):
         with leave_out_on_error(name, refusals, console, is_only=len(names) == 1):
-            seconds = expected_runs(method) * seconds_of_run
-            if seconds > ANNOUNCED:
+            expected = expected_runs(method) * seconds
+            if expected > ANNOUNCED:
                 if before_slow is not None and maps:
                     before_slow(known())
                     before_slow = None
-                _announce(name, method, seconds, console)
-            attributions[name], seconds = _run_timed(method, prediction)
+                _announce(name, method, expected, console)
+            attributions[name], taken = _run_timed(method, prediction)
             removals[name] = _remove_pixels(prediction, attributions[name])
-            maps[name] = _score(name, prediction, attributions[name], seconds, forward)
+            maps[name] = _score(name, prediction, attributions[name], taken, forward)
             if method.used_layer is not None:
                 layers[name] = method.used_layer
             if console is not None:
                 note = " of pixels row by row: its map is blank" if maps[name].is_blank else ""
                 score = f"insertion {maps[name].score:.3f}{note}"
-                taken = f", layer {layers[name]}" if name in layers else ""
-                console.print(f"{name}: {score}, {format_duration(seconds)}{taken}")
+                layer = f", layer {layers[name]}" if name in layers else ""
+                console.print(f"{name}: {score}, {format_duration(taken)}{layer}")
     if not maps:
         raise DMBPError(next(iter(refusals.values())))
     return known()
@@ -372,13 +373,21 @@ RUNS_OF_A_STEP = {"iterations": 5, "steps": 4, "samples": 4}
 a CPU. A step of DMBP runs two images forwards and one backwards."""
 
 
+RUNS_OF_WINDOWS: Mapping[type[Method], int] = {Occlusion: 230, WindowWorth: 170}
+RUNS_OF_TESTS = 230
+"""On how many images the model is run with windows of the usual sizes, and by DMBP's tests; of
+photos with 160×160 and with 224×224 pixels, it is about as many."""
+
+
 def expected_runs(method: Method) -> int:
     """Return in about how many runs of the model on one image a method takes as long.
 
-    It is said by the number of the method's steps; methods without steps count as one run.
+    It is said by the number of the method's steps or windows; others count as one run.
     """
     settings: Any = getattr(method, "settings", None)
-    found = [method.run_count, 1]
+    if getattr(settings, "test", None) is not None:
+        return RUNS_OF_TESTS + RUNS_OF_A_STEP["iterations"] * settings.iterations
+    found = [method.run_count, RUNS_OF_WINDOWS.get(type(method), 1)]
     for name, runs in RUNS_OF_A_STEP.items():
         for owner in (method, settings):
             steps = getattr(owner, name, None)
@@ -386,7 +395,7 @@ def expected_runs(method: Method) -> int:
     return max(found)
 
 
-def _seconds_of_run(prediction: Prediction, forward: ForwardPass | None) -> float:
+def seconds_of_run(prediction: Prediction, forward: ForwardPass | None = None) -> float:
     """Return how long the model takes for an image of several, in seconds."""
     images = prediction.inputs.expand(TIMED_IMAGES, *prediction.inputs.shape[1:])
 

@@ -30,6 +30,7 @@ from dmbp.targets import (
     Class,
     NamedTarget,
     TargetContext,
+    WeightedTargets,
     is_target_text,
     output_kind,
     target_from_text,
@@ -282,10 +283,11 @@ class OtherTarget(ExplainedTarget):
     def record(self) -> dict[str, Any]:
         """Return the target as it is written on the command line, its kind and name."""
         text = self.bound.text
+        is_sum = isinstance(self.bound.source, WeightedTargets)
         return {
             "target": text,
             "name": self.name,
-            "kind": "sum" if "*" in text else text.partition(":")[0],
+            "kind": "sum" if is_sum else text.partition(":")[0],
             "probability": self.probability,
         }
 
@@ -342,7 +344,8 @@ def explained_targets(
             )
         asked = [output_kind(context).default(context)]
     bound = [OtherTarget(target.bind(context), outputs) for target in asked]
-    return list({target.bound.text: target for target in bound}.values())
+    # A user's own targets may share a text, but not a name.
+    return list({(target.bound.text, target.name): target for target in bound}.values())
 
 
 def _named_target(text: str, classifier: Classifier, context: TargetContext) -> NamedTarget:

@@ -17,7 +17,7 @@ const drawn = (name, attributes, ...inside) => {
 };
 const percent = (value, decimals = 0) => `${(100 * value).toFixed(decimals)}%`;
 const size = value => Math.abs(value).toPrecision(2);
-const signed = value => (value ? (value < 0 ? "−" : "+") + size(value) : "0");
+const signed = value => (Math.abs(value) < 5e-5 ? "0" : (value < 0 ? "−" : "+") + size(value));
 const number = value => value.toFixed(1).replace("-", "−");
 const CONTROL = [47, 194, 149];
 
@@ -132,16 +132,26 @@ function drawStrip() {
     { ariaPressed: String(item === photo) }))));
 }
 
+// Opens all photos, and explains the first; those that cannot be opened do not keep the others back.
 async function add(files) {
+  const opened = [], refused = [];
   for (const file of files) {
     const values = { kind: "open", name: (file.name || "pasted photo").slice(-200) };
     const record = await busy(`opening ${file.name || "the photo"}`, async options =>
       (await send(values, { accept: "application/json", ...options, file, isNew: true })).json());
-    if (!record) return;
-    let item = photos.find(known => known.digest === record.digest);
-    if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
-    await show(item);
+    if (record) {
+      let item = photos.find(known => known.digest === record.digest);
+      if (!item) photos.push(item = { digest: record.digest, name: record.name, record, file });
+      opened.push(item);
+      drawStrip();
+    } else if ($("error").hidden) {
+      break; // cancelled, or something else was asked meanwhile
+    } else {
+      refused.push($("error").textContent);
+    }
   }
+  if (opened.length) await show(opened[0]);
+  if (refused.length) fail(new Failure(refused.join(" – ")));
 }
 
 async function show(item, target = item.record.target ?? null, others = []) {
@@ -250,8 +260,8 @@ async function unexplained(item) {
 function resetControls() {
   $("ask").disabled = $("clear").disabled = true;
   $("painted").textContent = "nothing painted";
-  $("region").textContent = "Paint over something: the model is then asked about the photo without it.";
-  $("readout").textContent = "Point at a part of the picture to see what it is worth.";
+  $("region").replaceChildren(made("p", { textContent: "Paint over something: the model is then asked about the photo without it." }));
+  $("readout").textContent = "Point at a part of the picture, or touch it, to see what it is worth.";
   $("cursor").removeAttribute("data-on");
 }
 
@@ -354,7 +364,7 @@ function drawCurve() {
   const y = value => 10 + (140 * (high - value)) / (high - low || 1);
   const label = value => (in_percent ? percent(value) : value.toFixed(1));
   const at = mode() === "film" ? Number($("scrub").value) : null;
-  $("frame").textContent = `${percent($("scrub").value / FRAMES)} filled: ${label(values[$("scrub").value])}`;
+  $("frame").textContent = `${percent($("scrub").value / FRAMES)} filled: model says ${label(values[$("scrub").value])}`;
   $("curve").replaceChildren(
     drawn("svg", { viewBox: "0 0 460 190", role: "img", "aria-label": `${title} as pixels are filled in` },
       drawn("line", { x1: 46, y1: 10, x2: 46, y2: 150, class: "axis" }),
@@ -476,8 +486,14 @@ $("ask").addEventListener("click", async () => {
     ask({ kind: "region", ...question(), region }, { ...options, file: photo.file }));
   if (!answer) return;
   const value = found => (answer.in_percent ? `${percent(found.value, 1)} (score ${number(found.score)})` : number(found.score));
-  $("region").textContent = `Without the painted ${percent(answer.share)}, ${answer.name} goes from ${value(answer.whole)} to ${value(answer.without)} if it is blurred, ` +
-    `to ${value(answer.mean)} if it has the photo's mean colour. The same pattern elsewhere: ${value(answer.elsewhere)}. The map says ${signed(sum)} for it.`;
+  const change = answer.without.score - answer.whole.score;
+  const falls = change < 0 ? "falls" : "rises";
+  const rows = [["The whole photo", answer.whole], ["Without what you painted: blurred", answer.without],
+    ["Without what you painted: filled with the mean colour", answer.mean], ["The same pattern elsewhere, blurred", answer.elsewhere]];
+  $("region").replaceChildren(
+    made("p", { className: "sentence", textContent: `Without the painted ${percent(answer.share)}, ${answer.name} ${falls} from ${value(answer.whole)} to ${value(answer.without)}.` }),
+    made("table", {}, made("tbody", {}, ...rows.map(([name, found]) => made("tr", {}, made("th", { scope: "row", textContent: name }), made("td", { textContent: value(found) }))))),
+    made("p", { className: "fine", textContent: `By the sum of its pixels in the map, it is worth ${signed(sum)} of the score.` }));
 });
 
 // ---------------------------------------------------------------- sanity, methods, files
@@ -495,14 +511,28 @@ $("sanity").addEventListener("click", async () => {
       made("figure", {}, made("img", { src: answer.after, alt: "map of a model with a random last layer" }), "random last layer")));
 });
 
+const duration = seconds => (seconds < 100 ? `${seconds < 10 ? Math.ceil(seconds) : 5 * Math.round(seconds / 5)}\u00a0s` : `${Math.round(seconds / 60)}\u00a0min`);
+const SLOW = 3;
+const takes = ({ seconds }) => (seconds < SLOW ? "" : `, takes about ${duration(seconds)}${seconds > model.limit ? `; this server stops after ${duration(model.limit)}` : ""}`);
+
+// The server lists methods in the order of what they take.
+const methodsOf = isFirst => model.methods.filter(method => method.first === isFirst);
+
 function drawMethods() {
+  for (const [group, isFirst] of [["first", true], ["rest", false]]) {
+    const found = methodsOf(isFirst);
+    const total = found.reduce((sum, method) => sum + method.seconds, 0);
+    $(`run-${group}`).textContent = `Run these ${found.length} (about ${duration(total)})`;
+    $(`methods-${group}`).replaceChildren(...found.map(method => {
+      const run = made("button", { type: "button", textContent: "Run", ariaLabel: `run ${method.title}`, onclick: () => runMethods([method.name]) });
+      const card = made("li", {}, made("h3", { textContent: method.title }), made("div", { className: "blank" }, run),
+        made("p", { className: "fine", textContent: `not run yet${takes(method)}` }));
+      card.dataset.method = method.name;
+      return card;
+    }));
+  }
+  document.querySelector("#more-methods summary").textContent = `${methodsOf(false).length} more methods`;
   stopMethods();
-  $("methods").replaceChildren(...model.methods.map(method => {
-    const run = made("button", { type: "button", textContent: "Run", ariaLabel: `run ${method.title}`, onclick: () => runMethods([method.name]) });
-    const card = made("li", {}, made("h3", { textContent: method.title }), made("div", { className: "blank" }, run), made("p", { className: "fine", textContent: "not run yet" }));
-    card.dataset.method = method.name;
-    return card;
-  }));
 }
 
 function stopMethods() {
@@ -510,7 +540,10 @@ function stopMethods() {
   methodsRun = null;
   methodsLeft = 0;
   $("stop-all").hidden = true;
-  $("run-all").disabled = false;
+  for (const group of ["first", "rest"]) {
+    $(`run-${group}`).disabled = false;
+    $(`run-${group}`).hidden = !$(`methods-${group}`).querySelector(".blank");
+  }
 }
 
 async function runMethods(names) {
@@ -519,19 +552,20 @@ async function runMethods(names) {
   methodsLeft += names.length;
   const asked = question(), file = photo.file;
   $("stop-all").hidden = false;
-  $("run-all").disabled = true;
-  const cards = names.map(name => [name, $("methods").querySelector(`[data-method="${name}"]`)]);
+  $("run-first").disabled = $("run-rest").disabled = true;
+  const cards = names.map(name => [name, $("panel-methods").querySelector(`[data-method="${name}"]`)]);
   const say = (card, text) => { card.querySelector("p").textContent = text; };
-  for (const [, card] of cards) if (!card.querySelector("img")) say(card, "waiting");
+  const expected = name => takes(model.methods.find(method => method.name === name));
+  for (const [name, card] of cards) if (!card.querySelector("img")) say(card, `waiting${expected(name)}`);
   for (const [name, card] of cards) {
     if (control.signal.aborted) { say(card, "not run"); continue; }
     try {
       if (card.querySelector("img")) continue;
-      const tell = data => say(card, data.doing.startsWith("waiting") || data.doing.includes("busy") ? data.doing : "running …");
+      const tell = data => say(card, data.doing.startsWith("waiting") || data.doing.includes("busy") ? data.doing : `running …${expected(name)}`);
       const answer = await ask({ kind: "method", ...asked, method: name }, { signal: control.signal, tell, file });
       card.querySelector(".blank, img").replaceWith(made("img", { src: answer.picture, alt: `map of ${answer.title}` }));
       card.querySelector("h3").textContent = answer.title;
-      say(card, `insertion ${answer.score.toFixed(3)}, ${answer.seconds.toFixed(2)} s${answer.blank ? "; the map is blank" : ""}`);
+      say(card, `insertion ${answer.score.toFixed(3)}, ${answer.seconds.toFixed(2)}\u00a0s${answer.blank ? "; the map is blank" : ""}`);
     } catch (error) {
       say(card, error.name === "AbortError" ? "stopped" : error instanceof Failure ? error.message : "the server cannot be reached");
     } finally {
@@ -540,7 +574,9 @@ async function runMethods(names) {
   }
 }
 
-$("run-all").addEventListener("click", () => runMethods(model.methods.map(method => method.name)));
+for (const [group, isFirst] of [["first", true], ["rest", false]]) {
+  $(`run-${group}`).addEventListener("click", () => runMethods(methodsOf(isFirst).map(method => method.name)));
+}
 $("stop-all").addEventListener("click", stopMethods);
 
 for (const button of document.querySelectorAll("[data-file]")) {
