@@ -59,6 +59,7 @@ def contents(folder: Path) -> dict[str, bytes | str]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_try_is_determined_by_seed_and_index(fuzzer: Fuzzer, tmp_path: Path) -> None:
     """Archives hold the time at which they were written, so kinds with archives are left out."""
     archives = ("model files", "weights", "results files", "arrays", "folders")

@@ -148,6 +148,7 @@ def test_weights_are_never_stale(
 
 
 def test_the_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMBP_CACHE", "off")
     exports = []
     export = torch.export.export
     monkeypatch.setattr(

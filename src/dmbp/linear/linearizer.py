@@ -272,17 +272,24 @@ class Linearizer:
             return None
         try:
             captured = with_composite_activations(exported)
-            frozen, exactness = self._freeze_and_check(captured, inputs, outputs)
+            frozen, exactness = self._checked(captured, inputs, outputs)
             other = -inputs[:1].flip(-1)
-            self._freeze_and_check(captured, other, self.runner.outputs(other))
+            self._checked(captured, other, self.runner.outputs(other))
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a graph that is not this model's may fail in any way
             cache.forget(exportable, inputs, "it does not agree with the model")
             return None
-        return captured, frozen, exactness
+        return captured, select_sites(frozen, self._selection), exactness
 
     def _freeze_and_check(
+        self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
+    ) -> tuple[FrozenGraph, float]:
+        """Return the graph frozen at the inputs with the selected sites, and its relative error."""
+        frozen, exactness = self._checked(captured, inputs, outputs)
+        return select_sites(frozen, self._selection), exactness
+
+    def _checked(
         self, captured: CapturedGraph, inputs: Tensor, outputs: Tensor
     ) -> tuple[FrozenGraph, float]:
         """Return the graph frozen at the inputs, and the relative error of its output.
@@ -297,7 +304,7 @@ class Linearizer:
         )
         if self.is_approximate:
             frozen = self._frozen(captured, inputs)
-        return select_sites(frozen, self._selection), exactness
+        return frozen, exactness
 
     def _frozen(self, captured: CapturedGraph, inputs: Tensor) -> FrozenGraph:
         return freeze(captured, inputs, line=self._line, overrides=self._overrides)

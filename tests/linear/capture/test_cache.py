@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import dmbp
+from dmbp.errors import InputError
 from dmbp.linear.capture import cache
 from dmbp.linear.capture.export import capture
 from dmbp.linear.capture.graph_file import MAGIC, NotPackable, NotReadable, pack, unpack
@@ -64,6 +65,17 @@ def test_a_graph_is_captured_once_for_all_weights(
     assert not exports
     for tensor, expected in zip(found, uncached(model, inputs[:1]), strict=True):
         assert torch.equal(tensor, expected)
+
+
+def test_a_site_that_is_not_there_is_no_reason_to_forget_a_graph(
+    folder: Path, inputs: Tensor
+) -> None:
+    model = nets.ResidualNet().eval()
+    explained(model, inputs)
+    kept = only_file(folder)
+    with pytest.raises(InputError, match="no site"):
+        dmbp.linearize(model, inputs, target=1, sites="nowhere")
+    assert kept.is_file()
 
 
 def test_an_input_may_have_the_name_of_a_builtin(
