@@ -12,7 +12,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --con
 # One process per core with one thread each, because most tests run many small operations.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup demo docs check lint types test test-lowest dist clean
+.PHONY: setup demo docs check lint types test test-all test-lowest dist clean
 
 setup: $(READY)
 
@@ -48,7 +48,11 @@ lint: setup
 types: setup
 	$(BIN)/pyright
 
+# Without the slow tests, which repeat others on larger networks or take processes down.
 test: setup
+	$(PYTEST) -m "not slow"
+
+test-all: setup
 	$(PYTEST)
 
 # The lowest versions that pyproject.toml promises. They use what newer packages call old, so that

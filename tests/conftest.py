@@ -14,6 +14,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     # All processes of a run share what they have captured; tests of capturing itself do not.
     CACHE = tempfile.TemporaryDirectory(prefix="dmbp-tests-")
     os.environ["DMBP_CACHE"] = CACHE.name
+SHARED_CACHE = os.environ["DMBP_CACHE"]
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import dmbp
@@ -25,10 +26,12 @@ def test_resnet50_is_exact_and_recognises_the_photos(shared: Path) -> None:
     assert torch.equal(net.value(), outputs.gather(1, classes[:, None])[:, 0])
 
 
+@pytest.mark.slow
 def test_resnet50_agrees_with_the_prototype(shared: Path) -> None:
     assert_agreement(resnet50(shared), shared, iterations=6)
 
 
+@pytest.mark.slow
 def test_vgg16_agrees_with_the_prototype(shared: Path) -> None:
     assert_agreement(vgg16_voc(shared), shared, iterations=3)
 

@@ -35,6 +35,7 @@ def test_it_adds_up_on_every_network(net: type[nn.Module]) -> None:
     assert relative(maps.flatten(1).sum(1), change) <= FLOAT64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "googlenet"])
 def test_it_adds_up_on_torchvisions(name: str) -> None:
     model = torchvision_network(name)

@@ -6,6 +6,7 @@ noise, so the texture is all that it can go by.
 
 import warnings
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,7 +15,7 @@ import dmbp
 
 SIDE, SQUARE, PATCH = 32, 8, 4
 CLASSES = 4
-EXPLAINED = 32
+EXPLAINED = 16
 
 NOT_TOLD_APART = 0.1
 """The most images that the trained network may misclassify, so that it is worth explaining."""
@@ -101,6 +102,7 @@ def share_on_square(model: nn.Module, method: str) -> float:
     return float(hit.float().mean())
 
 
+@pytest.mark.slow
 def test_the_maximum_lies_on_the_square() -> None:
     """A random maximum would hit the square, a sixteenth of the image, 6 % of the time.
 

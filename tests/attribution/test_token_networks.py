@@ -53,6 +53,7 @@ def name_and_size(stage: Stage) -> tuple[str, tuple[int, int]]:
     return stage.layer.name, stage.layer.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKEN_NETWORKS)
 def test_the_last_stage(name: str) -> None:
     """It has the name, the size and the layout of the table, and its name gives the same map."""

@@ -83,6 +83,7 @@ def test_agrees_without_onednn() -> None:
         assert_agree(net, "all", iterations=6, tolerance=SINGLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_agrees_on_torchvisions_families(name: str) -> None:
     torch.manual_seed(0)

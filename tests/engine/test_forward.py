@@ -168,6 +168,7 @@ def test_a_model_that_detaches_its_input_has_no_gradients() -> None:
     assert input_gradients(lambda x: frozen(x.detach()), images, weights) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_torchvisions_families(name: str) -> None:
     model, images = NETWORKS[name]()

@@ -83,6 +83,7 @@ def test_agrees_without_triton(model: type[nn.Module], objective: str) -> None:
     assert_agree(network(model), objective, triton=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", FAMILIES if DEVICE == "cuda" else ["resnet18", "googlenet", "mobilenet_v2"]
 )
@@ -147,6 +148,7 @@ HALF_CASES = [
 both. The data type changes how the kernels round, not which of them run."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("triton", [False, True])
 @pytest.mark.parametrize(("model", "objective", "dtype"), HALF_CASES)
 def test_half_precision_learns_the_same_masks(
@@ -200,6 +202,7 @@ def test_a_row_rounds_equally_alone_and_in_a_batch() -> None:
     assert (learned(inputs) == alone).float().mean() >= 0.999  # sums may be in another order
 
 
+@pytest.mark.slow
 def test_steps_too_small_for_16_bits_count_on_average() -> None:
     """Steps are below half of the resolution; rounded to nearest, they would all be lost."""
     model = nn.Sequential(nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 144, 1))

@@ -112,6 +112,7 @@ def swin_transformer() -> nn.Module:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [vision_transformer, swin_transformer])
 def test_agrees_on_torchvisions_transformers(make: Callable[[], nn.Module]) -> None:
     """Blocks as in vit_b_16 and swin_t, but fewer and narrower."""

@@ -1,20 +1,19 @@
 """Fixtures for tests of `dmbp.linear`."""
 
+import os
 from typing import Any
 
 import pytest
 import torch
 
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capture every network anew."""
-    monkeypatch.setenv("DMBP_CACHE", "off")
+from tests.conftest import SHARED_CACHE
 
 
 @pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Record every model that `torch.export` is called on."""
+    """Record every model that `torch.export` is called on; no graph is kept from another test."""
+    if os.environ["DMBP_CACHE"] == SHARED_CACHE:
+        monkeypatch.setenv("DMBP_CACHE", "off")
     exported: list[object] = []
     export = torch.export.export
 

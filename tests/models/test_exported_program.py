@@ -125,6 +125,7 @@ def test_the_commands_take_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert abs(correlation["gradient"]) < 0.999
 
 
+@pytest.mark.slow
 def test_a_damaged_program_is_one_sentence(tmp_path: Path) -> None:
     """torch logs a traceback of its own, which would be printed by a fresh process."""
     (tmp_path / "text.pt2").write_text("hello")

@@ -51,6 +51,7 @@ def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
     print(f"in the end: {count(store)} rows, the same as of an undisturbed run")
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_store(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=8, model="slow")
     store = tmp_path / "s.sqlite"
@@ -59,6 +60,7 @@ def test_two_runs_on_one_store(tmp_path: Path) -> None:
     assert stored_rows(store) == run_undisturbed(plan, batch=1)[0]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=40, methods=["random"])
     store = tmp_path / "s.sqlite"

@@ -41,6 +41,7 @@ def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -
     assert not active_children()
 
 
+@pytest.mark.slow
 def test_only_what_kills_every_worker_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +133,7 @@ def test_the_number_of_workers_is_limited() -> None:
             parse_devices(text, workers)
 
 
+@pytest.mark.slow
 def test_no_more_workers_than_units_are_started(tmp_path: Path) -> None:
     """Three photos in units of two are work for two processes, however many were asked for."""
     plan, started = make_plan(tmp_path, photos=3, methods=["random"]), set[int]()

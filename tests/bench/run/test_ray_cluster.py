@@ -35,6 +35,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster.shutdown()
 
 
+@pytest.mark.slow
 @RAY_WARNINGS
 def test_a_lost_node_changes_nothing(
     tmp_path: Path, two_nodes: Any, monkeypatch: pytest.MonkeyPatch

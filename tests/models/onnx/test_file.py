@@ -43,6 +43,7 @@ def mobilenet() -> nn.Module:
     return import_torchvision().models.mobilenet_v2(weights=None, num_classes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [nets.ReusedNet, nets.ResidualNet, mobilenet])
 def test_exports_of_other_architectures(tmp_path: Path, make: Callable[[], nn.Module]) -> None:
     """They have shared activations, batch norm and clipping; two images are run at once."""
@@ -127,6 +128,7 @@ EXPORTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dynamo", "dynamic"), EXPORTS)
 def test_exports_of_modern_networks(tmp_path: Path, name: str, dynamo: bool, dynamic: bool) -> None:
     if dynamo:
@@ -381,6 +383,7 @@ def test_computed_sizes_are_limited(tmp_path: Path) -> None:
             load_model(str(written(tmp_path / "a.onnx", nodes, constants)))
 
 
+@pytest.mark.slow
 def test_flipped_bytes_are_one_sentence(tmp_path: Path) -> None:
     """Whatever a damaged file says, loading and running it raises nothing but dmbp's errors."""
     path = export_onnx(small_network(), tmp_path / "net.onnx", 16, dynamic=False)

@@ -242,6 +242,7 @@ def vision_transformer() -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "side", "dynamic"),
     [
