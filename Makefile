@@ -7,8 +7,7 @@ DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 LOWEST := .venv-lowest
 RELEASE := .venv-release
-# Files are compiled when they are first imported: most are never, and compiling all takes long.
-INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --constraint
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint
 # One process per core with one thread each, because most tests run many small operations.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
@@ -19,8 +18,10 @@ setup: $(READY)
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Files are compiled when they are first imported: most never are. Tests start many processes, and
+# some machines keep no compiled files, so that for them all is compiled at once.
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python $(INSTALL) constraints.txt --editable ".[demo]"
+	$(BIN)/python $(INSTALL) constraints.txt --no-compile --editable ".[demo]"
 	touch $@
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
