@@ -7,5 +7,6 @@
     page.py           images/page.png, in Chromium
 
 `python -m benchmarks.training_maps` draws images/training.png, and
-`dmbp bench plot plans/paper-table2-small.toml docs/images/table2-small.png` the curves.
+`dmbp bench plot plans/paper-table2-small.toml docs/images/table2-small.png` the curves, and
+`dmbp bench plot plans/leaderboard.toml docs/images/leaderboard.png --ranks` the mean ranks.
 """

@@ -70,6 +70,7 @@ def make_model(kind: str, **more: Any) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_kind_is_exact_and_its_terms_add_up(kind: str) -> None:
     model = make_model(kind).double()

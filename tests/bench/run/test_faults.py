@@ -28,6 +28,7 @@ from tests.bench.tiny import make_plan, mark, run_undisturbed, stored_rows
 KILLS = int(os.environ.get("DMBP_KILLS", "3"))
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_continues(tmp_path: Path) -> None:
     """kill -9 from the first import to the last rows; in the end no row is missing or double."""
     plan = make_plan(tmp_path, photos=3 * KILLS, model="slow")

@@ -23,6 +23,7 @@ from tests.conftest import ROOT
 TWO = ("cpu", "cpu")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_the_rows_are_the_same(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, photos=16, model="slow")
     killed: list[int] = []

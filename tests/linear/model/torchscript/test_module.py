@@ -104,6 +104,7 @@ def test_the_same_linear_network(maker: str, network: type[nn.Module]) -> None:
         assert [site.name for site in ours.sites] == [site.name for site in original.sites]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("maker", ["scripted", "traced", "traced without gradients"])
 def test_a_transformer(maker: str, norm_first: bool) -> None:
