@@ -18,6 +18,7 @@ def test_importing_dmbp_leaves_the_rest_of_captum_out() -> None:
     assert run(code) == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "use",
     [

@@ -89,6 +89,7 @@ def test_one_score_for_each_image_is_a_single_class(images: int) -> None:
     assert relative(found, expected) < 2 * TIE_BREAK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in nets.NEED_ATTENTION])
 def test_every_method_takes_an_output(name: str) -> None:
     """The selected output is explained as if the model returned it alone."""

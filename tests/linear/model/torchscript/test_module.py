@@ -91,6 +91,7 @@ class Tokens(nn.Module):
 NETWORKS = (nets.ResidualNet, nets.FunctionalNet, nets.InPlaceNet, nets.ReusedNet, Branches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("maker", MAKERS)
 def test_the_same_linear_network(maker: str, network: type[nn.Module]) -> None:
