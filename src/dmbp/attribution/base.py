@@ -115,11 +115,11 @@ class Method(Attribution, ABC):
 
     @property
     def run_count(self) -> int:
-        """On how many images the model is run for each row, for methods with thousands, else 0."""
+        """On about how many images the model is run for each row; 0 if few, or if steps tell."""
         return 0
 
     run_setting: str = ""
-    """The setting that `run_count` follows."""
+    """The setting that `run_count` follows, if there is one."""
 
     used_layer: Layer | None = None
     """The layer that the last call took, for methods that show one; None before the first."""

@@ -192,6 +192,11 @@ class DMBP(Method):
             parse_selection(sites)
 
     @property
+    def run_count(self) -> int:
+        """About the number of changed images by which colours are tested."""
+        return 0 if self.settings.test is None else 230
+
+    @property
     def is_recorded(self) -> bool:
         """Whether an explanation has been recorded as CUDA graphs, to be replayed.
 

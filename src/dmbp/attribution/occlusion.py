@@ -82,6 +82,11 @@ class Occlusion(Method):
         """Raise an `InputError` if a setting is out of range."""
         WindowTest(window=window, stride=stride)
 
+    @property
+    def run_count(self) -> int:
+        """About the number of windows, if they have the usual size."""
+        return 230
+
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:
         """Return the mean loss over the windows that cover each pixel."""
@@ -141,6 +146,11 @@ class WindowWorth(Method):
     ) -> None:
         """Raise an `InputError` if a setting is out of range."""
         WindowTest(window=window, stride=stride, contexts=contexts, removal=removal)
+
+    @property
+    def run_count(self) -> int:
+        """About the number of tests of all windows, if they have the usual size."""
+        return 170
 
     @torch.no_grad()
     def answer(self, question: Question) -> Tensor:

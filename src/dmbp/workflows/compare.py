@@ -22,7 +22,6 @@ from rich.console import Console
 
 from dmbp.attribution import METHODS, Method
 from dmbp.attribution.base import Layer
-from dmbp.attribution.occlusion import Occlusion, WindowWorth
 from dmbp.attribution.registry import RandomOrder
 from dmbp.attribution.rise import RISE
 from dmbp.attribution.settings import MethodSettings
@@ -373,26 +372,18 @@ RUNS_OF_A_STEP = {"iterations": 5, "steps": 4, "samples": 4}
 a CPU. A step of DMBP runs two images forwards and one backwards."""
 
 
-RUNS_OF_WINDOWS: Mapping[type[Method], int] = {Occlusion: 230, WindowWorth: 170}
-RUNS_OF_TESTS = 230
-"""On how many images the model is run with windows of the usual sizes, and by DMBP's tests; of
-photos with 160×160 and with 224×224 pixels, it is about as many."""
-
-
 def expected_runs(method: Method) -> int:
     """Return in about how many runs of the model on one image a method takes as long.
 
-    It is said by the number of the method's steps or windows; others count as one run.
+    It is said by the number of images it needs and of its steps; others count as one run.
     """
-    settings: Any = getattr(method, "settings", None)
-    if getattr(settings, "test", None) is not None:
-        return RUNS_OF_TESTS + RUNS_OF_A_STEP["iterations"] * settings.iterations
-    found = [method.run_count, RUNS_OF_WINDOWS.get(type(method), 1)]
+    total = method.run_count
     for name, runs in RUNS_OF_A_STEP.items():
-        for owner in (method, settings):
+        for owner in (method, getattr(method, "settings", None)):
             steps = getattr(owner, name, None)
-            found += [runs * steps] if isinstance(steps, int) else []
-    return max(found)
+            if isinstance(steps, int) and name != method.run_setting:
+                total += runs * steps
+    return max(total, 1)
 
 
 def seconds_of_run(prediction: Prediction, forward: ForwardPass | None = None) -> float:
@@ -419,7 +410,7 @@ def _announce(name: str, method: Method, seconds: float, console: Console | None
     """Say how long a method may take."""
     if console is None:
         return
-    if not method.run_count:
+    if not method.run_setting:
         console.print(f"{name} may take {format_duration(seconds)}")
         return
     fewer = method.run_count // 6
