@@ -65,13 +65,9 @@ def stream_of(asked: Question, removal: str = "zero", count: int = 4) -> Tensor 
     runner = asked.runner
     changed = ChangedImages(asked, (removal,), run=runner.outputs)  # type: ignore[arg-type]
     side = (1,) * (asked.inputs.dim() - 2)  # too small to smooth anything
-    return mixture_stream(
-        changed,
-        partial(input_gradients, runner.run),
-        count=count,
-        generator=asked.generator(),
-        side=side,
-    )
+    shares = draw_shares(asked.inputs.shape[2:], count, asked.generator())
+    gradients = partial(input_gradients, runner.run)
+    return mixture_stream(changed, gradients, shares=shares.to(asked.inputs), side=side)
 
 
 @pytest.mark.parametrize("shape", [(3, 9, 12), (2, 20), (1, 4, 5, 6)])

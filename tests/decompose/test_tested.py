@@ -12,16 +12,17 @@ from torch import Tensor, nn
 import dmbp
 from dmbp.decompose.details import DETAILS, box_mean, gaussian
 from dmbp.decompose.places import window_for
-from dmbp.decompose.removal import PROGRESS_STEPS, rival_weights
+from dmbp.decompose.removal import PROGRESS_STEPS, has_rivals, rival_weights
 from dmbp.decompose.settings import WindowTest
 from dmbp.decompose.tested import (
     NEGLIGIBLE,
     Run,
-    choose,
     confirm_colours,
+    first_choice,
     moved_elsewhere,
     scaled_to,
     strongest,
+    try_others,
 )
 from dmbp.decompose.windows import windows_near, windows_over
 from dmbp.engine import input_gradients
@@ -452,9 +453,10 @@ def test_pixels_without_a_colour_are_ordered_by_what_they_are_worth_to_the_rival
 def test_rivals_are_the_classes_that_the_target_does_not_name() -> None:
     outputs = torch.tensor([[5.0, 2.0, 2.0], [0.0, 1.0, -1.0]]).double()
     weights = torch.tensor([[1.0, 0.0, 0.0], [1.0, -1.0, 0.0]]).double()
-    assert rival_weights(outputs, weights).tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]  # type: ignore[union-attr]
-    assert rival_weights(outputs, None) is None
-    assert rival_weights(outputs[:, :1], weights[:, :1]) is None  # no other class
+    assert rival_weights(outputs, weights).tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]
+    assert has_rivals(weights)
+    assert not has_rivals(None)
+    assert not has_rivals(weights[:, :1])  # no other class
 
 
 class Scores:
@@ -477,10 +479,13 @@ class Scores:
 
 def test_a_detail_without_whose_pixels_the_score_does_not_fall_is_not_chosen() -> None:
     candidates = torch.eye(3).view(1, 3, 1, 3).repeat(2, 1, 1, 1)
-    chosen, taken, without = choose(Scores(), candidates)  # type: ignore[arg-type]
-    assert chosen.tolist() == [1, 0]
-    assert taken.tolist() == [[[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]]]
-    assert without.tolist() == [[3.0], [1.0]]
+    scores: Any = Scores()
+    found = first_choice(scores, candidates, candidates[:, 0])
+    assert found.chosen.tolist() == [0, 0]
+    try_others(scores, found)
+    assert found.chosen.tolist() == [1, 0]
+    assert found.chosen_red.tolist() == [[[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]]]
+    assert found.without.tolist() == [[3.0], [1.0]]
 
 
 def test_windows_may_be_run_in_fewer_bits_but_nothing_else() -> None:

@@ -42,8 +42,7 @@ def mixture_stream(
     changed: ChangedImages,
     gradients: Callable[[Tensor, Tensor], Tensor | None],
     *,
-    count: int,
-    generator: torch.Generator,
+    shares: Tensor,
     side: tuple[int, ...],
 ) -> Tensor | None:
     """Return where gradients say that evidence for each row is, (rows, *size), 0 or more.
@@ -52,22 +51,17 @@ def mixture_stream(
         changed: The images and scores; what the first removal leaves of them is e.
         gradients: Returns the gradient of a weighted sum of the model's outputs with respect to
             images, or None if the model passes no gradient to them.
-        count: The number of mixtures, an even number.
-        generator: Draws the shares, the same for every row.
+        shares: How much of x is at each place of a mixture, (mixtures, *size); see `draw_shares`.
         side: The side of a window along each dimension.
 
     Returns:
-        The stream, or None if the model passes no gradient to its inputs, or these have more than
-        three dimensions.
+        The stream, or None if the model passes no gradient to its inputs.
     """
-    inputs, rows = changed.inputs, len(changed.inputs)
+    inputs, rows, count = changed.inputs, len(changed.inputs), len(shares)
     size = pixel_size(inputs)
-    if len(size) not in INTERPOLATION:
-        return None
     nothing_left = torch.ones(rows, *size, dtype=torch.bool, device=inputs.device)
     empty = changed.remove(0, nothing_left)
     difference = inputs - empty
-    shares = draw_shares(size, count, generator).to(inputs)
     total = torch.zeros_like(inputs)
     most = MOST_TOGETHER.get(inputs.device.type, MOST_TOGETHER_ON_GPU)
     most = min(most, MIXTURES_FOR_EACH_ROW * changed.batch_size)

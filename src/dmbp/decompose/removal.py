@@ -19,6 +19,7 @@ from dmbp.decompose.settings import OneRemoval
 from dmbp.decompose.windows import WindowRun, Windows, pixel_size
 from dmbp.errors import InputError
 from dmbp.linear import Question
+from dmbp.linear.targets import TargetRows
 
 PASSES_FOR_EACH_ROW = 256
 MOST_PASSES_TOGETHER = {"cpu": 16}
@@ -56,6 +57,8 @@ class ChangedImages:
         checks: Further ways to remove pixels, by which colours are confirmed.
         run: Runs the model on images, (images, …), and returns its outputs.
         dtype: What `run` computes in, so that images are converted once; None leaves them.
+        never_waits: Whether windows with nothing to remove are run as well, so that the CPU need
+            not wait for the GPU to say which these are.
     """
 
     def __init__(
@@ -66,14 +69,15 @@ class ChangedImages:
         *,
         run: Callable[[Tensor], Tensor],
         dtype: torch.dtype | None = None,
+        never_waits: bool = False,
     ) -> None:
         self.inputs = question.inputs
         self.names = tuple(_name(removal) for removal in (*removals, *checks))
         self.tested = range(len(removals))
+        self._removals = (*removals, *checks)
         self._run_model = run
-        backgrounds = [self._background(removal) for removal in (*removals, *checks)]
-        self._exact = _Images(self.inputs, backgrounds)
-        self._images = self._exact if dtype is None else self._exact.to(dtype)
+        self._dtype = dtype
+        self._never_waits = never_waits
         most = MOST_PASSES_TOGETHER.get(self.inputs.device.type, MOST_PASSES_ON_GPU)
         self.batch_size = question.batch_size
         self._together = min(most, PASSES_FOR_EACH_ROW * self.batch_size)
@@ -86,16 +90,40 @@ class ChangedImages:
         self._all_rows = torch.arange(len(image), device=device)
         outputs = question.outputs
         self._rows = question.rows.among(outputs.shape[1])
-        self._weights = self._rows.tangent(outputs)[0] if self._rows.is_linear else None
-        nothing = torch.zeros(len(image), *pixel_size(self.inputs), dtype=torch.bool, device=device)
-        has_classes = len(self._rows.shape) == 1
-        self._rivals = rival_weights(outputs, self._weights) if has_classes else None
+        weights = score_weights(self._rows, outputs.dtype)
+        self._weights = None if weights is None else weights.to(device)
+        self._has_rivals = len(self._rows.shape) == 1 and has_rivals(weights)
+        self.look()
+
+    def look(self) -> None:
+        """Compute what depends on the images' pixels: what replaces them, and the first scores."""
+        self._exact = _Images(self.inputs, [self._background(k) for k in self._removals])
+        self._images = self._exact if self._dtype is None else self._exact.to(self._dtype)
+        count, size = len(self.inputs), pixel_size(self.inputs)
+        nothing = torch.zeros(count, *size, dtype=torch.bool, device=self.inputs.device)
         changes = [(0, self._all_rows, nothing)]
         changes += [(k, self._all_rows, ~nothing) for k in self.tested]
-        whole, *empty = self._outputs(changes).split(len(image))
-        self._whole_outputs, self._empty_outputs = whole, empty
-        self.score = self.scores_of(whole, self._all_rows)
-        self.empty_score = torch.stack([self.scores_of(k, self._all_rows) for k in empty], 1)
+        self.outputs, *self._empty_outputs = self._outputs(changes).split(count)
+        self._rivals = None
+        if self._has_rivals:
+            assert self._weights is not None
+            self._rivals = rival_weights(self.outputs, self._weights)
+        self.score = self.scores_of(self.outputs, self._all_rows)
+        self.empty_score = torch.stack(
+            [self.scores_of(k, self._all_rows) for k in self._empty_outputs], 1
+        )
+
+    def replace(self, question: Question) -> None:
+        """Take the images and targets of another question of the same form; `look` comes next.
+
+        It has as many rows, and their scores are weighted sums of the outputs as well.
+        """
+        self.inputs.copy_(question.inputs)
+        assert self._weights is not None
+        rows = question.rows.among(self._rows.classes)
+        weights = score_weights(rows, self._weights.dtype)
+        assert weights is not None
+        self._weights.copy_(weights, non_blocking=True)
 
     @property
     def images(self) -> int:
@@ -131,7 +159,7 @@ class ChangedImages:
             For each run two tensors (rows, windows): what the score loses without the window, or
             gains with the window alone, and the same for the rivals.
         """
-        jobs = [self._changing(k.removal, k.windows).flatten().nonzero()[:, 0] for k in runs]
+        jobs = [self._windows_to_run(run) for run in runs]
         possible = sum(self.images * len(k.windows) for k in runs)
         self.progress.add(possible - sum(map(len, jobs)))
 
@@ -145,19 +173,26 @@ class ChangedImages:
         outputs = self._outputs(changes()).split([len(job) for job in jobs])
         return [self._changes_by_window(*k) for k in zip(runs, jobs, outputs, strict=True)]
 
+    def _windows_to_run(self, run: WindowRun) -> Tensor:
+        """Return which windows of which images are run, counted image by image."""
+        if self._never_waits:
+            return torch.arange(self.images * len(run.windows), device=self.inputs.device)
+        return self._changing(run.removal, run.windows).flatten().nonzero()[:, 0]
+
     def _changes_by_window(
         self, run: WindowRun, job: Tensor, outputs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return how the scores of all rows and of their rivals change by each window of a run."""
         count = len(run.windows)
         position, row = self._rows_of(job // count)
-        before = self._empty_outputs[run.removal][row] if run.is_alone else self._whole_outputs[row]
+        before = (self._empty_outputs[run.removal] if run.is_alone else self.outputs)[row]
+        changing = self._changing(run.removal, run.windows) if self._never_waits else None
 
         def change(read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
             loss = read(before, row) - read(outputs[position], row)
             by_window = loss.new_zeros(len(self.inputs), count)
             by_window[row, (job % count)[position]] = -loss if run.is_alone else loss
-            return by_window
+            return by_window if changing is None else torch.where(changing, by_window, 0)
 
         return change(self.scores_of), change(self._rival_scores)
 
@@ -234,20 +269,31 @@ class ChangedImages:
         return windows.sums(differs.float()) > 0
 
 
-def rival_weights(outputs: Tensor, weights: Tensor | None) -> Tensor | None:
+def score_weights(rows: TargetRows, dtype: torch.dtype) -> Tensor | None:
+    """Return the weights of the classes in each row's score, (rows, classes), on the CPU.
+
+    They are None if a score is a function of the outputs.
+    """
+    if not rows.is_linear:
+        return None
+    return rows.tangent(torch.empty(len(rows), rows.classes, dtype=dtype))[0]
+
+
+def has_rivals(weights: Tensor | None) -> bool:
+    """Return whether every row leaves a class without a weight; that class is its rival."""
+    return weights is not None and not bool((weights != 0).all(1).any())
+
+
+def rival_weights(outputs: Tensor, weights: Tensor) -> Tensor:
     """Return how much each other class counts as a rival of each row's target, (rows, classes).
 
     Rivals are all classes that the target has no weight for, by their share of a softmax over them.
+    The weights add up to 1 for each row.
 
     Args:
         outputs: The model's outputs for the whole images, (rows, classes).
-        weights: The weights of the classes in each row's score, or None if it is a function.
-
-    Returns:
-        The weights, which add up to 1 for each row, or None if there are no rivals.
+        weights: The weights of the classes in each row's score; see `has_rivals`.
     """
-    if weights is None or bool((weights != 0).all(1).any()):
-        return None
     return outputs.masked_fill(weights != 0, -torch.inf).softmax(1)
 
 

@@ -24,7 +24,7 @@ attributions add up to what the score loses, `worth_for`, and blue ones to what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -39,7 +39,12 @@ from dmbp.decompose.details import (
     mean_of_rows,
     spread,
 )
-from dmbp.decompose.mixtures import mean_stream, mixture_stream
+from dmbp.decompose.mixtures import (
+    INTERPOLATION,
+    draw_shares,
+    mean_stream,
+    mixture_stream,
+)
 from dmbp.decompose.places import (
     Places,
     order_without_colour,
@@ -52,7 +57,7 @@ from dmbp.decompose.places import (
 )
 from dmbp.decompose.removal import ChangedImages, Progress, default_checks, default_removals
 from dmbp.decompose.settings import OneRemoval, WindowTest
-from dmbp.decompose.windows import Shares, WindowRun, Windows
+from dmbp.decompose.windows import Shares, WindowRun, Windows, pixel_size
 from dmbp.engine import input_gradients
 from dmbp.linear import Question
 
@@ -71,6 +76,9 @@ NEGLIGIBLE = 1e-5
 
 FAINT = 0.05
 """Where the negative stream is fainter than this share of the positive one, it has no detail."""
+
+Streams = tuple[Tensor, Tensor]
+"""The attributions of the positive and of the negative stream, shaped like the inputs."""
 
 TRIED_WINDOWS = 8
 MOST_ROUGH = 0.1
@@ -168,7 +176,7 @@ class Run:
 @torch.no_grad()
 def confirm_colours(
     question: Question,
-    streams: tuple[Tensor, Tensor],
+    streams: Streams,
     test: WindowTest,
     *,
     window: Shares | None = None,
@@ -192,77 +200,123 @@ def confirm_colours(
             on the control; otherwise `outputs_without_positive` and its like have no classes.
         on_step: Called `removal.PROGRESS_STEPS` times.
     """
-    inputs, runner = question.inputs, question.runner
-    used = removals or default_removals(inputs)
-    checks = () if removals else default_checks(inputs)
+    runner = question.runner
     run = run or Run(runner.outputs, partial(input_gradients, runner.run))
+    used, checks = removals_and_checks(question.inputs, removals)
     changed = ChangedImages(question, used, checks, run=run.outputs or run.model, dtype=run.dtype)
-    for_windows = changed
+    rough = changed
     if run.rough_outputs is not None:
-        for_windows = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
-    window = test.window or window
-    runs = window_runs(changed, window=window, stride=test.stride, contexts=test.contexts)
+        rough = ChangedImages(question, used, run=run.rough_outputs, dtype=run.rough_dtype)
+    plan = plan_test(question, changed, test, window)
+    changed.progress = rough.progress = Progress(on_step, expected=plan.passes)
+    evidence = find_evidence(changed, plan, run.gradients, rough=rough)
+    candidates = propose(changed, plan, evidence, streams)
+    try_others(changed, candidates)
+    finished = finish(changed, plan, evidence, candidates, streams)
+    return tested(question, changed, candidates, finished, run.model if with_outputs else None)
+
+
+def removals_and_checks(
+    inputs: Tensor, removals: tuple[OneRemoval, ...]
+) -> tuple[tuple[OneRemoval, ...], tuple[OneRemoval, ...]]:
+    """Return how windows are removed, and how else colours are confirmed."""
+    if removals:
+        return removals, ()
+    return default_removals(inputs), default_checks(inputs)
+
+
+@dataclass(frozen=True)
+class TestPlan:
+    """What is run for a question; none of it depends on the pixels.
+
+    Attributes:
+        runs: How windows are tested.
+        details: The candidates for the map's detail.
+        near: The smaller windows of rows whose targets look at a small region.
+        contexts: As in `WindowTest`.
+        shares: How mixtures are made, (mixtures, *size); None if there are none.
+        passes: How many images the model will be run on, if every first choice is confirmed.
+    """
+
+    runs: list[WindowRun]
+    details: tuple[Detail, ...]
+    near: Mapping[int, Windows]
+    contexts: int
+    shares: Tensor | None
+    passes: int
+
+    @property
+    def windows(self) -> Windows:
+        """The windows whose worth decides about colours."""
+        return self.runs[-1].windows
+
+
+def plan_test(
+    question: Question, changed: ChangedImages, test: WindowTest, window: Shares | None
+) -> TestPlan:
+    """Plan the test of a question whose images are `changed`."""
+    inputs = changed.inputs
+    side = test.window or window
+    runs = window_runs(changed, window=side, stride=test.stride, contexts=test.contexts)
     windows = runs[-1].windows
     details = details_for(test, windows)
-    near = windows_near_regions(question.rows.labels, windows, None if test.window else window)
+    near = windows_near_regions(question.rows.labels, windows, None if test.window else side)
     passes = _count_passes(changed, runs, len(details))
     passes += sum(map(len, near.values())) * (len(changed.tested) + test.contexts - 1)
-    progress = Progress(on_step, expected=passes)
-    for_windows.progress = changed.progress = progress
-    worths = for_windows.window_worth(runs)
-    if for_windows is not changed:
+    shares, size = None, pixel_size(inputs)
+    has_detail = any(detail.floor < 1 for detail in details)
+    if test.mixtures and has_detail and len(size) in INTERPOLATION:
+        shares = draw_shares(size, test.mixtures, question.generator()).to(inputs)
+    return TestPlan(runs, details, near, test.contexts, shares, passes)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the model says about an image before there is a map.
+
+    Attributes:
+        places: What places are worth.
+        mixtures: Where gradients in partly removed images say that evidence is, (rows, *size);
+            None if they are not asked.
+    """
+
+    places: Places
+    mixtures: Tensor | None
+
+    @property
+    def red_area(self) -> Tensor:
+        """The places that are worth enough to be red, (rows, *size)."""
+        return self.places.worth > significance(self.places)
+
+
+def find_evidence(
+    changed: ChangedImages,
+    plan: TestPlan,
+    gradients: Callable[[Tensor, Tensor], Tensor | None],
+    *,
+    rough: ChangedImages,
+) -> Evidence:
+    """Test windows, and take gradients in mixtures; this needs no streams.
+
+    Windows are run by `rough`, and again by `changed` in rows where that is too far off.
+    """
+    worths = rough.window_worth(plan.runs)
+    if rough is not changed:
         # Each row for itself: a map must not depend on what else is in the batch.
-        close = is_close(worths[0][0], runs[0], changed)[:, None]
+        close = is_close(worths[0][0], plan.runs[0], changed)[:, None]
         if not close.all():
-            exact = changed.window_worth(runs)
+            exact = changed.window_worth(plan.runs)
             worths = [
-                (torch.where(close, rough[0], found[0]), torch.where(close, rough[1], found[1]))
-                for rough, found in zip(worths, exact, strict=True)
+                (torch.where(close, few[0], many[0]), torch.where(close, few[1], many[1]))
+                for few, many in zip(worths, exact, strict=True)
             ]
-    places = smooth_places(place_worth(runs, worths))
-    places = sharpen_places(places, near, changed, contexts=test.contexts)
-    stream = None
-    if test.mixtures and any(detail.floor < 1 for detail in details):
-        stream = mixture_stream(
-            changed,
-            run.gradients,
-            count=test.mixtures,
-            generator=question.generator(),
-            side=windows.side,
-        )
-    red_area = places.worth > significance(places)
-    red, blue = propose(places, red_area, streams, stream, details)
-    order = order_without_colour(places, red_area)
-    detail, red, without_positive = choose(changed, red)
-    without_negative, loss, gain = remove_colours(changed, red_area=red_area, blue=blue)
-    least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
-    is_true = (without_negative > least[:, None]).all(1)
-    blue = torch.where(expand_rows(is_true, blue), blue, 0)
-    gain = torch.where(is_true, gain, 0)
-    area = windows.area
-    largest = expand_rows(red.flatten(1).amax(1), red)
-    ordered = red + torch.where(blue > 0, 0, TIE_BREAK * largest * order)
-    signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
-    masks = strongest(red), strongest(blue), moved_elsewhere(strongest(red))
-    outputs = [inputs.new_empty(len(red), 0)] * len(masks)
-    shape = question.rows.among(question.outputs.shape[1]).shape
-    if with_outputs:
-        shown = torch.cat([changed.remove(0, mask) for mask in masks])
-        found = run.model(shown).unflatten(1, shape)
-        outputs = [k.clone() for k in found.split(len(red))]
-    return Tested(
-        attribution=over_channels(signed, streams, inputs),
-        worth_for=loss,
-        worth_against=gain,
-        change_without_positive=without_positive - changed.score[:, None],
-        change_without_negative=torch.where(is_true[:, None], without_negative, 0),
-        outputs=question.outputs.unflatten(1, shape),
-        outputs_without_positive=outputs[0],
-        outputs_without_negative=outputs[1],
-        outputs_without_control=outputs[2],
-        detail=detail,
-        removals=changed.names,
-    )
+    places = smooth_places(place_worth(plan.runs, worths))
+    places = sharpen_places(places, plan.near, changed, contexts=plan.contexts)
+    mixtures = None
+    if plan.shares is not None:
+        side = plan.windows.side
+        mixtures = mixture_stream(changed, gradients, shares=plan.shares, side=side)
+    return Evidence(places, mixtures)
 
 
 def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> Tensor:
@@ -281,21 +335,148 @@ def is_close(worth: Tensor, run: WindowRun, exact: ChangedImages) -> Tensor:
     return error <= MOST_ROUGH * size
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Maps that the model chooses from, and its choice.
+
+    Attributes:
+        red: Red attributions with each detail, (rows, details, *size).
+        blue: Blue attributions, not confirmed yet, (rows, *size).
+        rank: The details, from the one that restores most of the score down, (rows, details).
+        chosen: The chosen detail, (rows,).
+        without: The score without the strongest tenth of the chosen candidate's red pixels, by each
+            removal, (rows, removals).
+    """
+
+    red: Tensor
+    blue: Tensor
+    rank: Tensor
+    chosen: Tensor
+    without: Tensor
+
+    @property
+    def chosen_red(self) -> Tensor:
+        """The red attributions of the chosen candidate, (rows, *size)."""
+        return self.red[torch.arange(len(self.red), device=self.red.device), self.chosen]
+
+
 def propose(
-    places: Places,
-    red_area: Tensor,
-    streams: tuple[Tensor, Tensor],
-    mixtures: Tensor | None,
-    details: tuple[Detail, ...],
-) -> tuple[Tensor, Tensor]:
-    """Return red attributions with each detail, (rows, details, *size), and blue ones."""
+    changed: ChangedImages, plan: TestPlan, evidence: Evidence, streams: Streams
+) -> Candidates:
+    """Spread the worth of places over pixels with each detail, and choose the best.
+
+    That is the one whose strongest pixels alone restore most of the score.
+    """
     positive, negative = _pixels(streams[0]), _pixels(-streams[1])
-    windows, worth = places.windows, torch.where(red_area, places.worth, 0)
-    evidence = mean_stream(positive, mixtures)
-    red = torch.stack([spread(evidence, detail, windows, worth) for detail in details], 1)
+    places, windows = evidence.places, plan.windows
+    worth = torch.where(evidence.red_area, places.worth, 0)
+    inside = mean_stream(positive, evidence.mixtures)
+    red = torch.stack([spread(inside, detail, windows, worth) for detail in plan.details], 1)
     blue_detail = DETAILS[-1] if windows.are_pixels else BLUE_DETAIL
     against = negative + FAINT * mean_of_rows(positive)
-    return red, spread(against, blue_detail, windows, places.cost)
+    return first_choice(changed, red, spread(against, blue_detail, windows, places.cost))
+
+
+def first_choice(changed: ChangedImages, red: Tensor, blue: Tensor) -> Candidates:
+    """Return candidates of which the one that restores most of the score is chosen."""
+    rank = restored_scores(changed, red).argsort(dim=1, descending=True, stable=True)
+    found = Candidates(red, blue, rank, rank[:, 0].clone(), rank)
+    return replace(found, without=changed.without(strongest(found.chosen_red)))
+
+
+def is_open(changed: ChangedImages, candidates: Candidates) -> Tensor:
+    """Return in which rows the score does not fall without the red pixels, (rows,)."""
+    return ~(candidates.without < changed.score[:, None]).all(1)
+
+
+def try_others(changed: ChangedImages, candidates: Candidates) -> None:
+    """Where the score does not fall without the red pixels, choose the next best candidate.
+
+    It must fall whichever way they are removed. If it does for none, the first choice stays.
+    """
+    for candidate in candidates.rank.T[1:]:
+        row = is_open(changed, candidates).nonzero()[:, 0]
+        if not len(row):
+            break
+        found = changed.without(strongest(candidates.red[row, candidate[row]]), row)
+        row, found = (k[(found < changed.score[row, None]).all(1)] for k in (row, found))
+        candidates.chosen[row], candidates.without[row] = candidate[row], found
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The map, and what it is worth; see `Tested`.
+
+    Attributes:
+        attribution: The signed attributions.
+        worth_for: What the score loses without red pixels.
+        worth_against: What it gains without blue ones.
+        without_negative: How it changes without the strongest tenth of blue pixels.
+        masks: The strongest red pixels, the strongest blue ones, and the control, (rows, *size).
+    """
+
+    attribution: Tensor
+    worth_for: Tensor
+    worth_against: Tensor
+    without_negative: Tensor
+    masks: tuple[Tensor, ...]
+
+
+def finish(
+    changed: ChangedImages,
+    plan: TestPlan,
+    evidence: Evidence,
+    candidates: Candidates,
+    streams: Streams,
+) -> Finished:
+    """Confirm the blue pixels, and scale both colours to what the score loses and gains."""
+    red, blue, red_area = candidates.chosen_red, candidates.blue, evidence.red_area
+    without_negative, loss, gain = remove_colours(changed, red_area=red_area, blue=blue)
+    least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
+    is_true = (without_negative > least[:, None]).all(1)
+    blue = torch.where(expand_rows(is_true, blue), blue, 0)
+    gain = torch.where(is_true, gain, 0)
+    area = plan.windows.area
+    largest = expand_rows(red.flatten(1).amax(1), red)
+    order = order_without_colour(evidence.places, red_area)
+    ordered = red + torch.where(blue > 0, 0, TIE_BREAK * largest * order)
+    signed = scaled_to(ordered, loss, area) - scaled_to(blue, gain, area)
+    return Finished(
+        attribution=over_channels(signed, streams, changed.inputs),
+        worth_for=loss,
+        worth_against=gain,
+        without_negative=torch.where(is_true[:, None], without_negative, 0),
+        masks=(strongest(red), strongest(blue), moved_elsewhere(strongest(red))),
+    )
+
+
+def tested(
+    question: Question,
+    changed: ChangedImages,
+    candidates: Candidates,
+    finished: Finished,
+    run_model: Callable[[Tensor], Tensor] | None,
+) -> Tested:
+    """Return what was found; `run_model` runs the model itself without the map's colours."""
+    shape = question.rows.among(question.outputs.shape[1]).shape
+    outputs = [changed.inputs.new_empty(len(changed.inputs), 0)] * len(finished.masks)
+    if run_model is not None:
+        shown = torch.cat([changed.remove(0, mask) for mask in finished.masks])
+        found = run_model(shown).unflatten(1, shape)
+        outputs = [k.clone() for k in found.split(len(changed.inputs))]
+    return Tested(
+        attribution=finished.attribution,
+        worth_for=finished.worth_for,
+        worth_against=finished.worth_against,
+        change_without_positive=candidates.without - changed.score[:, None],
+        change_without_negative=finished.without_negative,
+        outputs=question.outputs.unflatten(1, shape),
+        outputs_without_positive=outputs[0],
+        outputs_without_negative=outputs[1],
+        outputs_without_control=outputs[2],
+        detail=candidates.chosen,
+        removals=changed.names,
+    )
 
 
 def remove_colours(
@@ -326,32 +507,6 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     if test.floor is not None:
         return (Detail("floor", test.floor),)
     return DETAILS
-
-
-def choose(changed: ChangedImages, candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose one of each row's candidates, (rows, candidates, *size).
-
-    The candidate whose strongest pixels alone restore most of the score is taken, if the score
-    falls without its strongest tenth, whichever way that is removed. Otherwise the next best is
-    tried. If the score falls for none, it is the best one.
-
-    Returns:
-        The index of each row's candidate; the candidate, (rows, *size); and the row's score without
-        its strongest tenth, (rows, removals).
-    """
-    rank = restored_scores(changed, candidates).argsort(dim=1, descending=True, stable=True)
-    rows = torch.arange(len(rank), device=rank.device)
-    chosen = rank[:, 0].clone()
-    without = changed.without(strongest(candidates[rows, chosen]))
-    for candidate in rank.T[1:]:
-        is_open = ~(without < changed.score[:, None]).all(1)
-        row = is_open.nonzero()[:, 0]
-        if not len(row):
-            break
-        found = changed.without(strongest(candidates[row, candidate[row]]), row)
-        row, found = (k[(found < changed.score[row, None]).all(1)] for k in (row, found))
-        chosen[row], without[row] = candidate[row], found
-    return chosen, candidates[rows, chosen], without
 
 
 def restored_scores(changed: ChangedImages, candidates: Tensor) -> Tensor:
@@ -405,7 +560,7 @@ def scaled_to(attribution: Tensor, total: Tensor, area: float) -> Tensor:
     return attribution * expand_rows(scale, attribution)
 
 
-def over_channels(pixels: Tensor, streams: tuple[Tensor, Tensor], inputs: Tensor) -> Tensor:
+def over_channels(pixels: Tensor, streams: Streams, inputs: Tensor) -> Tensor:
     """Spread attributions of pixels over their channels as the streams do, shaped like inputs."""
     if inputs.dim() == 2:
         return pixels
