@@ -78,9 +78,13 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     """
     if actual.shape != expected.shape:
         return float("inf")
+    return float(relative_errors(actual, expected).max())
+
+
+def relative_errors(actual: Tensor, expected: Tensor) -> Tensor:
+    """Return the error of each image, relative to its largest output; the shapes are the same."""
     rows = expected.shape[0] if expected.dim() else 1
     actual, expected = (in_float64(part).reshape(rows, -1) for part in (actual, expected))
     largest = expected.abs().amax(1)
     error = (actual - expected).abs().amax(1)
-    relative = torch.where(largest > 0, error / largest.clamp(min=1e-300), error)
-    return float(relative.max())
+    return torch.where(largest > 0, error / largest.clamp(min=1e-300), error)

@@ -13,10 +13,9 @@ Backpropagation", ICCV 2021.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -31,32 +30,24 @@ from dmbp.attribution.base import (
     run_with_oom_retry,
     single_tensor,
 )
-from dmbp.attribution.passes import run_padded
 from dmbp.decompose import (
     DEFAULT_PRESET,
     Baseline,
+    ColourTester,
     Combine,
     Decomposer,
     Decomposition,
     Precision,
     Removal,
     Settings,
-    Tested,
     concatenate,
-    confirm_colours,
     resolve_settings,
 )
-from dmbp.decompose.places import window_for
 from dmbp.decompose.removal import PROGRESS_STEPS
 from dmbp.decompose.settings import OBJECTIVES, OneRemoval
-from dmbp.decompose.tested import Run, join_rows
-from dmbp.decompose.windows import pixel_size
 from dmbp.engine import (
     MAX_BYTES_PER_ELEMENT,
     ForwardPass,
-    ForwardPasses,
-    fingerprint,
-    input_gradients,
     prepare,
 )
 from dmbp.errors import DMBPError
@@ -65,7 +56,6 @@ from dmbp.linear.lines import parse_line
 from dmbp.linear.model.signature import Output
 from dmbp.linear.model.wrappers import Model, evaluating
 from dmbp.linear.steps import parse_selection
-from dmbp.precision import full_precision
 
 ROWS_TOGETHER_ON_CPU = 4
 """Larger batches are no faster."""
@@ -78,10 +68,6 @@ PresetName = Literal["tested", "fast", "paper"]
 OVERRIDES = ("objective", "iterations", "learning_rate", "combine", "precision",
              "window", "stride", "contexts", "floor", "removal", "mixtures")  # fmt: skip
 """The arguments that override a preset's settings."""
-
-ROUGH_DTYPES = (torch.bfloat16,)
-"""What windows are tested in on CPUs with instructions for it, if that changes little. They only
-propose a map: what confirms it and is reported is computed in more bits."""
 
 ROWS_THAT_SURELY_FIT = 8
 """So few rows are run at once without an estimate of their memory."""
@@ -179,9 +165,7 @@ class DMBP(Method):
             settings = replace(settings, reference=reference)
         self.settings: Settings = settings
         self._decomposer = Decomposer()
-        self._forward_passes = ForwardPasses()
-        self._rough_passes = ForwardPasses(ROUGH_DTYPES)
-        self._differentiable_passes = ForwardPasses(is_differentiable=True)
+        self._tester = ColourTester()
 
     @staticmethod
     def check_settings(*, preset: str, smooth: Smoothing, sites: Selection, **others: Any) -> None:
@@ -314,32 +298,36 @@ class DMBP(Method):
         with_outputs: bool = True,
     ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
+        test, removals = settings.test, self._removals(question)
         try:
+            started = None if test is None else self._tester.start(question, test, removals)
+            meanwhile = None if started is None else started.look_at_weights
             decomposition = self._decomposer.decompose(
-                question, settings, on_iteration=on_iteration
+                question, settings, on_iteration=on_iteration, meanwhile=meanwhile
             )
+            if test is not None:
+                tested = self._tester.test(
+                    question,
+                    decomposition.streams,
+                    test,
+                    removals,
+                    started=started,
+                    with_outputs=with_outputs,
+                    on_step=on_iteration,
+                )
+                decomposition = replace(decomposition, tested=tested)
         except torch.OutOfMemoryError:
             self._decomposer.forget()
+            self._tester.forget()
             raise
-        if settings.test is not None:
-            tested = self._confirm(question, decomposition, on_iteration, with_outputs=with_outputs)
-            decomposition = replace(decomposition, tested=tested)
         _warn_of_blank_maps(decomposition)
         return decomposition
 
-    @full_precision()
-    def _confirm(
-        self,
-        question: Question,
-        decomposition: Decomposition,
-        on_step: Callable[[], None] | None,
-        *,
-        with_outputs: bool,
-    ) -> Tested:
-        """Ask the model about the colours that the streams propose."""
-        test = self.settings.test
-        assert test is not None
-        removals: tuple[OneRemoval, ...] = test.removals
+    def _removals(self, question: Question) -> tuple[OneRemoval, ...]:
+        """Return how windows are removed; none if that depends on the inputs."""
+        if self.settings.test is None:
+            return ()
+        removals: tuple[OneRemoval, ...] = self.settings.test.removals
         if not removals and question.baselines is None and self._reference_given:
             removals = (self.settings.reference,)
         removals = tuple(
@@ -347,29 +335,7 @@ class DMBP(Method):
         )
         if not removals and question.baselines is not None:
             removals = (question.baselines,)
-        run = self._fastest_run(question)
-        # Rows whose targets look at parts of different sizes are tested with different windows.
-        rows_of: dict[tuple[float, ...] | None, list[int]] = {}
-        size = pixel_size(question.inputs)
-        for row, label in enumerate(question.rows.labels):
-            is_given = test.window or test.stride
-            window = None if is_given else window_for(label, size)
-            rows_of.setdefault(window, []).append(row)
-        found: list[Tested] = []
-        for window, rows in rows_of.items():
-            positive, negative = decomposition.streams
-            tested = confirm_colours(
-                question.pick(rows),
-                (positive[rows], negative[rows]),
-                test,
-                window=window,
-                removals=tuple(_of_rows(k, rows, len(question.rows)) for k in removals),
-                with_outputs=with_outputs,
-                on_step=None if found else on_step,
-                run=run,
-            )
-            found.append(tested)
-        return join_rows(found, list(rows_of.values()))
+        return removals
 
     def forward_pass(self, inputs: Tensor, outputs: Tensor) -> ForwardPass | None:
         """Return a faster way to run the model on many images, if it is captured and there is one.
@@ -379,32 +345,7 @@ class DMBP(Method):
             outputs: The model's outputs at them, (images, classes).
         """
         captured = self.linearizer.captured_graph(inputs)
-        return None if captured is None else self._forward_passes.find(captured, inputs, outputs)
-
-    def _fastest_run(self, question: Question) -> Run:
-        """Return the fastest ways to run the model on any number of images."""
-        runner, inputs, outputs = question.runner, question.inputs, question.outputs
-        captured = self.linearizer.captured_graph(inputs)
-        run = Run(runner.outputs, partial(input_gradients, runner.run))
-        if captured is None:
-            return run
-        if captured.batch is not None:
-            padded = partial(run_padded, captured.batch)
-            gradients = partial(input_gradients, partial(padded, runner.run))
-            return Run(partial(padded, runner.outputs), gradients)
-        state = fingerprint(captured.constants.values())
-        forward = self._forward_passes.find(captured, inputs, outputs, state=state)
-        if forward is None:
-            return run
-        run = replace(run, outputs=forward, dtype=forward.dtype)
-        differentiable = self._differentiable_passes.find(captured, inputs, outputs, state=state)
-        if differentiable is not None:
-            run = replace(run, gradients=differentiable.gradients)
-        if inputs.device.type == "cpu":
-            rough = self._rough_passes.find(captured, inputs, outputs, state=state)
-            if rough is not None:
-                run = replace(run, rough_outputs=rough, rough_dtype=rough.dtype)
-        return run
+        return None if captured is None else self._tester.forward_pass(captured, inputs, outputs)
 
     def _reference(self, question: Question) -> Baseline:
         if question.baselines is not None:
@@ -412,13 +353,6 @@ class DMBP(Method):
         if not self._reference_given and question.inputs.dim() != 4:
             return None  # the preset's blur is for images only
         return question.baseline_of_rows(self.settings.reference)
-
-
-def _of_rows(removal: OneRemoval, rows: Sequence[int], count: int) -> OneRemoval:
-    """Return the part of a removal that belongs to some of `count` rows."""
-    if not isinstance(removal, Tensor) or removal.dim() < 2 or len(removal) != count:
-        return removal
-    return removal[list(rows)]
 
 
 def _warn_of_blank_maps(decomposition: Decomposition) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from dmbp.engine import ForwardPasses
+from dmbp.engine import ForwardPasses, run_padded
 from dmbp.linear import Question
 
 Run = Callable[[Tensor], Tensor]
@@ -33,15 +32,6 @@ def run_of(question: Question, passes: ForwardPasses) -> Run:
     if captured.batch is not None:
         return partial(run_padded, captured.batch, runner.outputs)
     return passes.find(captured, question.inputs, question.outputs) or runner.outputs
-
-
-def run_padded(size: int, run: Run, images: Tensor) -> Tensor:
-    """Run a model that takes batches of one size; the last one repeats its last image."""
-    outputs: list[Tensor] = []
-    for part in images.split(size):
-        filled = torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
-        outputs.append(run(filled)[: len(part)])
-    return torch.cat(outputs)
 
 
 def rows_by_image(question: Question) -> list[list[int]]:

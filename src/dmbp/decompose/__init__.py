@@ -6,7 +6,8 @@
 - `decomposition`: the result, its attributions, and how it is saved;
 - `tested`: asks the model whether the colours of a map are true. `windows` cover the input,
   `removal` runs the model on images without some pixels, `places` are what it says about them,
-  `mixtures` are gradients in partly removed images, and `details` spread worth over pixels.
+  `mixtures` are gradients in partly removed images, and `details` spread worth over pixels;
+- `tester`: does so for questions one after the other; on GPUs it replays them as CUDA graphs.
 """
 
 from dmbp.baseline import Baseline
@@ -22,12 +23,14 @@ from dmbp.decompose.settings import (
     WindowTest,
     resolve_settings,
 )
-from dmbp.decompose.tested import Tested, confirm_colours
+from dmbp.decompose.tested import Tested
+from dmbp.decompose.tester import ColourTester
 
 __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
     "Baseline",
+    "ColourTester",
     "Combine",
     "Decomposer",
     "Decomposition",
@@ -38,7 +41,6 @@ __all__ = [
     "Tested",
     "WindowTest",
     "concatenate",
-    "confirm_colours",
     "load",
     "resolve_settings",
 ]

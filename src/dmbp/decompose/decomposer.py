@@ -53,6 +53,8 @@ class Recording:
         self._captured = captured
         self._inputs = question.inputs.clone()
         self._model_stream = torch.cuda.Stream()
+        # Where the GPU does something else besides, an explanation's kernels go first.
+        self._stream = torch.cuda.Stream(priority=-1)
         # The model runs on the second stream from the start, because libraries allocate memory when
         # a stream is first used.
         outputs = self._outputs_on_model_stream(question, _record_event())
@@ -71,9 +73,16 @@ class Recording:
         self._recorded_readout: Readout | None = None
 
     def decompose(
-        self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
+        self,
+        question: Question,
+        settings: Settings,
+        *,
+        on_iteration: OnIteration = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Decomposition:
         """Return the decomposition of another question of the same kind.
+
+        `meanwhile` is called before the CPU waits for the GPU.
 
         Raises:
             InexactCapture: If the model has changed since it was recorded.
@@ -93,6 +102,8 @@ class Recording:
         outputs = self._outputs_on_model_stream(question, inputs_ready)
         net = LinearNetwork(self._net.frozen, inputs, rows, tangent=self._tangent)
         decomposition = collect(net, settings, past, readout)
+        if meanwhile is not None:
+            meanwhile()
         exactness = check_exactness(self._captured, self._net.frozen, inputs, outputs)
         return replace(check_finite(decomposition, self._engine, past), exactness=exactness)
 
@@ -120,7 +131,9 @@ class Recording:
 
     def _record(self, action: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
             result = action()
         return graph, result
 
@@ -167,12 +180,22 @@ class Decomposer:
     @deterministic_kernels()
     @torch.inference_mode(False)
     def decompose(
-        self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
+        self,
+        question: Question,
+        settings: Settings,
+        *,
+        on_iteration: OnIteration = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Decomposition:
-        """Split the score of every row; use bfloat16 if float16's range is too small."""
+        """Split the score of every row; use bfloat16 if float16's range is too small.
+
+        `meanwhile` is called while a GPU replays a recording, if it does.
+        """
         current = with_bfloat16(settings) if self._uses_bfloat16 else settings
         with suppress(OutOfRange):
-            decomposition = self._decompose(question, current, on_iteration=on_iteration)
+            decomposition = self._decompose(
+                question, current, on_iteration=on_iteration, meanwhile=meanwhile
+            )
             return replace(decomposition, settings=settings)
         if settings.precision != "auto":
             warnings.warn(TOO_NARROW, stacklevel=2)
@@ -185,13 +208,20 @@ class Decomposer:
         self._recorded = self._previous = None
 
     def _decompose(
-        self, question: Question, settings: Settings, *, on_iteration: OnIteration = None
+        self,
+        question: Question,
+        settings: Settings,
+        *,
+        on_iteration: OnIteration = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Decomposition:
         key = _recording_key(question, settings)
         recording = self._recording(key, question, settings)
         if recording is not None:
             try:
-                return recording.decompose(question, settings, on_iteration=on_iteration)
+                return recording.decompose(
+                    question, settings, on_iteration=on_iteration, meanwhile=meanwhile
+                )
             except InexactCapture:
                 self.forget()  # the model has changed since it was recorded
         loss = OBJECTIVES[settings.objective]

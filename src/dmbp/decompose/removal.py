@@ -113,17 +113,22 @@ class ChangedImages:
             [self.scores_of(k, self._all_rows) for k in self._empty_outputs], 1
         )
 
-    def replace(self, question: Question) -> None:
+    def replace(self, question: Question) -> bool:
         """Take the images and targets of another question of the same form; `look` comes next.
 
-        It has as many rows, and their scores are weighted sums of the outputs as well.
+        It has as many rows, whose scores are weighted sums of the outputs as well.
+
+        Returns:
+            Whether these can be taken: it must have rivals as well, or none.
         """
-        self.inputs.copy_(question.inputs)
         assert self._weights is not None
-        rows = question.rows.among(self._rows.classes)
-        weights = score_weights(rows, self._weights.dtype)
-        assert weights is not None
+        weights = score_weights(question.rows.among(self._rows.classes), self._weights.dtype)
+        has_classes = len(self._rows.shape) == 1
+        if weights is None or self._has_rivals != (has_classes and has_rivals(weights)):
+            return False
+        self.inputs.copy_(question.inputs)
         self._weights.copy_(weights, non_blocking=True)
+        return True
 
     @property
     def images(self) -> int:

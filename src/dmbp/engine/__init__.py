@@ -35,9 +35,11 @@ from dmbp.engine.cpu.engine import CpuEngine
 from dmbp.engine.forward.forward_pass import (
     ForwardPass,
     ForwardPasses,
+    PendingFingerprint,
     fast_forward,
     fingerprint,
     input_gradients,
+    run_padded,
 )
 from dmbp.engine.select import (
     MAX_BYTES_PER_ELEMENT,
@@ -61,6 +63,7 @@ __all__ = [
     "Logits",
     "Loss",
     "OnIteration",
+    "PendingFingerprint",
     "Readout",
     "Terms",
     "engine_for",
@@ -70,4 +73,5 @@ __all__ = [
     "input_gradients",
     "plan_for",
     "prepare",
+    "run_padded",
 ]

@@ -116,6 +116,7 @@ class ForwardPass:
             self.fused_convolutions = forward_graph.fuse_convolutions(fuse, batch=BATCH_SIZE[kind])
         run = _in_dtype(forward_graph.compiled(), self.dtype)
         gradients = partial(input_gradients, run)
+        self._plain_run, self._plain_gradients = run, gradients
         self._run = Recorder(run) if self._is_recorded else run
         self._gradients = Recorder(gradients) if self._is_recorded else gradients
 
@@ -140,7 +141,7 @@ class ForwardPass:
             not.
         """
         batch_size = batch_size or BATCH_SIZE[self._device.type]
-        outputs = self._in_chunks(images, batch_size)
+        outputs = _in_chunks(self._run, images, batch_size)
         if self._make_wider is not None:
             overflowing = ~torch.isfinite(outputs).flatten(1).all(1)
             if bool(overflowing.any()):
@@ -156,6 +157,22 @@ class ForwardPass:
         Only a pass that is built for it can be differentiated. The images must fit into memory.
         """
         return self._gradients(images, weights)
+
+    @full_precision()
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def run_unchecked(self, images: Tensor) -> Tensor:
+        """Return the outputs without a look at them, so that this can be part of a recording.
+
+        Whoever replays it has to see whether they are finite.
+        """
+        return _in_chunks(self._plain_run, images, BATCH_SIZE[self._device.type])
+
+    @full_precision()
+    @torch.inference_mode(False)
+    def gradients_unchecked(self, images: Tensor, weights: Tensor) -> Tensor | None:
+        """Return what `gradients` does, in a way that can be part of a recording."""
+        return self._plain_gradients(images, weights)
 
     def is_current(self, state: Fingerprint | None = None) -> bool:
         """Return whether the model's tensors are those that this was built from.
@@ -174,25 +191,26 @@ class ForwardPass:
             This pass, or the one in the next dtype if this one overflows at any of these images,
             so that images like them are not run twice; None if that disagrees with the model.
         """
-        found = self._in_chunks(images, BATCH_SIZE[self._device.type])
+        found = _in_chunks(self._run, images, BATCH_SIZE[self._device.type])
         if self._make_wider is not None and not bool(torch.isfinite(found).all()):
             return self._make_wider().faithful_at(images, outputs)
         return self if relative_error(found, outputs) <= self.tolerance else None
 
-    def _in_chunks(self, images: Tensor, batch_size: int) -> Tensor:
-        """Run the images in chunks of one size, so that kernels are selected for one size only.
 
-        The last chunk begins earlier than the one before it ends, if it has to.
-        """
-        count = len(images)
-        chunks = max(1, math.ceil(count / batch_size))
-        if chunks == 1:
-            return self._run(images)
-        size = math.ceil(count / chunks)
-        last = count - size
-        parts = [self._run(images[k : k + size]) for k in range(0, last, size)]
-        done = size * len(parts)
-        return torch.cat([*parts, self._run(images[last:])[done - last :]])
+def _in_chunks(run: Function, images: Tensor, batch_size: int) -> Tensor:
+    """Run images in chunks of one size, so that kernels are selected for one size only.
+
+    The last chunk begins earlier than the one before it ends, if it has to.
+    """
+    count = len(images)
+    chunks = max(1, math.ceil(count / batch_size))
+    if chunks == 1:
+        return run(images)
+    size = math.ceil(count / chunks)
+    last = count - size
+    parts = [run(images[k : k + size]) for k in range(0, last, size)]
+    done = size * len(parts)
+    return torch.cat([*parts, run(images[last:])[done - last :]])
 
 
 def input_gradients(run: Function, images: Tensor, weights: Tensor) -> Tensor | None:
@@ -235,7 +253,31 @@ STRETCHES = 64
 """How many sums a fingerprint takes of the tensors of a kind."""
 
 
-@torch.no_grad()
+class PendingFingerprint:
+    """A fingerprint whose sums a GPU may still be computing."""
+
+    @torch.no_grad()
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        places: list[Any] = []
+        by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for tensor in tensors:
+            written = -1 if tensor.is_inference() else tensor._version
+            places.append((tensor.data_ptr(), tensor.shape, written))
+            values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+            by_kind.setdefault((values.device, values.dtype), []).append(values.detach().flatten())
+        self._places = tuple(places)
+        self._sums: list[Tensor] = []
+        for (device, _), parts in by_kind.items():
+            parts = parts if device.type == "cpu" else [torch.cat(parts)]  # few kernels on a GPU
+            found = torch.cat([_sums(part) for part in parts])
+            # As bits, because NaN differs from itself.
+            self._sums.append(found.view(torch.int32) if found.is_floating_point() else found)
+
+    def read(self) -> Fingerprint:
+        """Return the fingerprint; this waits for the GPU."""
+        return self._places, tuple(tuple(part.tolist()) for part in self._sums)
+
+
 def fingerprint(tensors: Iterable[Tensor]) -> Fingerprint:
     """Return where tensors are, how often they were written to, and sums of their numbers.
 
@@ -243,21 +285,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> Fingerprint:
     show in the sums. A change of a single number shows if it is more than about 1e-7 of the sum of
     its stretch.
     """
-    places: list[Any] = []
-    by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        written = -1 if tensor.is_inference() else tensor._version
-        places.append((tensor.data_ptr(), tensor.shape, written))
-        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        by_kind.setdefault((values.device, values.dtype), []).append(values.detach().flatten())
-    sums: list[Any] = []
-    for (device, _), parts in by_kind.items():
-        parts = parts if device.type == "cpu" else [torch.cat(parts)]  # few kernels on a GPU
-        found = torch.cat([_sums(part) for part in parts])
-        # As bits, because NaN differs from itself.
-        bits = found.view(torch.int32) if found.is_floating_point() else found
-        sums.append(tuple(bits.tolist()))
-    return tuple(places), tuple(sums)
+    return PendingFingerprint(tensors).read()
 
 
 def _sums(values: Tensor) -> Tensor:
@@ -362,3 +390,12 @@ class ForwardPasses:
         """Leave forward passes out of copies and pickles; they are built again when needed."""
         make = partial(ForwardPasses, is_differentiable=self._is_differentiable)
         return make, (self._dtypes,)
+
+
+def run_padded(size: int, run: Function, images: Tensor) -> Tensor:
+    """Run a model that takes batches of one size; the last one repeats its last image."""
+    outputs: list[Tensor] = []
+    for part in images.split(size):
+        filled = torch.cat([part, part[-1:].expand(size - len(part), *part.shape[1:])])
+        outputs.append(run(filled)[: len(part)])
+    return torch.cat(outputs)

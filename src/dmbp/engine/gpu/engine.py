@@ -124,7 +124,8 @@ class GpuEngine:
         self._backend = backend
         self._sites: dict[str, GpuSite] = {}
         self._program: list[GpuInstruction] = []
-        self._stream = torch.cuda.Stream() if plan.net.inputs.is_cuda else None
+        # Where the GPU does something else besides, iterations go first.
+        self._stream = torch.cuda.Stream(priority=-1) if plan.net.inputs.is_cuda else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._cannot_capture = False
         self._gradient_range: GradientRange | None = None
@@ -267,7 +268,7 @@ class GpuEngine:
         """Capture an iteration as a CUDA graph, unless one of its operations cannot be captured."""
         assert self._stream is not None
         lanes = self._iteration.lanes if self._learning.rows <= MAX_ROWS_FOR_LANES else 1
-        others = [torch.cuda.Stream() for _ in range(1, lanes)]
+        others = [torch.cuda.Stream(priority=-1) for _ in range(1, lanes)]
         streams = [self._stream, *others] if others else []
         graph = torch.cuda.CUDAGraph()
         try:  # in thread-local mode, because other threads may use CUDA meanwhile
