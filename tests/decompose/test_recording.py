@@ -192,3 +192,89 @@ def test_a_copy_records_for_itself() -> None:
     for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert not other.is_recorded
         torch.testing.assert_close(other.attribute(inputs, target=1), expected)
+
+
+TESTED = ("attribution", "worth_for", "worth_against", "change_without_positive", "outputs")
+HALF = 2e-2
+"""Windows are run in 16 bits, by kernels that may be chosen anew."""
+
+
+def explainer_with_tests(model: nn.Module) -> DMBP:
+    torch.manual_seed(0)
+    return DMBP(model.cuda().eval(), iterations=3)
+
+
+def without_recording(explainer: DMBP) -> DMBP:
+    fresh = DMBP(explainer.linearizer.model, iterations=3)
+    fresh.linearizer = explainer.linearizer
+    return fresh
+
+
+def is_alike(found: DMBP, expected: DMBP, inputs: torch.Tensor, target: object) -> bool:
+    """Whether both say the same about the places that are worth most."""
+    one, two = (k.explain(inputs, target=target).tested for k in (found, expected))  # type: ignore[arg-type]
+    assert one is not None
+    assert two is not None
+    assert one.removals == two.removals
+    assert [k.shape for k in vars(one).values() if isinstance(k, torch.Tensor)] == [
+        k.shape for k in vars(two).values() if isinstance(k, torch.Tensor)
+    ]
+    return all(relative(getattr(one, name), getattr(two, name)) <= HALF for name in TESTED)
+
+
+@gpu
+@pytest.mark.parametrize("make", [nets.ResidualNet, nets.SmoothNet, Capped])
+def test_a_recorded_test_finds_what_it_was_not_recorded_with(
+    make: Callable[[], nn.Module],
+) -> None:
+    recorded = explainer_with_tests(make())
+    for number, inputs in enumerate(images()):
+        target = [number % 3, 1]
+        assert is_alike(recorded, without_recording(recorded), inputs, target)
+        assert recorded.is_recorded == (number > 0)
+        assert recorded._tester.is_recorded == (number > 0)
+
+
+@gpu
+@pytest.mark.parametrize("change", ["in place", "through .data", "another tensor"])
+def test_a_recorded_test_notices_other_weights(change: str) -> None:
+    recorded = explainer_with_tests(nets.ResidualNet())
+    first, second, third, fourth = images()
+    for inputs in (first, second):
+        recorded.explain(inputs, target=1)
+    model = recorded.linearizer.model
+    assert isinstance(model, nn.Module)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if change == "in place":
+                parameter.mul_(1.1)
+            elif change == "through .data":
+                parameter.data.mul_(1.1)
+            else:
+                parameter.data = 1.1 * parameter.data
+    for inputs in (third, fourth, first, second):  # step by step, step by step, recorded, replayed
+        assert is_alike(recorded, DMBP(model, iterations=3), inputs, 1)
+    assert recorded._tester.is_recorded
+
+
+@gpu
+def test_a_recorded_test_notices_numbers_beyond_float16() -> None:
+    """Outputs above 65,504 are computed in bfloat16, also of a question that is not the first."""
+    recorded = explainer_with_tests(nets.ResidualNet())
+    first, second, third, _ = images()
+    for inputs in (first, second):
+        recorded.explain(inputs, target=1)
+    assert recorded._tester.is_recorded
+    large = 1e6 * third
+    assert is_alike(recorded, without_recording(recorded), large, 1)
+    assert is_alike(recorded, without_recording(recorded), third, 1)
+
+
+@gpu
+@pytest.mark.parametrize("target", [{1: 1.0, 0: -1.0}, [[1], [2]], [[1, 2], [0, 1]]])
+def test_other_targets_are_tested_as_without_a_recording(target: object) -> None:
+    """A difference of classes, one target for each image, and two, which are not recorded."""
+    recorded = explainer_with_tests(nets.ResidualNet())
+    for inputs in images():
+        recorded.explain(inputs, target=1)
+        assert is_alike(recorded, without_recording(recorded), inputs, target)

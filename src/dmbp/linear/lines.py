@@ -153,7 +153,9 @@ def _derivative(activation: ActivationFunction, z: Tensor) -> tuple[Tensor, Tens
         slope = torch.autograd.grad(value.sum(), at)[0]
     # In a backward pass the branch that `where` does not select can contribute zero times infinity,
     # as exp(z) does in an ELU for large z. Forward-mode differentiation has no such product.
-    if slope.isnan().any():
+    # While a CUDA graph is recorded, no number can be looked at.
+    is_recording = z.is_cuda and torch.cuda.is_current_stream_capturing()
+    if is_recording or slope.isnan().any():
         slope = torch.where(slope.isnan(), _forward_slope(activation, z), slope)
     return value.detach(), slope
 
