@@ -12,7 +12,7 @@ from tests.engine.backends import DEVICE
 
 pytest.importorskip("triton")
 
-from dmbp.engine.gpu.triton.images import max_pool2d
+from dmbp.engine.gpu.triton.images import can_replace_pixels, max_pool2d, replace_pixels
 
 HALVES = [torch.float16, torch.bfloat16]
 
@@ -107,6 +107,51 @@ def test_poolings_of_a_captured_model_are_replaced(
     assert len(calls) == 4
     channels_last = [call.is_contiguous(memory_format=torch.channels_last) for call in calls]
     assert channels_last == [uses_kernels] * 4
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("channels", "size"), [(3, (37, 25)), (1, (8, 16)), (20, (9, 7))])
+def test_replaced_pixels_are_pytorchs(
+    channels: int, size: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Also images that are there twice, and a mask that is a part of a larger one."""
+    images, backgrounds = (
+        hard_images(channels, dtype, *size).contiguous(memory_format=torch.channels_last)
+        for _ in range(2)
+    )
+    rows = torch.tensor([2, 0, 0, 1, 2], device=DEVICE)
+    mask = torch.rand(5, size[0], 2 * size[1], device=DEVICE)[..., ::2] < 0.5
+    mask[3], mask[4] = True, False
+    assert can_replace_pixels(images, backgrounds)
+    expected = select.replace_pixels(images.float(), backgrounds.float(), rows, mask).to(dtype)
+    for part in (mask, mask.repeat(1, 1, 2)[..., : size[1]]):
+        found = replace_pixels(images, backgrounds, rows, part)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        assert found.dtype == dtype
+        assert torch.equal(bits(found), bits(expected))
+    assert torch.equal(bits(found[3]), bits(backgrounds[1]))
+    assert torch.equal(bits(found[4]), bits(images[2]))
+    assert not torch.equal(bits(images[2]), bits(backgrounds[2]))
+    assert replace_pixels(images, backgrounds, rows[:0], mask[:0]).shape[0] == 0
+
+
+def test_pixels_are_replaced_by_pytorch_unless_images_are_alike_and_channels_last() -> None:
+    images = torch.randn(3, 4, 5, 6, device=DEVICE).half()
+    last = images.contiguous(memory_format=torch.channels_last)
+    assert can_replace_pixels(last, 2 * last)
+    for other in (images, last.float(), last.bfloat16(), last[:, :, :, :5], last[:, :, :1]):
+        assert not can_replace_pixels(last, other)
+        assert not can_replace_pixels(other, last)
+    rows = torch.tensor([2, 0], device=DEVICE)
+    mask = torch.rand(2, 5, 6, device=DEVICE) < 0.5
+    for background in (2 * images, 2 * last):
+        for own in (images, last):
+            found = select.replace_pixels(own, background, rows, mask)
+            assert torch.equal(found, torch.where(mask[:, None], 2, 1) * images[rows])
+    vectors = torch.randn(3, 7, device=DEVICE)
+    mask = torch.rand(2, 7, device=DEVICE) < 0.5
+    found = select.replace_pixels(vectors, -vectors, rows, mask)
+    assert torch.equal(found, torch.where(mask, -1, 1) * vectors[rows])
 
 
 def test_kernels_are_for_images_of_16_bits_on_a_gpu() -> None:

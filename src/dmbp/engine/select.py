@@ -1,7 +1,7 @@
 """Chooses the engine and kernels for a network; only this module imports all back ends.
 
-`max_pool2d` is for methods that run a model on many images: it runs a kernel of ours if there is
-one for its images, and PyTorch's operation otherwise.
+`max_pool2d` and `replace_pixels` are for methods that run a model on many images: they run a kernel
+of ours if there is one for these images, and PyTorch's operations otherwise.
 """
 
 import warnings
@@ -143,6 +143,28 @@ def max_pool2d(
     settings = map(_pair, (kernel_size, stride or kernel_size, padding, dilation))
     with torch.cuda.device(images.device):
         return max_pool2d(images, *settings, ceil_mode=ceil_mode)
+
+
+def replace_pixels(images: Tensor, backgrounds: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+    """Return some of the images, with the pixels in a mask replaced by those of a background.
+
+    Args:
+        images: The images, (images, channels, *size), or vectors.
+        backgrounds: What takes the place of each image's pixels; shaped like the images.
+        rows: The indices of the images to return, not negative; an image may be there repeatedly.
+        mask: Which pixels to replace in each of them, boolean (len(rows), *size).
+
+    Returns:
+        The changed images, (len(rows), channels, *size).
+    """
+    if has_image_kernels(images):
+        from dmbp.engine.gpu.triton.images import can_replace_pixels, replace_pixels
+
+        if can_replace_pixels(images, backgrounds):
+            with torch.cuda.device(images.device):
+                return replace_pixels(images, backgrounds, rows, mask)
+    mask = mask[:, None] if images.dim() > 2 else mask
+    return torch.where(mask, backgrounds[rows], images[rows])
 
 
 def has_image_kernels(images: Tensor) -> bool:

@@ -19,7 +19,7 @@ Kernels in float32, before the first iteration and for the read-out:
 
 Kernels in 16 bits, for methods that run the model itself:
 
-- `images.py`: max-pooling.
+- `images.py`: max-pooling, and replacing pixels.
 
 `precompile.py` starts compiling the usual kernels while a network is still being captured.
 """
