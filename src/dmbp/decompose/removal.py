@@ -17,6 +17,7 @@ from torch import Tensor
 from dmbp.baseline import ReplaceFunction, baseline_for, noise, replaced_by
 from dmbp.decompose.settings import OneRemoval
 from dmbp.decompose.windows import WindowRun, Windows, pixel_size
+from dmbp.engine import replace_pixels
 from dmbp.errors import InputError
 from dmbp.linear import Question
 from dmbp.linear.targets import TargetRows
@@ -325,10 +326,11 @@ class _Images:
 
     def remove(self, removal: int, rows: Tensor, mask: Tensor) -> Tensor:
         """Return the images of these rows with the pixels in `mask`, (rows, *size), removed."""
-        inputs, background = self.inputs[rows], self.backgrounds[removal]
-        mask = mask[:, None] if inputs.dim() > 2 else mask
+        background = self.backgrounds[removal]
         if isinstance(background, Tensor):
-            return torch.where(mask, background[rows], inputs)
+            return replace_pixels(self.inputs, background, rows, mask)
+        inputs = self.inputs[rows]
+        mask = mask[:, None] if inputs.dim() > 2 else mask
         return torch.where(mask, replaced_by(background, inputs, mask), inputs)
 
 

@@ -14,7 +14,8 @@ An explanation passes through this package in one direction:
 
 `prepare` compiles GPU kernels in the background while a network is still being captured.
 
-Methods that run the model itself on many images do so through `ForwardPasses` (`forward/`).
+Methods that run the model itself on many images do so through `ForwardPasses` (`forward/`), and may
+make these images by `replace_pixels`.
 
 Glossary:
 
@@ -49,6 +50,7 @@ from dmbp.engine.select import (
     has_gpu_engine,
     plan_for,
     prepare,
+    replace_pixels,
 )
 
 __all__ = [
@@ -73,5 +75,6 @@ __all__ = [
     "input_gradients",
     "plan_for",
     "prepare",
+    "replace_pixels",
     "run_padded",
 ]

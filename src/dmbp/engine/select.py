@@ -1,4 +1,8 @@
-"""Chooses the engine and kernels for a network; only this module imports all back ends."""
+"""Chooses the engine and kernels for a network; only this module imports all back ends.
+
+`max_pool2d` and `replace_pixels` are for methods that run a model on many images: they run a kernel
+of ours if there is one for these images, and PyTorch's operations otherwise.
+"""
 
 import warnings
 from functools import cache
@@ -37,6 +41,10 @@ batches of 64: 11 for DenseNet121, 12 for ResNet50, 14 for VGG16 and 25 for Mobi
 
 MAX_BYTES_PER_ELEMENT = 40
 """An upper estimate of the same, for networks that take more memory than usual."""
+
+
+Sides = int | list[int] | tuple[int, ...]
+"""A height and a width, or one number for both."""
 
 
 def plan_for(net: LinearNetwork) -> ExecutionPlan:
@@ -119,10 +127,67 @@ def prepare(inputs: Tensor, *, loss: Loss, precision: str) -> None:
         compile_ahead(loss, dtype=DTYPES[precision], device=inputs.device, rows=len(inputs))
 
 
+def max_pool2d(
+    images: Tensor,
+    kernel_size: Sides,
+    stride: Sides = (),
+    padding: Sides = 0,
+    dilation: Sides = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Pool images like `torch.max_pool2d`; a result of 16 bits on a GPU has its channels last."""
+    if not has_image_kernels(images):
+        return torch.max_pool2d(images, kernel_size, stride, padding, dilation, ceil_mode)
+    from dmbp.engine.gpu.triton.images import max_pool2d
+
+    settings = map(_pair, (kernel_size, stride or kernel_size, padding, dilation))
+    with torch.cuda.device(images.device):
+        return max_pool2d(images, *settings, ceil_mode=ceil_mode)
+
+
+def replace_pixels(images: Tensor, backgrounds: Tensor, rows: Tensor, mask: Tensor) -> Tensor:
+    """Return some of the images, with the pixels in a mask replaced by those of a background.
+
+    Args:
+        images: The images, (images, channels, *size), or vectors.
+        backgrounds: What takes the place of each image's pixels; shaped like the images.
+        rows: The indices of the images to return, not negative; an image may be there repeatedly.
+        mask: Which pixels to replace in each of them, boolean (len(rows), *size).
+
+    Returns:
+        The changed images, (len(rows), channels, *size).
+    """
+    if has_image_kernels(images):
+        from dmbp.engine.gpu.triton.images import can_replace_pixels, replace_pixels
+
+        if can_replace_pixels(images, backgrounds):
+            with torch.cuda.device(images.device):
+                return replace_pixels(images, backgrounds, rows, mask)
+    mask = mask[:, None] if images.dim() > 2 else mask
+    return torch.where(mask, backgrounds[rows], images[rows])
+
+
+def has_image_kernels(images: Tensor) -> bool:
+    """Return whether Triton's kernels for images in 16 bits can be used."""
+    has_16_bits = images.dtype in (torch.float16, torch.bfloat16)
+    return images.is_cuda and images.dim() == 4 and has_16_bits and _is_installed("triton")
+
+
+def _pair(sides: Sides) -> list[int]:
+    """Return a height and a width."""
+    sides = [sides] if isinstance(sides, int) else [*sides]
+    return 2 * sides if len(sides) == 1 else sides
+
+
+@cache
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
 @cache
 def has_triton() -> bool:
     """Return whether Triton is installed; warn once if it is not."""
-    if find_spec("triton") is not None:
+    if _is_installed("triton"):
         return True
     warnings.warn(
         "Triton is not installed: masks are learned by plain CUDA operations, several times slower",

@@ -8,7 +8,8 @@
 4. `join_biases` adds the biases of two convolutions whose results are summed, because one of them
    cannot add its bias for free.
 5. `fuse_convolutions` replaces a convolution, the sum and the activation after it by one function.
-6. `compiled` returns the Python function, which drops every value after its last use.
+6. `replace` runs another function instead of an operation, such as our max-pooling.
+7. `compiled` returns the Python function, which drops every value after its last use.
 """
 
 from collections.abc import Iterator, Sequence
@@ -172,6 +173,12 @@ class ForwardGraph:
                     fused += 1
                     break
         return fused
+
+    def replace(self, operation: str, function: Function) -> None:
+        """Call a function with the arguments of every call of an operation, instead of it."""
+        for node in self.graph.nodes:
+            if _is(node, {operation}):
+                node.target = function
 
     def _convolution_layer(self, node: Node, batch: int) -> ConvolutionLayer:
         weight, bias, stride, padding, dilation, groups = parse_convolution(self._values(node))

@@ -17,5 +17,9 @@ Kernels in float32, before the first iteration and for the read-out:
 - `winograd.py`: 3 × 3 convolutions;
 - `transposes.py`: transposes of max-pooling and of other convolutions.
 
+Kernels in 16 bits, for methods that run the model itself:
+
+- `images.py`: max-pooling, and replacing pixels.
+
 `precompile.py` starts compiling the usual kernels while a network is still being captured.
 """
