@@ -200,7 +200,7 @@ def _runner(
         return _packed(weight, bias, settings, shape)
     is_pointwise = tuple(weight.shape[2:]) == (1, 1) and stride == [1, 1] and padding == [0, 0]
     if is_pointwise and groups == 1 and weight.device.type == "cuda":
-        return _product(weight, bias)
+        return _product(weight, bias, kernels)
     return kernels.convolution(weight, bias, settings) or _plain(weight, bias, settings)
 
 
@@ -234,13 +234,12 @@ def packed_weight(weight: Tensor, settings: ConvolutionSettings, shape: tuple[in
     )
 
 
-def _product(weight: Tensor, bias: Tensor | None) -> RunConvolution:
+def _product(weight: Tensor, bias: Tensor | None, kernels: Kernels) -> RunConvolution:
     """Return a 1 × 1 convolution as a matrix product."""
-    matrix = weight.flatten(1).contiguous()
+    multiply = kernels.product(weight.flatten(1).contiguous(), bias)
 
     def run(activation: Tensor, mask: Tensor | None) -> Tensor:
-        pixels = activation.permute(0, 2, 3, 1)
-        result = torch.nn.functional.linear(pixels, matrix, bias).permute(0, 3, 1, 2)
+        result = multiply(activation.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return result if mask is None else result.mul_(mask)
 
     return run

@@ -21,6 +21,9 @@ ConvolutionSettings = tuple[list[int], list[int], list[int], int]
 RunConvolution = Callable[[Tensor, Tensor | None], Tensor]
 """Convolves an activation, and multiplies the result by a mask if one is passed."""
 
+Product = Callable[[Tensor], Tensor]
+"""Multiplies vectors, (…, depth), by a matrix, and adds a bias if there is one: (…, channels)."""
+
 Unpool = Callable[[Tensor], Tensor]
 """Sends the gradient of every pooling window to the pixel that won it."""
 
@@ -94,6 +97,10 @@ class Kernels:
             mask = torch.sigmoid(logits).to(gradient.dtype)
             sloped = torch.stack([sloped[0] * mask, sloped[1] * (1 - mask)])
         return sloped.flatten(0, 1)
+
+    def product(self, matrix: Tensor, bias: Tensor | None) -> Product:
+        """Return x Wᵀ + b as a function of x, for a matrix W (channels, depth)."""
+        return lambda vectors: torch.nn.functional.linear(vectors, matrix, bias)
 
     def convolution(
         self,

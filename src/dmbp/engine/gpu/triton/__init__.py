@@ -14,6 +14,7 @@ is compiled and launched. Kernels that run in every iteration:
 Kernels in float32, before the first iteration and for the read-out:
 
 - `gate_gradients.py`: initial logits, and gradients through learned masks;
+- `product.py`: matrix products, such as 1 × 1 convolutions;
 - `winograd.py`: 3 × 3 convolutions;
 - `transposes.py`: transposes of max-pooling and of other convolutions.
 

@@ -17,6 +17,7 @@ from dmbp.engine.gpu.triton.gate_gradients import pass_gate, start_at_gate
 from dmbp.engine.gpu.triton.launch import compile_only
 from dmbp.engine.gpu.triton.loss_head import TritonLossHead
 from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
+from dmbp.engine.gpu.triton.product import multiply
 from dmbp.engine.gpu.triton.site import TritonSite
 from dmbp.engine.gpu.triton.split_convolution import split_convolutions
 from dmbp.engine.gpu.triton.transposes import (
@@ -30,6 +31,7 @@ from dmbp.engine.plan.kernels import (
     ConvolutionSettings,
     Kernels,
     Pooling,
+    Product,
     RunConvolution,
     Unpool,
 )
@@ -91,6 +93,16 @@ class TritonKernels(Kernels):
         if logits is None or gradient.dtype != torch.float32:
             return super().pass_gate(gradient, slope, logits)
         return pass_gate(gradient, logits, slope, None)
+
+    def product(self, matrix: Tensor, bias: Tensor | None) -> Product:
+        """Return a float32 matrix product on tensor cores where that is faster."""
+        if not _is_single_precision(matrix):
+            return super().product(matrix, bias)
+
+        def run(vectors: Tensor) -> Tensor:
+            return multiply(vectors.flatten(0, -2), matrix, bias).view(*vectors.shape[:-1], -1)
+
+        return run
 
     def convolution(
         self, weight: Tensor, bias: Tensor | None, settings: ConvolutionSettings

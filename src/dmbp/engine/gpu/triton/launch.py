@@ -129,3 +129,14 @@ def compile_only(*, background: bool = False) -> Generator[None]:
             wait(thread_state.compilations.values())
     finally:
         thread_state.compilations = None
+
+
+H200_MULTIPROCESSORS = 132
+"""The number of multiprocessors assumed if kernels are interpreted on a CPU."""
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a GPU has, each of which runs programs of its own."""
+    if device.type != "cuda":
+        return H200_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count

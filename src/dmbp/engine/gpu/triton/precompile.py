@@ -13,9 +13,10 @@ from dmbp.engine.gpu.fusion import FusedGate
 from dmbp.engine.gpu.half_precision import GradientRange
 from dmbp.engine.gpu.learning_state import LearningState, SplitSum, StreamGradient, initial_state
 from dmbp.engine.gpu.triton.gate_gradients import start_at_gate
-from dmbp.engine.gpu.triton.launch import compile_only
+from dmbp.engine.gpu.triton.launch import compile_only, multiprocessors
 from dmbp.engine.gpu.triton.loss_head import TritonLossHead
 from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
+from dmbp.engine.gpu.triton.product import MAX_PARTS, TILES, multiply
 from dmbp.engine.gpu.triton.site import TritonSite
 from dmbp.engine.gpu.triton.split_convolution import SUMMANDS, SplitConvolution
 from dmbp.engine.gpu.triton.transposes import GatheredTranspose, unpool, window_winners
@@ -87,12 +88,20 @@ def launch_common_kernels(
 def _launch_single_precision(gradient: torch.Tensor) -> None:
     """Launch the float32 convolutions and poolings used before and after the iterations."""
     plain, strided = ([1, 1], [1, 1], [1, 1], 1), ([2, 2], [1, 1], [1, 1], 1)
+    _launch_products(gradient)
     weight = gradient.new_zeros(CHANNELS, CHANNELS, 3, 3)
     WinogradConvolution(weight, None, 1)(gradient)
     GatheredTranspose(weight, strided, (2 * SIZE[0], 2 * SIZE[1]))(gradient)
     GatheredTranspose(weight[:, :3], plain, SIZE)(gradient)
     pooling = _pooling(gradient, *VGG)
     unpool(gradient, window_winners(pooling, SIZE[1]), pooling, SIZE)
+
+
+def _launch_products(like: torch.Tensor) -> None:
+    """Launch matrix products in large tiles, in small ones, and in parts that are added up."""
+    large = TILES[0] * multiprocessors(like.device)
+    for rows, channels, depth in ((large, 128, 64), (64, 64, 64), (64, 64, MAX_PARTS * 64)):
+        multiply(like.new_empty(rows, depth), like.new_empty(channels, depth))
 
 
 def _pooling(images: torch.Tensor, kernel: int, stride: int, padding: int) -> Pooling:

@@ -26,7 +26,7 @@ from torch import Tensor
 from dmbp.engine.gpu.fusion import FusedGate
 from dmbp.engine.gpu.learning_state import LearningState, SplitSum
 from dmbp.engine.gpu.program import AffineInstruction, GpuInstruction
-from dmbp.engine.gpu.triton.launch import launch
+from dmbp.engine.gpu.triton.launch import launch, multiprocessors
 from dmbp.engine.plan.convolution import (
     Convolution,
     flip,
@@ -96,9 +96,6 @@ SUMMANDS = (8, 4)
 """The number of parts if the output has at most a quarter as many tiles as the GPU has
 multiprocessors, and if it has at most half as many."""
 
-H200_MULTIPROCESSORS = 132
-"""The number of multiprocessors assumed if kernels are interpreted on a CPU."""
-
 
 class SplitConvolution:
     """A convolution of channels-last images without bias, computed in `summands` parts."""
@@ -154,14 +151,7 @@ def choose_summands(
         return 1
     height, width = result_size(size, kernel, settings)
     tiles = -(-rows * height * width // TILE) * (channels // TILE)
-    return _summands_for_tiles(tiles, device)
-
-
-def _summands_for_tiles(tiles: int, device: torch.device) -> int:
-    """Return the number of parts for an output of `tiles` tiles."""
-    processors = H200_MULTIPROCESSORS
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    processors = multiprocessors(device)
     many, few = SUMMANDS
     return many if 4 * tiles <= processors else few if 2 * tiles <= processors else 1
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dmbp.engine.gpu.triton.launch import launch
+from dmbp.engine.gpu.triton.product import multiply
 from dmbp.engine.gpu.triton.site import PixelLayout, empty_channels_last, launch_grid, tile_settings
 from dmbp.engine.plan.kernels import ConvolutionSettings, Pooling
 
@@ -154,7 +155,7 @@ class GatheredTranspose:
         self, weight: Tensor, settings: ConvolutionSettings, size: tuple[int, ...]
     ) -> None:
         channels, in_channels, *kernel = weight.shape
-        self._weight_matrix = weight.permute(0, 2, 3, 1).reshape(channels, -1)
+        self._weight_matrix = weight.permute(2, 3, 1, 0).reshape(-1, channels).contiguous()
         self._in_channels = in_channels
         self._size = size
         (down, along), (stride, padding) = kernel, settings[:2]
@@ -170,14 +171,14 @@ class GatheredTranspose:
             memory_format=torch.channels_last,
         )
         at_once = max(
-            MAX_COLUMN_ELEMENTS // (out_size[0] * out_size[1] * self._weight_matrix.shape[1]), 1
+            MAX_COLUMN_ELEMENTS // (out_size[0] * out_size[1] * len(self._weight_matrix)), 1
         )
         width = min(MAX_TILE_CHANNELS, 1 << (self._in_channels - 1).bit_length())
         tile = GATHER_TILE_ELEMENTS // width
         for first in range(0, rows, at_once):
             part = result[first : first + at_once]
             pixels = gradient[first : first + at_once].permute(0, 2, 3, 1).reshape(-1, channels)
-            columns = pixels @ self._weight_matrix
+            columns = multiply(pixels, self._weight_matrix)
             count = len(part) * self._size[0] * self._size[1]
             launch(
                 gather_from_windows_kernel, (-(-count // tile), -(-self._in_channels // width)),

@@ -10,8 +10,10 @@ long. Milliseconds for both streams on an H200, with cuDNN and with this:
     one image   224 × 224 × 64  2.86, 0.19   56 × 56 × 256  0.26, 0.12     7 × 7 × 512  0.13, 0.02
     64 images   224 × 224 × 64  12.9, 11.7   56 × 56 × 256  17.5, 5.8    28 × 28 × 512  3.7, 4.9
 
-One kernel transforms the weight, once; another transforms the input; cuBLAS multiplies the sixteen
-pairs of matrices; a third kernel transforms the products and adds the bias. Images are
+(These are with cuBLAS for the products of matrices.)
+
+One kernel transforms the weight, once; another transforms the input; `product.py` multiplies the
+sixteen pairs of matrices; a third kernel transforms the products and adds the bias. Images are
 channels-last and dense. Tiles are counted row by row over all images; transformed inputs and
 products lie in memory as (16, tiles, channels).
 
@@ -28,6 +30,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dmbp.engine.gpu.triton.launch import launch
+from dmbp.engine.gpu.triton.product import multiply
 
 
 @triton.jit
@@ -202,14 +205,14 @@ class WinogradConvolution:
             winograd_weight_kernel, (-(-channels * in_channels // BLOCK),),
             factors, weight_last, in_channels, channels * in_channels, BLOCK=BLOCK,
         )  # fmt: skip
-        self._factors = factors.mT
+        self._factors = factors
         self._bias = bias
         self._padding = padding
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the convolution of all rows."""
         rows, in_channels, *size = images.shape
-        channels = self._factors.shape[2]
+        channels = self._factors.shape[1]
         height, width = (side + 2 * self._padding - 2 for side in size)
         result = torch.empty(
             (rows, channels, height, width),
@@ -230,7 +233,7 @@ class WinogradConvolution:
                 self._padding,
                 TILE=TILES, WIDTH=WIDTH,
             )  # fmt: skip
-            products = torch.bmm(spread, self._factors)
+            products = multiply(spread, self._factors)
             launch(
                 winograd_output_kernel, (-(-count // TILES), -(-channels // WIDTH)),
                 result, products, bias, first, count, channels, height, width, tiles_down,
