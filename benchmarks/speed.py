@@ -60,6 +60,9 @@ ITERATIONS = 5
 
 REAL = {"resnet50": resnet50, "vgg16": vgg16_voc}
 
+NORMALISED = 16
+"""Images from which batch norms of networks with random weights take their statistics."""
+
 STEPS_AT_ONCE = 256
 """Images that Captum's integrated gradients runs at once; this size suits it on both devices."""
 
@@ -121,7 +124,14 @@ def medians(actions: dict[str, Callable[[], Any]], device: str, rounds: int) -> 
 def network(name: str, device: str) -> nn.Module:
     torch.manual_seed(0)
     model: nn.Module = import_torchvision().models.get_model(name, weights=None)
-    return model.eval().to(device).requires_grad_(False)
+    model = model.to(device).requires_grad_(False)
+    for module in model.modules():  # batch norms of a trained network know what they normalise
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the mean over all batches
+    with torch.no_grad():
+        model.train()(torch.randn(NORMALISED, 3, 224, 224, device=device))
+    return model.eval()
 
 
 def peak(action: Callable[[], Any], device: str) -> float | None:

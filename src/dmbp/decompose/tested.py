@@ -88,6 +88,9 @@ worth up to this share of it. On photographs the worth of places then correlates
 CHOICE_SHARES = (0.1, 0.2)
 """The shares of pixels that are shown alone to choose a detail."""
 
+SHOWN = 3
+"""On how many changed images of a row the model itself is run."""
+
 FIRST_REMOVAL = 0.6
 """How much the first removal counts when the best detail is chosen; the others share the rest."""
 

@@ -26,6 +26,7 @@ from dmbp.decompose.places import window_for
 from dmbp.decompose.removal import PROGRESS_STEPS, ChangedImages
 from dmbp.decompose.settings import OneRemoval, WindowTest
 from dmbp.decompose.tested import (
+    SHOWN,
     Candidates,
     Evidence,
     Finished,
@@ -49,6 +50,7 @@ from dmbp.engine import (
     ForwardPass,
     ForwardPasses,
     PendingFingerprint,
+    RecordedBatch,
     fingerprint,
     input_gradients,
     run_padded,
@@ -56,9 +58,13 @@ from dmbp.engine import (
 from dmbp.errors import DMBPError
 from dmbp.linear import Question
 from dmbp.linear.capture.export import CapturedGraph
-from dmbp.precision import full_precision, relative_errors
+from dmbp.precision import TOLERANCE, full_precision, relative_errors
 
 Result = TypeVar("Result")
+
+MOST_ROWS_OF_RECORDED_MODEL = 8
+"""For so few rows the model itself is recorded, too: its kernels take less time than starting them.
+It is then run on one image more for each row."""
 
 ROUGH_DTYPES = (torch.bfloat16,)
 """What windows are tested in on CPUs with instructions for it, if that changes little. They only
@@ -86,7 +92,7 @@ class RecordedTest:
 
     Attributes:
         passes: The forward passes that were recorded.
-        is_stale: Whether the model's weights are no longer those of the forward passes.
+        is_stale: Whether the model is no longer the one that was recorded.
     """
 
     def __init__(
@@ -97,7 +103,8 @@ class RecordedTest:
         passes: Passes,
     ) -> None:
         self.passes = passes
-        self._question = replace(question, inputs=question.inputs.clone())
+        inputs, outputs = question.inputs.clone(), question.outputs
+        self._question = replace(question, inputs=inputs, known_outputs=outputs)
         self._streams = (question.inputs.clone(), -question.inputs)
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
@@ -119,6 +126,12 @@ class RecordedTest:
             self._plan: TestPlan = plan_test(self._question, self._changed, test, None)
             self._warm_up()
         outside.wait_stream(self._stream)
+        self._model: RecordedBatch | None = None
+        self._model_agrees: list[Tensor] = []
+        if len(question.inputs) <= MOST_ROWS_OF_RECORDED_MODEL:
+            images = torch.cat([question.inputs] * (SHOWN + 1))
+            with suppress(RuntimeError):  # the model asks the CPU for something
+                self._model = RecordedBatch(question.runner.outputs, images)
         self._begin, self._evidence = self._record(self._find_evidence)
         self._middle, self._candidates = self._record(self._propose)
         self._end, self._finished = self._record(self._finish)
@@ -176,21 +189,36 @@ class RecordedTest:
             for forward, outputs in passes
         ]
         verdict = [*agree, self._begin[1], self._middle[1], ~is_open(changed, candidates).any()]
-        *is_reliable, is_settled = torch.stack(verdict).tolist()
+        *are_reliable, is_settled = torch.stack(verdict).tolist()
         assert self._weights is not None
         weights = self._weights.read()
         self.is_stale = not all(forward.is_current(weights) for forward, _ in passes)
-        if self.is_stale or not all(is_reliable):
+        if self.is_stale or not all(are_reliable):
             return None
         self._are_finite.clear()
+        self._model_agrees.clear()
         if not is_settled:
             try_others(changed, candidates)
         self._end[0].replay()
+        if run_model is not None and self._model is not None:
+            run_model = partial(self._run_recorded_model, question)
         found = tested(question, changed, candidates, self._finished, run_model)
         # The next question overwrites what the graphs return.
         kept = {name: value.clone() for name, value in vars(found).items() if _is_tensor(value)}
         are_finite = torch.stack([*self._are_finite, self._end[1]]).all()
-        return replace(found, **kept) if bool(are_finite) else None
+        agrees = torch.stack([*self._model_agrees, torch.ones_like(are_finite)]).all()
+        is_reliable, agrees = torch.stack([are_finite, agrees]).tolist()
+        self.is_stale = not agrees
+        return replace(found, **kept) if is_reliable and agrees else None
+
+    def _run_recorded_model(self, question: Question, images: Tensor) -> Tensor:
+        """Replay the model itself, also at x, where its outputs are known."""
+        assert self._model is not None
+        rows = len(question.inputs)
+        outputs = self._model(torch.cat([images, question.inputs]))
+        errors = relative_errors(outputs[-rows:], question.outputs)
+        self._model_agrees.append((errors <= TOLERANCE[question.inputs.dtype]).all())
+        return outputs[:-rows]
 
     def _run(self, images: Tensor) -> Tensor:
         outputs = self.passes.forward.run_unchecked(images)

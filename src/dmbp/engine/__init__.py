@@ -42,6 +42,7 @@ from dmbp.engine.forward.forward_pass import (
     input_gradients,
     run_padded,
 )
+from dmbp.engine.forward.recording import RecordedBatch
 from dmbp.engine.select import (
     MAX_BYTES_PER_ELEMENT,
     PRECISIONS,
@@ -67,6 +68,7 @@ __all__ = [
     "OnIteration",
     "PendingFingerprint",
     "Readout",
+    "RecordedBatch",
     "Terms",
     "engine_for",
     "fast_forward",
