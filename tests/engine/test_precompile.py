@@ -18,6 +18,7 @@ from tests.engine.networks import Block
 pytest.importorskip("triton")
 
 from dmbp.engine.gpu.triton.backend import TritonBackend
+from dmbp.engine.gpu.triton.images import max_pool2d, replace_pixels
 from dmbp.engine.gpu.triton.launch import compile_only, thread_state
 from dmbp.engine.gpu.triton.precompile import launch_common_kernels
 
@@ -84,4 +85,20 @@ def test_common_kernels_include_those_of_a_network(
             engine.readout()
             needed = compilations()
     assert needed
+    assert needed <= common
+
+
+def test_common_kernels_include_those_for_changed_images() -> None:
+    images = torch.zeros(2, 3, 32, 32, device=DEVICE, dtype=HALF)
+    images = images.contiguous(memory_format=torch.channels_last)
+    activations = torch.zeros(2, 128, 9, 7, device=DEVICE, dtype=HALF)
+    rows, mask = torch.tensor([1], device=DEVICE), images[:1, 0] > 0
+    with compile_only():
+        launch_common_kernels(OBJECTIVES["all"], dtype=HALF, device=images.device, rows=1)
+        common = compilations()
+    with compile_only():
+        max_pool2d(activations, [3, 3], [2, 2], [1, 1], [1, 1], ceil_mode=False)
+        replace_pixels(images, images, rows, mask)
+        needed = compilations()
+    assert len(needed) == 2
     assert needed <= common

@@ -13,6 +13,7 @@ from dmbp.engine.gpu.fusion import FusedGate
 from dmbp.engine.gpu.half_precision import GradientRange
 from dmbp.engine.gpu.learning_state import LearningState, SplitSum, StreamGradient, initial_state
 from dmbp.engine.gpu.triton.gate_gradients import start_at_gate
+from dmbp.engine.gpu.triton.images import max_pool2d, replace_pixels
 from dmbp.engine.gpu.triton.launch import compile_only, multiprocessors
 from dmbp.engine.gpu.triton.loss_head import TritonLossHead
 from dmbp.engine.gpu.triton.pooled_site import PooledTritonSite
@@ -83,6 +84,7 @@ def launch_common_kernels(
     gradient_range = GradientRange(learning.scales, loss) if learning.scales_gradients else None
     site.pass_gradient(gradient, slope, gradient_range)
     _launch_pooled_site(_fused_gate(slope, _pooling(gradient, *VGG)), logits, images, learning)
+    _launch_on_images(gradient.half())
 
 
 def _launch_single_precision(gradient: torch.Tensor) -> None:
@@ -95,6 +97,15 @@ def _launch_single_precision(gradient: torch.Tensor) -> None:
     GatheredTranspose(weight[:, :3], plain, SIZE)(gradient)
     pooling = _pooling(gradient, *VGG)
     unpool(gradient, window_winners(pooling, SIZE[1]), pooling, SIZE)
+
+
+def _launch_on_images(activations: torch.Tensor) -> None:
+    """Launch the kernels of methods that run the model on many changed images."""
+    kernel, stride, padding = ([side] * 2 for side in RESNET)
+    max_pool2d(activations, kernel, stride, padding, [1, 1], ceil_mode=False)
+    images = channels_last(activations[:, :3])
+    rows = torch.zeros(1, dtype=torch.int64, device=images.device)
+    replace_pixels(images, images, rows, images[:1, 0] > 0)
 
 
 def _launch_products(like: torch.Tensor) -> None:
