@@ -288,6 +288,26 @@ def test_bfloat16_is_used_for_images_that_overflow_float16_alone() -> None:
     assert forward.faithful_at(images, model(images)) is forward
 
 
+@torch.no_grad()
+def test_float32_is_used_where_16_bits_are_not_enough() -> None:
+    """The output is a small difference of large numbers."""
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+    model, images = nn.Sequential(*layers), torch.randn(3, 3, 6, 6)
+    layers[0].bias.fill_(100.0)
+    layers[3].weight.sub_(layers[3].weight.mean(1, keepdim=True))
+    captured, outputs = captured_graph(model, images), model(images)
+    both = (torch.bfloat16, torch.float32)
+    forward = ForwardPass(captured, images.device, dtypes=both)
+    assert relative_error(forward(images), outputs) > forward.tolerance
+    faithful = forward.faithful_at(images, outputs)
+    assert faithful is not None
+    assert faithful.dtype == torch.float32
+    assert (
+        ForwardPass(captured, images.device, dtypes=both[:1]).faithful_at(images, outputs) is None
+    )
+    assert forward.faithful_at(images, outputs + 1) is None
+
+
 class Cudnn:
     """What cuDNN's fused convolutions compute, in plain PyTorch, and how often they were called."""
 
