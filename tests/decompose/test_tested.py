@@ -484,7 +484,7 @@ def test_a_detail_without_whose_pixels_the_score_does_not_fall_is_not_chosen() -
     assert found.chosen.tolist() == [0, 0]
     try_others(scores, found)
     assert found.chosen.tolist() == [1, 0]
-    assert found.chosen_red.tolist() == [[[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]]]
+    assert found.of_chosen(found.red).tolist() == [[[0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]]]
     assert found.without.tolist() == [[3.0], [1.0]]
 
 

@@ -85,7 +85,7 @@ MOST_ROUGH = 0.1
 """Windows that are run in fewer bits are run again, unless so many that are worth most keep their
 worth up to this share of it. On photographs the worth of places then correlates by .999."""
 
-CHOICE_SHARES = (0.1, 0.2)
+CHOICE_SHARES = (SHARE, 0.2)
 """The shares of pixels that are shown alone to choose a detail."""
 
 SHOWN = 3
@@ -344,6 +344,7 @@ class Candidates:
 
     Attributes:
         red: Red attributions with each detail, (rows, details, *size).
+        strongest_red: The strongest tenth of each, (rows, details, *size).
         blue: Blue attributions, not confirmed yet, (rows, *size).
         rank: The details, from the one that restores most of the score down, (rows, details).
         chosen: The chosen detail, (rows,).
@@ -352,15 +353,15 @@ class Candidates:
     """
 
     red: Tensor
+    strongest_red: Tensor
     blue: Tensor
     rank: Tensor
     chosen: Tensor
     without: Tensor
 
-    @property
-    def chosen_red(self) -> Tensor:
-        """The red attributions of the chosen candidate, (rows, *size)."""
-        return self.red[torch.arange(len(self.red), device=self.red.device), self.chosen]
+    def of_chosen(self, values: Tensor) -> Tensor:
+        """Return what `values`, (rows, details, …), say about the chosen candidates."""
+        return values[torch.arange(len(values), device=values.device), self.chosen]
 
 
 def propose(
@@ -382,9 +383,10 @@ def propose(
 
 def first_choice(changed: ChangedImages, red: Tensor, blue: Tensor) -> Candidates:
     """Return candidates of which the one that restores most of the score is chosen."""
-    rank = restored_scores(changed, red).argsort(dim=1, descending=True, stable=True)
-    found = Candidates(red, blue, rank, rank[:, 0].clone(), rank)
-    return replace(found, without=changed.without(strongest(found.chosen_red)))
+    masks = [k.unflatten(0, red.shape[:2]) for k in strongest_of(red.flatten(0, 1), CHOICE_SHARES)]
+    rank = restored_scores(changed, masks).argsort(dim=1, descending=True, stable=True)
+    found = Candidates(red, masks[0], blue, rank, rank[:, 0].clone(), rank)
+    return replace(found, without=changed.without(found.of_chosen(found.strongest_red)))
 
 
 def is_open(changed: ChangedImages, candidates: Candidates) -> Tensor:
@@ -401,7 +403,7 @@ def try_others(changed: ChangedImages, candidates: Candidates) -> None:
         row = is_open(changed, candidates).nonzero()[:, 0]
         if not len(row):
             break
-        found = changed.without(strongest(candidates.red[row, candidate[row]]), row)
+        found = changed.without(candidates.strongest_red[row, candidate[row]], row)
         row, found = (k[(found < changed.score[row, None]).all(1)] for k in (row, found))
         candidates.chosen[row], candidates.without[row] = candidate[row], found
 
@@ -433,11 +435,16 @@ def finish(
     streams: Streams,
 ) -> Finished:
     """Confirm the blue pixels, and scale both colours to what the score loses and gains."""
-    red, blue, red_area = candidates.chosen_red, candidates.blue, evidence.red_area
-    without_negative, loss, gain = remove_colours(changed, red_area=red_area, blue=blue)
+    red, blue = candidates.of_chosen(candidates.red), candidates.blue
+    strongest_red = candidates.of_chosen(candidates.strongest_red)
+    strongest_blue, red_area = strongest(blue), evidence.red_area
+    without_negative, loss, gain = remove_colours(
+        changed, red_area=red_area, blue=blue, strongest_blue=strongest_blue
+    )
     least = MARGIN * (changed.score - changed.empty_score[:, 0]).abs()
     is_true = (without_negative > least[:, None]).all(1)
     blue = torch.where(expand_rows(is_true, blue), blue, 0)
+    strongest_blue = strongest_blue & expand_rows(is_true, blue)
     gain = torch.where(is_true, gain, 0)
     area = plan.windows.area
     largest = expand_rows(red.flatten(1).amax(1), red)
@@ -449,7 +456,7 @@ def finish(
         worth_for=loss,
         worth_against=gain,
         without_negative=torch.where(is_true[:, None], without_negative, 0),
-        masks=(strongest(red), strongest(blue), moved_elsewhere(strongest(red))),
+        masks=(strongest_red, strongest_blue, moved_elsewhere(strongest_red)),
     )
 
 
@@ -483,7 +490,7 @@ def tested(
 
 
 def remove_colours(
-    changed: ChangedImages, *, red_area: Tensor, blue: Tensor
+    changed: ChangedImages, *, red_area: Tensor, blue: Tensor, strongest_blue: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Remove the strongest blue pixels, all red ones, and all blue ones.
 
@@ -493,7 +500,7 @@ def remove_colours(
     """
     every, tested = range(len(changed.names)), changed.tested
     found = changed.scores(
-        [(k, strongest(blue)) for k in every]
+        [(k, strongest_blue) for k in every]
         + [(k, red_area) for k in tested]
         + [(k, blue > 0) for k in tested]
     )
@@ -512,12 +519,19 @@ def details_for(test: WindowTest, windows: Windows) -> tuple[Detail, ...]:
     return DETAILS
 
 
-def restored_scores(changed: ChangedImages, candidates: Tensor) -> Tensor:
-    """Return what share of the score the strongest pixels alone restore, (rows, candidates)."""
-    if candidates.shape[1] == 1:
-        return candidates.new_ones(len(candidates), 1)
+def restored_scores(changed: ChangedImages, strongest: Sequence[Tensor]) -> Tensor:
+    """Return what share of the score the strongest pixels alone restore, (rows, candidates).
+
+    Args:
+        changed: Runs the model on changed images.
+        strongest: Masks of each candidate's strongest pixels, (rows, candidates, *size), one for
+            each of `CHOICE_SHARES`.
+    """
+    rows, candidates = strongest[0].shape[:2]
+    if candidates == 1:
+        return changed.score.new_ones(rows, 1)
     tested = changed.tested
-    masks = [strongest(k, share) for k in candidates.unbind(1) for share in CHOICE_SHARES]
+    masks = [of_share[:, k] for k in range(candidates) for of_share in strongest]
     found = changed.scores([(k, ~mask) for mask in masks for k in tested])
     alone = found.unflatten(1, (-1, len(CHOICE_SHARES), len(tested)))
     span = (changed.score[:, None] - changed.empty_score).abs().clamp(min=1e-3)
@@ -534,12 +548,20 @@ def strongest(attribution: Tensor, share: float = SHARE) -> Tensor:
     Only pixels above `NEGLIGIBLE` count, so it may have fewer. Equal pixels are taken from top to
     bottom, then from left to right.
     """
+    return strongest_of(attribution, [share])[0]
+
+
+def strongest_of(attribution: Tensor, shares: Sequence[float]) -> list[Tensor]:
+    """Return what `strongest` does, for each of several shares."""
     flat = attribution.flatten(1)
-    count = max(1, round(share * flat.shape[1]))
-    order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
-    mask = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, order, True)
-    least = NEGLIGIBLE * flat.amax(1, keepdim=True).clamp(min=0)
-    return (mask & (flat > least)).view_as(attribution)
+    order = flat.argsort(dim=1, descending=True, stable=True)
+    counts = flat > NEGLIGIBLE * flat.amax(1, keepdim=True).clamp(min=0)
+    masks: list[Tensor] = []
+    for share in shares:
+        first = order[:, : max(1, round(share * flat.shape[1]))]
+        mask = torch.zeros_like(counts).scatter_(1, first, True)
+        masks.append((mask & counts).view_as(attribution))
+    return masks
 
 
 def moved_elsewhere(mask: Tensor) -> Tensor:
