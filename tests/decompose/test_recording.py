@@ -20,6 +20,13 @@ from tests.tolerance import relative
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured graphs that tests make wrong on purpose are not kept for others."""
+    monkeypatch.setenv("DMBP_CACHE", "off")
+
+
 SAME = 1e-5
 """Single precision: the same operations, by kernels that may be chosen anew."""
 
@@ -182,7 +189,7 @@ def test_memory_does_not_grow() -> None:
     for inputs in 3 * images():
         recorded.explain(inputs, target=1)
         held.append(torch.cuda.memory_allocated())
-    assert set(held[2:]) == {held[1]}  # from the call on that records
+    assert set(held[3:]) == {held[2]}  # the second call records, and the third replays
 
 
 def test_a_copy_records_for_itself() -> None:
@@ -194,14 +201,30 @@ def test_a_copy_records_for_itself() -> None:
         torch.testing.assert_close(other.attribute(inputs, target=1), expected)
 
 
-TESTED = ("attribution", "worth_for", "worth_against", "change_without_positive", "outputs")
-HALF = 2e-2
-"""Windows are run in 16 bits, by kernels that may be chosen anew."""
+class Quarters(nn.Sequential):
+    """Each class is a quarter of the image, minus half of the next one.
+
+    What windows are worth is far from a tie, so that 16 bits decide nothing.
+    """
+
+    def __init__(self, activation: type[nn.Module] = nn.ReLU) -> None:
+        convolution, linear = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(16, 4, bias=False)
+        super().__init__(convolution, activation(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), linear)
+        with torch.no_grad():
+            convolution.weight.abs_()
+            eye = torch.eye(4)
+            linear.weight.copy_((eye - 0.5 * eye.roll(1, 1)).repeat(1, 4))
+
+
+def bright(count: int = 2) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    found = [1 + torch.rand(count, 3, 32, 32, generator=generator) for _ in range(4)]
+    return [images.cuda() if torch.cuda.is_available() else images for images in found]
 
 
 def explainer_with_tests(model: nn.Module) -> DMBP:
-    torch.manual_seed(0)
-    return DMBP(model.cuda().eval(), iterations=3)
+    model = model.cuda() if torch.cuda.is_available() else model
+    return DMBP(model.eval(), iterations=3)
 
 
 def without_recording(explainer: DMBP) -> DMBP:
@@ -211,25 +234,32 @@ def without_recording(explainer: DMBP) -> DMBP:
 
 
 def is_alike(found: DMBP, expected: DMBP, inputs: torch.Tensor, target: object) -> bool:
-    """Whether both say the same about the places that are worth most."""
+    """Whether both say the same about the colours, up to pixels at the edge of being red."""
     one, two = (k.explain(inputs, target=target).tested for k in (found, expected))  # type: ignore[arg-type]
     assert one is not None
     assert two is not None
     assert one.removals == two.removals
-    assert [k.shape for k in vars(one).values() if isinstance(k, torch.Tensor)] == [
-        k.shape for k in vars(two).values() if isinstance(k, torch.Tensor)
-    ]
-    return all(relative(getattr(one, name), getattr(two, name)) <= HALF for name in TESTED)
+    for name, value in vars(one).items():
+        assert not isinstance(value, torch.Tensor) or value.shape == getattr(two, name).shape
+    pixels = [k.attribution.sum(1).flatten() for k in (one, two)]
+    is_same = torch.corrcoef(torch.stack(pixels))[0, 1] > LEAST_CORRELATION
+    worth = relative(one.worth_for, two.worth_for) < MOST_DIFFERENT_WORTH
+    return bool(is_same) and worth and relative(one.outputs, two.outputs) <= SAME
+
+
+LEAST_CORRELATION, MOST_DIFFERENT_WORTH = 0.85, 0.1
+"""Windows are run in 16 bits, by kernels that may be chosen anew. For another class the correlation
+is below 0."""
 
 
 @gpu
-@pytest.mark.parametrize("make", [nets.ResidualNet, nets.SmoothNet, Capped])
+@pytest.mark.parametrize("make", [Quarters, lambda: Quarters(nn.GELU)])
 def test_a_recorded_test_finds_what_it_was_not_recorded_with(
     make: Callable[[], nn.Module],
 ) -> None:
     recorded = explainer_with_tests(make())
-    for number, inputs in enumerate(images()):
-        target = [number % 3, 1]
+    for number, inputs in enumerate(bright()):
+        target = [number, 1]
         assert is_alike(recorded, without_recording(recorded), inputs, target)
         assert recorded.is_recorded == (number > 0)
         assert recorded._tester.is_recorded == (number > 0)
@@ -238,8 +268,8 @@ def test_a_recorded_test_finds_what_it_was_not_recorded_with(
 @gpu
 @pytest.mark.parametrize("change", ["in place", "through .data", "another tensor"])
 def test_a_recorded_test_notices_other_weights(change: str) -> None:
-    recorded = explainer_with_tests(nets.ResidualNet())
-    first, second, third, fourth = images()
+    recorded = explainer_with_tests(Quarters())
+    first, second, third, fourth = bright()
     for inputs in (first, second):
         recorded.explain(inputs, target=1)
     model = recorded.linearizer.model
@@ -260,8 +290,8 @@ def test_a_recorded_test_notices_other_weights(change: str) -> None:
 @gpu
 def test_a_recorded_test_notices_numbers_beyond_float16() -> None:
     """Outputs above 65,504 are computed in bfloat16, also of a question that is not the first."""
-    recorded = explainer_with_tests(nets.ResidualNet())
-    first, second, third, _ = images()
+    recorded = explainer_with_tests(Quarters())
+    first, second, third, _ = bright()
     for inputs in (first, second):
         recorded.explain(inputs, target=1)
     assert recorded._tester.is_recorded
@@ -274,7 +304,7 @@ def test_a_recorded_test_notices_numbers_beyond_float16() -> None:
 @pytest.mark.parametrize("target", [{1: 1.0, 0: -1.0}, [[1], [2]], [[1, 2], [0, 1]]])
 def test_other_targets_are_tested_as_without_a_recording(target: object) -> None:
     """A difference of classes, one target for each image, and two, which are not recorded."""
-    recorded = explainer_with_tests(nets.ResidualNet())
-    for inputs in images():
+    recorded = explainer_with_tests(Quarters())
+    for inputs in bright():
         recorded.explain(inputs, target=1)
         assert is_alike(recorded, without_recording(recorded), inputs, target)
