@@ -178,9 +178,10 @@ def page(rows: list[Row]) -> str:
     text += [
         "**How it was measured.** Each network has random weights and gets one float32 image, as "
         "small as the architecture allows. Of timm, there is a small network of each family. A "
-        "network can be explained if dmbp captures it as a linear network whose gradient at "
-        "the image is not zero. The error is the largest difference between the outputs of the linear network and of the model, divided by the "
-        "model's largest output. Sites are the activations that can carry a mask.",
+        "network can be explained if dmbp captures it as a linear network whose gradient at the "
+        "image is not zero. The error is the largest difference between the outputs of the linear"
+        " network and of the model, divided by the model's largest output. Sites are the "
+        "activations that can carry a mask.",
         "`python -m benchmarks.sweep --json sweep.json --write` generates this page.",
     ]
     for source, own in found.items():
