@@ -161,8 +161,8 @@ def summary(source: str, rows: list[Row]) -> str:
     captured = [row for row in rows if "refusal" not in row]
     worst = max((row["error"] for row in captured), default=0.0)
     return (
-        f"{source}: {len(captured)} of {len(rows)} networks are captured, "
-        f"the largest relative error is {worst:.1e}."
+        f"{len(captured)} of {len(rows)} networks of {source} can be explained. "
+        f"The largest error is {worst:.1e}."
     )
 
 
@@ -171,16 +171,21 @@ def page(rows: list[Row]) -> str:
     text = [
         "# Networks that can be explained",
         f"*Version {dmbp.__version__}, measured on {date.today():%d %B %Y}.*",
-        "Each network has random weights and is given one float32 image, as small as the "
-        "architecture allows. The error is the largest difference between the outputs of the "
-        "linear network and of the model, relative to the model's largest output. The linear "
-        "network's pullback is checked not to vanish. "
+    ]
+    found = {source: [row for row in rows if row["source"] == source] for source in SOURCES}
+    found = {source: own for source, own in found.items() if own}
+    text += [summary(source, own) for source, own in found.items()]
+    text += [
+        "**How it was measured.** Each network has random weights and gets one float32 image, as "
+        "small as the architecture allows. Of timm, there is a small network of each family. A "
+        "network can be explained if dmbp captures it as a linear network whose gradient at the "
+        "image is not zero. The error is the largest difference between the outputs of the linear"
+        " network and of the model, divided by the model's largest output. Sites are the "
+        "activations that can carry a mask.",
         "`python -m benchmarks.sweep --json sweep.json --write` generates this page.",
     ]
-    for source in SOURCES:
-        own = [row for row in rows if row["source"] == source]
-        if own:
-            text += [f"## {source}", summary(source, own), "\n".join([HEAD, *map(line, own)])]
+    for source, own in found.items():
+        text += [f"## {source}", "\n".join([HEAD, *map(line, own)])]
     return "\n\n".join(text) + "\n"
 
 

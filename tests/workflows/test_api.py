@@ -1,5 +1,7 @@
 """`dmbp.explain`, `compare`, `sanity` and `doctor` in Python: inputs and models in any form."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -19,6 +21,7 @@ from dmbp.errors import DMBPError
 from dmbp.models import Classifier
 from dmbp.targets import Class
 from dmbp.workflows import api
+from dmbp.workflows.prediction import ModelSpec
 from tests.cli.networks import good, net, spectral, tokens
 
 FEW: Any = {"iterations": 2, "mixtures": 0}
@@ -175,6 +178,19 @@ def test_a_second_call_is_not_fooled_by_new_weights(photo: Image.Image) -> None:
     assert changed != first
     assert torch.equal(changed.attribution, fresh.attribution)
     api.forget()
+
+
+def test_a_model_that_is_let_go_of_is_not_taken_for_the_next(photo: Image.Image) -> None:
+    """Models are known by their `id`, which Python gives to another object once they are gone."""
+    spec = ModelSpec("tests.cli.networks:good")
+    dmbp.compare(photo, spec, "dog", methods=["random"])  # pyright: ignore
+    known = weakref.ref(spec)
+    del spec
+    gc.collect()
+    assert known() is not None
+    api.forget()
+    gc.collect()
+    assert known() is None
 
 
 def test_comparing_methods(photo: Image.Image, model: Classifier) -> None:

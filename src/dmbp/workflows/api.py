@@ -410,7 +410,9 @@ RECENT = 2
 """How many models by name, or modules, are kept with what was found out about them, so that a
 second call is faster."""
 
-_recent: OrderedDict[Any, tuple[Classifier, dict[str, DMBP]]] = OrderedDict()
+_recent: OrderedDict[Any, tuple[Classifier, dict[str, DMBP], object]] = OrderedDict()
+"""The last entry is the model and its options as given, kept because their `id` is in the key."""
+
 _lock = Lock()
 
 
@@ -430,14 +432,14 @@ def _loaded(model: Any, options: ModelOptions) -> Generator[tuple[Classifier, Ex
         with _lock:
             entry = _recent.get(key)
         if entry is None:
-            entry = (load_classifier(model, options), {})
+            entry = (load_classifier(model, options), {}, (model, options))
             with _lock:
                 _recent[key] = entry
         with _lock:
             _recent.move_to_end(key)
             while len(_recent) > RECENT:
                 _recent.popitem(last=False)
-        classifier, explainers = entry
+        classifier, explainers, _ = entry
 
         def explainer_of(settings: Mapping[str, Any]) -> DMBP:
             wanted = repr(sorted(settings.items()))
