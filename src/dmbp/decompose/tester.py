@@ -85,6 +85,10 @@ class Passes:
         return self.forward.is_current(state) and self.differentiable.is_current(state)
 
 
+class TooLarge(Exception):
+    """Raised if a recording would need too much of the GPU's memory."""
+
+
 class RecordedTest:
     """The test of colours as CUDA graphs, for questions of one kind.
 
@@ -93,6 +97,10 @@ class RecordedTest:
     Attributes:
         passes: The forward passes that were recorded.
         is_stale: Whether the model is no longer the one that was recorded.
+
+    Raises:
+        TooLarge: If it would need too much memory.
+        RuntimeError: If an operation cannot be recorded.
     """
 
     def __init__(
@@ -114,6 +122,8 @@ class RecordedTest:
         used, checks = removals_and_checks(question.inputs, removals)
         outside = torch.cuda.current_stream()
         self._stream.wait_stream(outside)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
         with torch.cuda.stream(self._stream):
             self._changed = ChangedImages(
                 self._question,
@@ -126,6 +136,11 @@ class RecordedTest:
             self._plan: TestPlan = plan_test(self._question, self._changed, test, None)
             self._warm_up()
         outside.wait_stream(self._stream)
+        # A recording that runs out of memory half-way would keep what it has taken.
+        torch.cuda.empty_cache()
+        peak, (free, total) = torch.cuda.max_memory_allocated() - before, torch.cuda.mem_get_info()
+        if peak > min(free / 2, MAX_MEMORY_SHARE * total):
+            raise TooLarge
         self._model: RecordedBatch | None = None
         self._model_agrees: list[Tensor] = []
         if len(question.inputs) <= MOST_ROWS_OF_RECORDED_MODEL:
@@ -386,14 +401,9 @@ class ColourTester:
         if key in self._unrecordable or not previous[1].are_current():
             return None
         self.forget()
-        reserved = torch.cuda.memory_reserved()
-        total = torch.cuda.get_device_properties(question.inputs.device).total_memory
         try:
             recorded = RecordedTest(question, test, removals, previous[1])
-        except RuntimeError:  # an operation that waits for the GPU, or too little memory
-            self._unrecordable.add(key)
-            return None
-        if torch.cuda.memory_reserved() - reserved > MAX_MEMORY_SHARE * total:
+        except (RuntimeError, TooLarge):  # RuntimeError: an operation that waits for the GPU
             self._unrecordable.add(key)
             return None
         self._recorded = key, recorded
