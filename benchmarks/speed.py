@@ -212,6 +212,8 @@ def whole(model: nn.Module, inputs: Tensor, options: argparse.Namespace) -> dict
         if device.startswith("cuda"):
             row |= medians({name: calls.pop(name)}, device, options.method_rounds)
             gc.collect()  # frees the recording
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
     return row | medians(calls, device, options.method_rounds)
 
 

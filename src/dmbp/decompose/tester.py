@@ -123,7 +123,6 @@ class RecordedTest:
         outside = torch.cuda.current_stream()
         self._stream.wait_stream(outside)
         before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
         with torch.cuda.stream(self._stream):
             self._changed = ChangedImages(
                 self._question,
@@ -136,7 +135,8 @@ class RecordedTest:
             self._plan: TestPlan = plan_test(self._question, self._changed, test, None)
             self._warm_up()
         outside.wait_stream(self._stream)
-        # A recording that runs out of memory half-way would keep what it has taken.
+        # A recording that runs out of memory half-way would keep what it has taken. The peak may be
+        # that of something earlier; to find out, PyTorch's own would have to be reset.
         torch.cuda.empty_cache()
         peak, (free, total) = torch.cuda.max_memory_allocated() - before, torch.cuda.mem_get_info()
         if peak > min(free / 2, MAX_MEMORY_SHARE * total):
