@@ -124,9 +124,11 @@ def _command(plan: Path, store: Path, flags: Mapping[str, object]) -> str:
 
 def _print_failures(results: "Store", damaged: "Sequence[DamagedRow] | None" = None) -> None:
     """Print why cells failed, the most frequent reason first."""
-    failures = results.failures(damaged)
-    for failure, count in failures[:MAX_FAILURES]:
-        stdout.print(printable(f"{count} × {failure}"))
+    from dmbp.bench.failures import group_alike
+
+    failures = group_alike(results.failures(damaged))
+    for alike in failures[:MAX_FAILURES]:
+        stdout.print(printable(str(alike)))
     if len(failures) > MAX_FAILURES:
         stdout.print(f"and {len(failures) - MAX_FAILURES} more; all: dmbp bench export")
 
