@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dmbp.bench.failures import group_alike
 from dmbp.cli import app
 from tests.bench.conftest import PLAN
 from tests.bench.tiny import run_to_table
@@ -38,6 +39,33 @@ def test_a_run_says_why_something_failed(plan: Path, monkeypatch: pytest.MonkeyP
     said = CliRunner().invoke(app, ["bench", "run", "plan.toml"]).output
     assert "12 computed, 0 already stored, 6 failed" in said
     assert "6 × a kernel failed" in said
+
+
+def test_failures_that_differ_in_numbers_are_one_line(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(1, 9))
+
+    def never(*_: object, **__: object) -> object:
+        raise RuntimeError(f"layer4.1 of 0{next(numbers) % 2}.png is off by {next(numbers)}e-01")
+
+    monkeypatch.chdir(plan.parent)
+    monkeypatch.setattr("dmbp.attribution.gradcam.GradCAM.attribute", never)
+    for command in (["run", "plan.toml", "--batch", "1", "--shard", "1/3"], ["status"]):
+        said = CliRunner().invoke(app, ["bench", *command]).output
+        assert "2 × layer4.1 of 01.png is off by 2e-01 (2 messages differ only in numbers)" in said
+        assert "4e-01" not in said
+
+
+def test_numbers_in_names_tell_failures_apart() -> None:
+    messages = ["1.png is bad", "2.png is bad", "photos/1 is bad", "2007_01 is bad", "conv1 is bad"]
+    failures = [(message, 1) for message in messages]
+    assert [group.example for group in group_alike(failures)] == messages
+    alike = group_alike([("no photo", 3), ("(3, 224) at -1.5", 2), ("(1, 28) at 2E+4", 2)])
+    assert [str(group) for group in alike] == [
+        "4 × (3, 224) at -1.5 (2 messages differ only in numbers)",
+        "3 × no photo",
+    ]
 
 
 TWO = """

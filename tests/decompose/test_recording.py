@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dmbp.attribution.dmbp import DMBP
-from dmbp.decompose import tester
+from dmbp.decompose import decomposer
 from dmbp.decompose.learn import initial_logits
 from dmbp.engine import Logits
 from dmbp.engine.plan.plan import ExecutionPlan
@@ -315,8 +315,9 @@ def test_other_targets_are_tested_as_without_a_recording(target: object) -> None
 def test_a_test_that_needs_too_much_memory_is_not_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tester, "MAX_MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(decomposer, "MAX_MEMORY_SHARE", 0.0)
     recorded = explainer_with_tests(Quarters())
     for inputs in bright():
         assert is_alike(recorded, without_recording(recorded), inputs, 1)
+    assert not recorded.is_recorded
     assert not recorded._tester.is_recorded

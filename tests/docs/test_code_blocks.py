@@ -113,7 +113,8 @@ def words_of(line: str) -> list[str]:
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "…"]
     expanded: list[str] = []
     for word in words:
-        expanded += sorted(glob.glob(word)) if "*" in word and "/" in word else [word]
+        found = glob.glob(word) if "*" in word and "/" in word else []
+        expanded += sorted(found) or [word]  # as shells do, or a pattern of names, quoted
     return expanded
 
 

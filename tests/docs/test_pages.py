@@ -111,6 +111,19 @@ def test_every_method_and_metric_is_described() -> None:
         assert f"`{base}`" in plan or f"`{name}`" in plan, name
 
 
+def test_every_method_is_in_the_table_of_tests() -> None:
+    """And the tests that it names exist."""
+    page = text_of("reference/methods.md").split("## What each method is tested against")[1]
+    rows = re.findall(
+        r"^\| (`[^|]+) \| [^|]+ \| `([\w/]+\.py)::(\w+)` \| \S[^|]* \|$", page, re.MULTILINE
+    )
+    named = {name for methods, _, _ in rows for name in re.findall(r"`(\w+)`", methods)}
+    assert named == set(dmbp.methods())
+    for _, file, test in rows:
+        folder = "tests" if "/" in file else "tests/attribution"
+        assert f"\ndef {test}(" in (ROOT / folder / file).read_text(), test
+
+
 @pytest.fixture
 def generators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of the site that make pages can be imported."""

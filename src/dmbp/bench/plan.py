@@ -38,6 +38,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -218,6 +219,24 @@ class Plan:
             by_key.setdefault(variant.key, variant)
         return tuple(by_key.values())
 
+    def with_tasks(self, patterns: Sequence[str]) -> "Plan":
+        """Return the plan with only the tasks whose names match one of some patterns.
+
+        Args:
+            patterns: Names, or shell patterns such as "VOC/*"; without any, the plan is returned.
+
+        Raises:
+            InputError: If no task matches one of the patterns.
+        """
+        for pattern in patterns:
+            if not any(_matches(task.name, pattern) for task in self.tasks):
+                names = ", ".join(repr(task.name) for task in self.tasks)
+                raise InputError(
+                    f"no task of the plan matches {shown(pattern)!r}; its tasks are {names}"
+                )
+        chosen = [task for task in self.tasks if any(_matches(task.name, p) for p in patterns)]
+        return replace(self, tasks=tuple(chosen)) if patterns else self
+
     def __post_init__(self) -> None:
         if not self.tasks or not self.variants:
             raise InputError("a plan needs at least one method and one task")
@@ -230,6 +249,11 @@ class Plan:
         for task in self.tasks:
             for label in task.without:
                 require_known(f"method in 'without' of task {task.name!r}:", label, labels)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a name is, or matches, a shell pattern; it may have brackets itself."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _repeated(names: Sequence[str]) -> str | None:

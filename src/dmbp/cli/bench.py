@@ -39,6 +39,14 @@ class RanksFormat(StrEnum):
 
 PlanFile = Annotated[Path, typer.Argument(readable=False, help="The plan, a .toml file.")]
 StoreFile = Annotated[Path, typer.Option("--store", help="The file of results.")]
+TaskPatterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="PATTERN",
+        help="Only tasks of this name; * and ? are wildcards. May be repeated.",
+    ),
+]
 STORE = Path("dmbp-bench.sqlite")
 BATCH = 32
 WHOLE = "1/1"
@@ -124,9 +132,11 @@ def _command(plan: Path, store: Path, flags: Mapping[str, object]) -> str:
 
 def _print_failures(results: "Store", damaged: "Sequence[DamagedRow] | None" = None) -> None:
     """Print why cells failed, the most frequent reason first."""
-    failures = results.failures(damaged)
-    for failure, count in failures[:MAX_FAILURES]:
-        stdout.print(printable(f"{count} × {failure}"))
+    from dmbp.bench.failures import group_alike
+
+    failures = group_alike(results.failures(damaged))
+    for alike in failures[:MAX_FAILURES]:
+        stdout.print(printable(str(alike)))
     if len(failures) > MAX_FAILURES:
         stdout.print(f"and {len(failures) - MAX_FAILURES} more; all: dmbp bench export")
 
@@ -201,6 +211,7 @@ def ranks(
     plan: PlanFile,
     store: StoreFile = STORE,
     format: Annotated[RanksFormat, typer.Option(help="Format.")] = RanksFormat.markdown,
+    task: TaskPatterns = None,
 ) -> None:
     """Print a plan's mean ranks, by metric and overall, and every mean with its error."""
     from dmbp.bench.plan import read_plan
@@ -208,7 +219,8 @@ def ranks(
 
     with report_errors():
         _check_exists(store)
-        typer.echo(leaderboard(read_plan(plan), store, format.value), nl=False)
+        chosen = read_plan(plan).with_tasks(task or [])
+        typer.echo(leaderboard(chosen, store, format.value), nl=False)
 
 
 @bench_app.command()
@@ -219,6 +231,7 @@ def plot(
     ranks: Annotated[
         bool, typer.Option("--ranks", help="Draw mean ranks and critical differences instead.")
     ] = False,
+    task: TaskPatterns = None,
 ) -> None:
     """Draw a plan's insertion curves, and its scores against the time they take."""
     from dmbp.bench.plan import read_plan
@@ -227,7 +240,7 @@ def plot(
 
     with report_errors():
         _check_exists(store)
-        (plot_ranks if ranks else draw)(read_plan(plan), store, out)
+        (plot_ranks if ranks else draw)(read_plan(plan).with_tasks(task or []), store, out)
         stdout.print(f"→ {out}")
 
 

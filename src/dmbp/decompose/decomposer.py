@@ -11,6 +11,7 @@ A `Decomposer` remembers two things between calls: the recording of the last kin
 whether the model's numbers need bfloat16's range.
 """
 
+import gc
 import math
 import warnings
 from collections.abc import Callable
@@ -148,6 +149,25 @@ def _record_event() -> torch.cuda.Event:
 MAX_MEMORY_SHARE = 0.25
 """The largest share of a GPU's memory that a recording may be estimated to keep between calls."""
 
+
+def has_room_for_recording(before: int) -> bool:
+    """Return whether a recording may keep what was needed at most since `before` was allocated.
+
+    A recording that runs out of memory half-way would not give back all that it has taken. The peak
+    may be that of something earlier; to find out, PyTorch's own would have to be reset.
+    """
+    free, total = torch.cuda.mem_get_info()
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    peak = torch.cuda.max_memory_allocated() - before
+    return peak <= min(free / 2, MAX_MEMORY_SHARE * total)
+
+
+def free_memory() -> None:
+    """Give back memory that nothing uses, also that of recordings that failed."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 TOO_NARROW = (
     "some activations or gradients of this model are beyond float16's range: its masks are learned "
     'in bfloat16; precision="bfloat16" does so from the start'
@@ -226,10 +246,13 @@ class Decomposer:
                 self.forget()  # the model has changed since it was recorded
         loss = OBJECTIVES[settings.objective]
         prepare(question.inputs, loss=loss, precision=settings.precision)
+        before = torch.cuda.memory_allocated() if question.inputs.is_cuda else 0
         net = question.network()
         is_constant = not (question.linearizer.is_approximate or question.runner.has_extra_inputs)
-        self._previous = key if is_constant and _is_recordable(net) else None
-        return decompose_network(net, settings, on_iteration=on_iteration)
+        can_be_recorded = is_constant and _is_recordable(net)
+        decomposition = decompose_network(net, settings, on_iteration=on_iteration)
+        self._previous = key if can_be_recorded and has_room_for_recording(before) else None
+        return decomposition
 
     def _recording(
         self, key: RecordingKey, question: Question, settings: Settings
@@ -247,12 +270,13 @@ class Decomposer:
         self.forget()
         try:
             self._recorded = key, Recording(question, captured, settings)
+            return self._recorded[1]
         except InexactCapture:
             return None
         except RuntimeError:  # an operation that synchronises with the CPU, or too little memory
             self._unrecordable.add(key)
-            return None
-        return self._recorded[1]
+        free_memory()  # of the recording that failed
+        return None
 
     def __deepcopy__(self, memo: Any) -> "Decomposer":
         return Decomposer()

@@ -133,6 +133,71 @@ def test_a_method_that_a_task_leaves_out_has_no_row(
     assert means.count("**") == 4
 
 
+THREE = """
+methods = ["gradient", "gradcam", "random"]
+tasks = [
+    { name = "A [x]", metrics = ["IM", "deletion"], WHAT },
+    { name = "A, weights", metrics = ["deletion"], WHAT },
+    { name = "B", metrics = ["IM", "blue true"], without = ["Grad"], WHAT },
+]
+"""
+WHAT = 'dataset = "folder", path = "photos", model = "tests.bench.tiny:tiny", steps = 4'
+
+
+@pytest.fixture
+def three(plan: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a plan with three tasks, one of which lacks a method, and its results."""
+    monkeypatch.chdir(plan.parent)
+    plan.write_text(THREE.replace("WHAT", WHAT))
+    run_plan(read_plan(plan), plan.parent / "dmbp-bench.sqlite", RunOptions())
+    return plan.parent
+
+
+def test_tasks_that_lack_a_method_are_named(three: Path) -> None:
+    parsed, store = read_plan(three / "plan.toml"), three / "dmbp-bench.sqlite"
+    overall, by_insertion, *_ = rankings(parsed, store)
+    assert (overall.blocks, by_insertion.blocks) == (3, 6)
+    assert [part.task for part in by_insertion.incomplete] == ["B"]
+    text = leaderboard(parsed, store)
+    assert "Not in the mean ranks, which need each method that most tasks have" in text
+    assert "\n- B: not in any; it lacks Grad\n" in text
+    alone = leaderboard(parsed.with_tasks(["A*"]), store)
+    assert "Not in the mean ranks" not in alone
+    assert json.loads(leaderboard(parsed, store, "json"))["ranks"][0]["incomplete"] == [
+        {"task": "B", "metrics": [], "missing": ["Grad"]}
+    ]
+
+
+def test_metrics_that_lack_a_method_are_named(three: Path) -> None:
+    parsed, store = read_plan(three / "plan.toml"), three / "dmbp-bench.sqlite"
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute(
+            "UPDATE rows SET scores = json_remove(scores, '$.deletion') WHERE method = 'random'"
+        )
+    text = leaderboard(parsed.with_tasks(["A [x]", "B"]), store)
+    assert "\n- deletion of A [x]: not in overall; some methods have too few scores\n" in text
+
+
+def test_ranks_and_pictures_of_some_tasks(three: Path) -> None:
+    def run_command(*words: str) -> str:
+        found = CliRunner().invoke(app, ["bench", *words])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    text = run_command("ranks", "plan.toml", "--task", "B")
+    assert text.startswith("| mean rank | overall | IM |")
+    assert "| B | IM ↑ |" in text
+    assert "A [x]" not in text
+    assert "Grad" not in text
+    both = run_command("ranks", "plan.toml", "--task", "A [x]", "--task", "*weights")
+    assert [name in both for name in ("| A [x] |", "| A, weights |", "| B |")] == [1, 1, 0]
+    assert run_command("ranks", "plan.toml", "--task", "*") == run_command("ranks", "plan.toml")
+    assert "→ b.png" in run_command("plot", "plan.toml", "b.png", "--ranks", "--task", "B")
+    found = CliRunner().invoke(app, ["bench", "ranks", "plan.toml", "--task", "C*"])
+    assert found.exit_code == 2
+    assert "no task of the plan matches 'C*'; its tasks are 'A [x]', 'A, weights'" in found.output
+
+
 def test_labels_and_curves_are_exported(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plan.parent)
     signed = "{ name = 'gradcam', label = 'CAM, signed', settings = { signed = true } }"

@@ -22,9 +22,10 @@ Multiple Data Sets", JMLR 2006.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -43,6 +44,21 @@ OVERALL = "overall"
 
 
 @dataclass(frozen=True)
+class Incomplete:
+    """A task that is not part of a ranking, or some of its metrics if others are.
+
+    Attributes:
+        task: The task.
+        metrics: The metrics; none for the whole task.
+        missing: The ranked methods that all of these lack.
+    """
+
+    task: str
+    metrics: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Ranking:
     """Mean ranks by label, from 1 for the best.
 
@@ -53,6 +69,7 @@ class Ranking:
         probability: Friedman's: that ranks are as unequal if all methods are equally good.
         critical: The smallest difference of mean ranks that is significant.
         left_out: The methods that have no score in more than half of the blocks.
+        incomplete: The tasks, or some of their metrics, in which no block has all other methods.
     """
 
     metric: str
@@ -61,6 +78,7 @@ class Ranking:
     probability: float
     critical: float
     left_out: tuple[str, ...] = ()
+    incomplete: tuple["Incomplete", ...] = ()
 
     @property
     def order(self) -> list[str]:
@@ -157,24 +175,54 @@ def rankings(plan: Plan, path: Path) -> list[Ranking]:
         InputError: If there are fewer than two methods with scores.
         DMBPError: If the store cannot be read, or no task can run.
     """
-    labels = [variant.label for variant in plan.variants]
+    used = {variant.label for task in plan.tasks for variant in plan.variants_of(task)}
+    labels = [variant.label for variant in plan.variants if variant.label in used]
     blocks = _blocks(plan, path)
-    by_metric: dict[str, list[dict[str, float]]] = {}
-    for (_, metric), found in blocks.items():
-        by_metric.setdefault(metric, []).extend(found)
-    overall = rank_methods(OVERALL, [_means(found, labels) for found in blocks.values()], labels)
+    by_metric: dict[str, dict[Line, list[dict[str, float]]]] = {}
+    for line, found in blocks.items():
+        by_metric.setdefault(line[1], {})[line] = found
+    overall = _rank_lines(
+        OVERALL, {line: [_means(found, labels)] for line, found in blocks.items()}, labels
+    )
     if not overall.ranks:
         raise InputError(
             f"{path} has no question with a score of every method of this plan: `dmbp bench run` "
             "computes what is missing"
         )
-    ranked = [rank_methods(metric, found, labels) for metric, found in by_metric.items()]
+    ranked = [_rank_lines(metric, lines, labels) for metric, lines in by_metric.items()]
     return [overall, *(ranking for ranking in ranked if ranking.ranks)]
 
 
-def _blocks(plan: Plan, path: Path) -> dict[tuple[str, str], list[dict[str, float]]]:
+Line = tuple[str, str]
+"""A task and a metric."""
+
+
+def _rank_lines(
+    metric: str, lines: Mapping[Line, Sequence[Mapping[str, float]]], labels: Sequence[str]
+) -> Ranking:
+    """Rank methods by the blocks of some lines, and note which lines have no whole block."""
+    ranking = rank_methods(metric, [block for of in lines.values() for block in of], labels)
+    whole = Counter(task for task, _ in lines)
+    found: dict[str, list[str]] = {}
+    scored: dict[str, set[str]] = {}
+    for (task, name), blocks in lines.items():
+        if not any(ranking.ranks.keys() <= block.keys() for block in blocks):
+            found.setdefault(task, []).append(name)
+            scored.setdefault(task, set()).update(label for block in blocks for label in block)
+    incomplete = [
+        Incomplete(
+            task,
+            () if len(names) == whole[task] else tuple(names),
+            tuple(label for label in labels if label in ranking.ranks.keys() - scored[task]),
+        )
+        for task, names in found.items()
+    ]
+    return replace(ranking, incomplete=tuple(incomplete))
+
+
+def _blocks(plan: Plan, path: Path) -> dict[Line, list[dict[str, float]]]:
     """Return how bad each method is on every question, by task and metric."""
-    found: dict[tuple[str, str], dict[tuple[str, int], dict[str, float]]] = {}
+    found: dict[Line, dict[tuple[str, int], dict[str, float]]] = {}
     with closing(Store(path, read_only=True)) as store:
         skipped = SkippedTasks(plan)
         for task in plan.tasks:
@@ -222,6 +270,7 @@ def as_markdown(ranked: Sequence[Ranking], lines: Sequence[TableLine], plan: Pla
     rows = [[f"**{label}**", *(_rank(ranking, label) for ranking in ranked)] for label in labels]
     text = [*_table(titles, rows), ""]
     text += [_summary(ranking) for ranking in ranked]
+    text += _incomplete(ranked, plan)
     for task in plan.tasks:
         own = [line for line in lines if line.task == task.name and line.questions]
         if not own:
@@ -268,6 +317,34 @@ def _summary(ranking: Ranking) -> str:
     )
 
 
+def _incomplete(ranked: Sequence[Ranking], plan: Plan) -> list[str]:
+    """Tell which tasks are not part of which ranks, and for want of which methods."""
+    whole: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    parts: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for ranking in ranked:
+        for part in ranking.incomplete:
+            if part.metrics:
+                parts.setdefault((ranking.metric, part.metrics), []).append(part.task)
+            else:
+                whole.setdefault((part.task, part.missing), []).append(ranking.metric)
+    metrics = {task.name: {OVERALL, *task.metrics} for task in plan.tasks}
+    present = {ranking.metric for ranking in ranked}
+    lines = [
+        f"- {task}: not in {'any' if {*names} == metrics[task] & present else ', '.join(names)}; "
+        + (f"it lacks {', '.join(missing)}" if missing else "no question has every method")
+        for (task, missing), names in whole.items()
+    ]
+    lines += [
+        f"- {', '.join(names)} of {', '.join(tasks)}: not in {ranking}; "
+        "some methods have too few scores"
+        for (ranking, names), tasks in parts.items()
+    ]
+    if not lines:
+        return []
+    intro = "Not in the mean ranks, which need each method that most tasks have (see `--task`):"
+    return ["", intro, "", *lines]
+
+
 def _coverage(lines: Sequence[TableLine]) -> str:
     """Tell over how many questions a task's means are."""
     most = max(line.questions for line in lines)
@@ -300,6 +377,8 @@ def as_json(ranked: Sequence[Ranking], lines: Sequence[TableLine], plan: Plan) -
                 "probability": ranking.probability,
                 "critical_difference": ranking.critical,
                 "mean_ranks": dict(ranking.ranks),
+                "left_out": list(ranking.left_out),
+                "incomplete": [asdict(part) for part in ranking.incomplete],
             }
             for ranking in ranked
         ],
