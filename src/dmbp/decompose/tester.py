@@ -89,7 +89,7 @@ class Passes:
         return self.forward.is_current(state) and self.differentiable.is_current(state)
 
 
-class TooLarge(Exception):
+class RecordingTooLarge(Exception):
     """Raised if a recording would need too much of the GPU's memory."""
 
 
@@ -103,7 +103,7 @@ class RecordedTest:
         is_stale: Whether the model is no longer the one that was recorded.
 
     Raises:
-        TooLarge: If it would need too much memory.
+        RecordingTooLarge: If it would need too much memory.
         RuntimeError: If an operation cannot be recorded.
     """
 
@@ -140,7 +140,7 @@ class RecordedTest:
             self._warm_up()
         outside.wait_stream(self._stream)
         if not has_room_for_recording(before):
-            raise TooLarge
+            raise RecordingTooLarge
         self._model: RecordedBatch | None = None
         self._model_agrees: list[Tensor] = []
         if len(question.inputs) <= MOST_ROWS_OF_RECORDED_MODEL:
@@ -404,7 +404,10 @@ class ColourTester:
         try:
             self._recorded = key, RecordedTest(question, test, removals, previous[1])
             return self._recorded[1]
-        except (RuntimeError, TooLarge):  # RuntimeError: an operation that waits for the GPU
+        except (
+            RuntimeError,
+            RecordingTooLarge,
+        ):  # RuntimeError: an operation that waits for the GPU
             self._unrecordable.add(key)
         free_memory()  # of the recording that failed
         return None
