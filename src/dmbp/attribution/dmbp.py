@@ -297,6 +297,12 @@ class DMBP(Method):
         *,
         with_outputs: bool = True,
     ) -> Decomposition:
+        with torch.cuda.device_of(question.inputs):  # streams and kernels belong to its GPU
+            return self._decompose_there(question, on_iteration, with_outputs=with_outputs)
+
+    def _decompose_there(
+        self, question: Question, on_iteration: Callable[[], None] | None, *, with_outputs: bool
+    ) -> Decomposition:
         settings = replace(self.settings, reference=self._reference(question))
         test, removals = settings.test, self._removals(question)
         try:

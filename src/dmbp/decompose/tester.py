@@ -132,7 +132,7 @@ class RecordedTest:
                 self._question,
                 used,
                 checks,
-                run=self._run,
+                run=_noting_finite(passes.forward, self._are_finite),
                 dtype=passes.forward.dtype,
                 never_waits=True,
             )
@@ -235,11 +235,6 @@ class RecordedTest:
         self._model_agrees.append((errors <= TOLERANCE[question.inputs.dtype]).all())
         return outputs[:-rows]
 
-    def _run(self, images: Tensor) -> Tensor:
-        outputs = self.passes.forward.run_unchecked(images)
-        self._are_finite.append(torch.isfinite(outputs).all())
-        return outputs
-
     def _find_evidence(self) -> Evidence:
         self._changed.look()
         self._outputs = self.passes.differentiable.run_unchecked(self._changed.inputs)
@@ -271,6 +266,20 @@ class RecordedTest:
             result = action()
             are_finite = torch.stack(self._are_finite).all()
         return (graph, are_finite), result
+
+
+def _noting_finite(forward: ForwardPass, are_finite: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that runs images, and appends whether all outputs are finite.
+
+    It does not refer to the recording, whose memory is freed as soon as nothing else does.
+    """
+
+    def run(images: Tensor) -> Tensor:
+        outputs = forward.run_unchecked(images)
+        are_finite.append(torch.isfinite(outputs).all())
+        return outputs
+
+    return run
 
 
 TestKey = tuple[Any, ...]
