@@ -63,7 +63,7 @@ def test_methods_on_a_device_without_float64(
     name: str, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every method runs, leaves its maps on the device, and finds what it finds on the CPU."""
-    monkeypatch.setattr("dmbp.attribution.dmbp.ROUGH_DTYPES", ())  # bfloat16 is for CPUs alone
+    monkeypatch.setattr("dmbp.decompose.tester.ROUGH_DTYPES", ())  # bfloat16 is for CPUs alone
     model = nets.ResidualNet().eval()
     expected = METHODS[name](model, **fewer(name)).attribute(images, target=[1, 2])
     with PretendDevice() as device:
