@@ -42,6 +42,7 @@ suppress_warnings = ["config.cache"]
 # Links: every one has to lead somewhere. Names of other packages are not linked, because that needs
 # their inventories from the net.
 nitpicky = True
+smartquotes = False  # "--" before an option stays what it is
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 OTHERS = (

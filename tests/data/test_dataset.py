@@ -29,3 +29,10 @@ def test_wrong_paths_are_refused(kind: str, tmp_path: Path) -> None:
         read_dataset(kind, tmp_path / "one.png")
     with pytest.raises(DMBPError, match="no kind of dataset 'imagnet'; did you mean 'imagenet'"):
         read_dataset("imagnet", tmp_path)
+
+
+def test_a_list_of_photos_is_no_folder_but_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("file,label\none.png,cat\n")
+    for path in (tmp_path / "labels.csv", tmp_path):
+        with pytest.raises(PhotoError, match='dataset = "manifest"'):
+            read_dataset("folder", path)

@@ -362,7 +362,15 @@ def test_a_training_too_short_for_its_first_maps_says_so() -> None:
     assert "in 5.0 s, which is 10.0% of the training's 50.0 s" in said
     assert "(at most 5.0% were asked for; the first maps are always made)" in said
     assert "1 due step were skipped" not in said
-    assert "1 due step was skipped to save time (5)" in said
+    assert "1 due step was skipped to save time (5), most_seconds_share=None makes all" in said
+
+
+def test_maps_without_a_destination_are_said_to_be_written_nowhere() -> None:
+    model, nowhere = network(), "; they were written nowhere, because to= was not given"
+    for to in (None, Kept()):
+        maps = MapLogger(images(), [0, 1], to=to, method="gradient")
+        maps.step(model, 0)
+        assert maps.finish(model, 1).endswith(nowhere) == (to is None)
 
 
 def test_attempts_that_fail_count_as_well() -> None:

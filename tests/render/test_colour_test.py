@@ -112,6 +112,8 @@ def test_scores_alone() -> None:
     assert close.title(1, RED_BLUE).endswith("\nscore 7.31 → 7.29")
     small = ColourTest("class 3", Outcome(-0.19), Outcome(-0.2), Outcome(-0.14))
     assert small.title(-1, RED_BLUE).endswith("\nscore −0.19 → −0.14")
+    tiny = ColourTest("class 3", Outcome(1.24e-4), Outcome(3.1e-5), None)
+    assert tiny.title(1, RED_BLUE).endswith("\nscore 0.00012 → 0.00003")
     equal = ColourTest("class 3", Outcome(0.0), Outcome(-0.0001), None)
     assert equal.title(1, RED_BLUE).endswith("\nscore 0.0 → 0.0")
 

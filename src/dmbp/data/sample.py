@@ -108,7 +108,9 @@ def subfolders(root: Path) -> list[Path]:
         PhotoError: If `root` is not a folder that can be read.
     """
     if not is_folder(root):
-        raise PhotoError(f"{shown(root)} is not a folder")
+        is_list = root.suffix.lower() == ".csv"
+        hint = '; for a list of photos, dataset = "manifest"' if is_list else ""
+        raise PhotoError(f"{shown(root)} is not a folder{hint}")
     try:
         return sorted(path for path in root.iterdir() if is_folder(path))
     except OSError as error:
@@ -120,7 +122,10 @@ def read_folder(root: Path) -> list[Sample]:
     classes = [(folder, printable(folder.name)) for folder in subfolders(root)]
     samples = [sample for folder, name in classes for sample in samples_in(folder, name)]
     if not samples:
-        raise PhotoError(f"{root} has no folders with photos, one folder for each class")
+        raise PhotoError(
+            f"{root} has no folders with photos, one folder for each class; photos that a CSV file "
+            'lists are dataset = "manifest", with the path of the file'
+        )
     return samples
 
 

@@ -231,8 +231,12 @@ class MapLogger:
             were = "were" if len(left_out) > 1 else "was"
             said += f"; {_count(len(left_out), 'due step')} {were} skipped to save time"
             said += f" ({left_out[0]}{many})"
+            if self.cost.most is not None:
+                said += ", most_seconds_share=None makes all"
         if self.failures:
             said += f"; {_count(len(self.failures), 'attempt')} failed: {self.failures[-1]}"
+        if times and not self.sinks:
+            said += "; they were written nowhere, because to= was not given"
         return said
 
     def _log_within_budget(

@@ -18,6 +18,7 @@ pixels do from what any change of the photo does. `colour_tests` reads these num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -303,6 +304,8 @@ class _Change:
     """
 
     def __init__(self, whole: Outcome, without: Outcome, decimals: int, more: int) -> None:
+        if whole.score:
+            more += _leading_zeros(max(abs(whole.score), abs(without.score)))
         scores = score_before, self.score_after = [
             _score_text(outcome.score, more) for outcome in (whole, without)
         ]
@@ -350,6 +353,11 @@ class _Change:
 
 def _verb(change: float) -> str:
     return "falls" if change < 0 else "rises"
+
+
+def _leading_zeros(value: float) -> int:
+    """Return how many further decimals show two digits of a score below 0.1; at most six."""
+    return min(6, -math.floor(math.log10(value))) if 0 < value < 0.1 else 0
 
 
 def _score_text(value: float, more: int) -> str:
