@@ -18,6 +18,7 @@ from tests.cli.commands import run
 ON_ITS_OWN_HALF = 0.9
 
 
+@pytest.mark.slow
 def test_pictures_of_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_method_names(COMPARED)
     monkeypatch.setattr(

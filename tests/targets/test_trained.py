@@ -5,6 +5,7 @@ Each network has a single test, so that it is trained once, also if tests run in
 
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ def region(shape: Shape) -> NamedTarget:
     return Region(index, box=(x - radius, y - radius, x + radius, y + radius))
 
 
+@pytest.mark.slow
 def test_a_unets_evidence_for_a_shape_is_the_shape() -> None:
     unet = trained_unet()
     for image, shapes in crowded_scenes():
@@ -60,6 +62,7 @@ def test_a_unets_evidence_for_a_shape_is_the_shape() -> None:
         assert max(elsewhere) < 1 - ON_SHAPE
 
 
+@pytest.mark.slow
 def test_a_detectors_evidence_for_a_box_is_its_shape() -> None:
     detector = trained_detector()
     for image, shapes in crowded_scenes():
