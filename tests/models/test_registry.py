@@ -56,3 +56,13 @@ def test_class_names_are_printable_and_short(tmp_path: Path) -> None:
         read_classes(path)
     with pytest.raises(WeightsError, match="it is a device, not a file of classes"):
         read_classes(Path("/dev/zero"))
+
+
+def test_a_file_that_is_no_model_is_named_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("hello")
+    with pytest.raises(ModelError, match=r"this file is none: models end in \.pt2"):
+        load_model(str(path))
+    path.unlink()
+    with pytest.raises(ModelError, match=r"there is no model .*notes\.txt'; there are"):
+        load_model(str(path))

@@ -11,7 +11,6 @@ that lack the same metrics.
 - `identity`: which weights and preprocessing a result belongs to;
 - `units`: the questions of a task, and the cells that are still missing;
 - `scoring`: a function for each metric of `dmbp.metric_table`;
-- `evaluation`: runs masked images in 16 bits;
 - `map_folder`: maps that are kept beside a store;
 - `store`: rows in one SQLite file;
 - `paper`: the paper's figures, to be printed with ours;

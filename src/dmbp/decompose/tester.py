@@ -116,7 +116,7 @@ class RecordedTest:
     ) -> None:
         self.passes = passes
         inputs, outputs = question.inputs.clone(), question.outputs
-        self._question = replace(question, inputs=inputs, known_outputs=outputs)
+        own_question = replace(question, inputs=inputs, known_outputs=outputs)
         self._streams = (question.inputs.clone(), -question.inputs)
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
@@ -129,14 +129,14 @@ class RecordedTest:
         before = torch.cuda.memory_allocated()
         with torch.cuda.stream(self._stream):
             self._changed = ChangedImages(
-                self._question,
+                own_question,
                 used,
                 checks,
                 run=_noting_finite(passes.forward, self._are_finite),
                 dtype=passes.forward.dtype,
                 never_waits=True,
             )
-            self._plan: TestPlan = plan_test(self._question, self._changed, test, None)
+            self._plan: TestPlan = plan_test(own_question, self._changed, test, None)
             self._warm_up()
         outside.wait_stream(self._stream)
         if not has_room_for_recording(before):

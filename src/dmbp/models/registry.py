@@ -153,7 +153,7 @@ def load_model(
     elif is_model_folder(name):
         classifier = _load_hugging_face(name, weights, inputs)
     else:
-        hint = _weights_file_hint(name) or suggestion(name, model_names())
+        hint = _file_hint(name) or suggestion(name, model_names())
         raise ModelError(f"there is no model {shown(name)!r}; {hint}")
     if not is_file:
         classifier = _with_layout(classifier, inputs)
@@ -240,12 +240,13 @@ def _last(values: Iterable[Any]) -> Any:
     return next((value for value in reversed([*values]) if value is not None), None)
 
 
-def _weights_file_hint(name: str) -> str | None:
-    """Return advice if the name is that of a file of weights, else None."""
+def _file_hint(name: str) -> str | None:
+    """Return advice if the name is that of a file of weights, or of any other file, else None."""
     if Path(name).suffix in SUFFIXES and Path(name).suffix not in WEIGHTS_SUFFIXES:
         return "there is no such file, or it is not one that torch.jit.save wrote"
     if Path(name).suffix not in WEIGHTS_SUFFIXES:
-        return None
+        is_other = Path(name).is_file()
+        return "this file is none: models end in .pt2, .onnx or .pt" if is_other else None
     return (
         "a file of weights does not say which network they belong to: give its architecture with "
         f"--model, such as resnet50 or my_module:make_model, and --weights {shown(name)}; or "

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from dmbp import metrics
 from dmbp.attribution import METHODS, Method
-from dmbp.bench.evaluation import HalfPrecision
 from dmbp.bench.failures import in_one_line, raise_if_device_is_lost
 from dmbp.bench.identity import TaskModel
 from dmbp.bench.map_folder import MapFolder
 from dmbp.bench.plan import Task, Variant
+from dmbp.bench.run.half_precision import HalfPrecision
 from dmbp.bench.scoring import STAGES, AttributionBatch, Explain, RandomModels, score
 from dmbp.bench.store import ResultRow
 from dmbp.bench.units import Part, PhotoTarget, Unit
